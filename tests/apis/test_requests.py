@@ -27,6 +27,7 @@ import pytest
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.fields import names_of
+from warmroute_proxy.server.arrival import noted, translate
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
@@ -34,10 +35,9 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.dialects.dialect import DialectRefusal
 from warmroute_proxy.server.dialects.routes import dialect_of
-from warmroute_proxy.server.dialects.translation import noted, translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
+from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.request.dispatch import answering_body
 

@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.work import TooMuch
+from warmroute_proxy.server.arrival import translate
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.dialects.routes import dialect_of
-from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.intake.request_parser import RequestParser
 
 MESSAGES: Final = "/v1/messages"

@@ -13,13 +13,14 @@ from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES, request_parser
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
+from warmroute_proxy.server.arrival import translate
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.dialects.routes import dialect_of
-from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT, read
+from warmroute_proxy.server.intake.intake import read
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 PIXEL = "data:image/png;base64,AAAA"
 LEADS_INSIDE = [

@@ -37,8 +37,8 @@ from warmroute_proxy.core.queue import refused_sessions
 from warmroute_proxy.core.queue.programs import Roots
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake import caller as callers
-from warmroute_proxy.server.intake.intake import CHAT
 from warmroute_proxy.server.intake.known_body import KnownBodies
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 ROOM: Final = 40
 FEW: Final = 5
@@ -329,15 +329,15 @@ NOT_DIVIDED: Final = {
         passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
         prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
         server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES token_counts.MAX_ANSWER_BYTES
-        upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES
+        upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES deletion_costs.MAX_COST
     """,
     "between processes, proxies and regions": """
-        announcements.MAX_BYTES announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS
+        announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS
         event_stream.MAX_IN_MESSAGE event_stream.MAX_MESSAGE_BYTES event_stream.MAX_SENDERS
         event_stream.MAX_WAITING event_stream.MAX_WAITING_BYTES forward_claim.MAX_NONCES
         other_proxies.MAX_BESIDE other_proxies.MAX_BESIDE_BYTES other_proxies.MAX_BESIDE_IN_POST
         receipt_voider.MAX_AGE_S receipt_voider.MAX_WAIT_S record.MAX_FRAME_BYTES shared_memory.MAX_BYTES
-        store_thread.MAX_WAITING supervisor.MAX_WAIT_S
+        store_thread.MAX_WAITING supervisor.MAX_WAIT_S versions.MAX_ANNOUNCED_BYTES
     """,
     "of the ledger, of traces and of records": """
         all_rows.MAX_ROWS all_rows.MAX_S counter_file.MAX_SPANS journal.MAX_WAITING_BYTES minutes.MAX_SENT_BYTES
@@ -379,7 +379,8 @@ NOT_DIVIDED: Final = {
         request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
         responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING
         return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES
-        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS work.MAX_CALLS work.MAX_PARTS
+        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS usage.MAX_COUNT work.MAX_CALLS
+        work.MAX_PARTS
         work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS
         work.MAX_STEPS work.MAX_TOOLS_BYTES
     """,

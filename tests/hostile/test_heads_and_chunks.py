@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.open_connections import OpenConnections
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 SIZE = len(CHAT_BODY)
 MOST = 3.0

@@ -30,8 +30,8 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES, MAX_UNREAD, SharedBytes
 from warmroute_proxy.server.intake import large_bodies
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 LARGE: Final = "tell me more, " * (LARGE_BYTES // 12)
 COUNT: Final = "/v1/messages/count_tokens"

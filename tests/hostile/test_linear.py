@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES, cost_s
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 FLOOR_S = 0.002  # what is quicker than a clock's step is no ratio
 MOST = 3.0

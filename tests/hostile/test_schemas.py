@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES, Became, read
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 STRING: dict[str, Any] = {"type": "string"}
 

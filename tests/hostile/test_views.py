@@ -19,9 +19,9 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.control.view_routes import MAX_LIMITS, Views
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.stores.budgets import Budgets
+from warmroute_proxy.server.stores.leases import SharedSlots
 from warmroute_proxy.server.stores.limits import request_limits
 from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
-from warmroute_proxy.server.stores.limits.shared_limits import SharedSlots
 
 TENANTS = 5_000
 SECOND = SimpleNamespace(name="t2", key_sha256=("ab" * 32,))

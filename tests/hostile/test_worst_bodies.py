@@ -14,7 +14,7 @@ from tests.hostile.reading import MESSAGES, Became, read
 from tests.hostile.worst_bodies import PLACES, SIZE, Place, body, counts, fillings
 from tests.recordings import recorded
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 MOST: Final = 3.0
 TRIES: Final = 100

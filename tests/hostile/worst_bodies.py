@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
 from warmroute_proxy.dialects.work import MOST_BRACKETS, STEPS_IN_LOOP
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 SIZE: Final = 2_000_000
 _EDGE: Final = MOST_BRACKETS  # of `is_dense`

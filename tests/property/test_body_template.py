@@ -13,8 +13,8 @@ from tests.search import searched
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT
 from warmroute_proxy.server.intake.known_body import KnownBodies
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 pytestmark = pytest.mark.full
 

@@ -184,7 +184,7 @@ class Scene:
         self.limits = SimpleNamespace(sent_headers=lambda _parsed: ())
         engines: Any = self.engines
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row, earlier_turns={})
-        re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
+        re_prefills: Any = SimpleNamespace(min_bytes=1 << 30)
         alone: Any = SimpleNamespace(region="east", active=False)
         self.metrics = Metrics()
         metrics, router = RequestMetrics(self.metrics), cast("Router", _Places(self))

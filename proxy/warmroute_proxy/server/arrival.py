@@ -5,7 +5,6 @@ returns False, and `go_on` takes the next one when the answer is there. Any step
 and only here, in the shape of its API.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -13,20 +12,21 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from warmroute.contract import headers as names
-from warmroute.contract.changes import NO_CHANGES
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.core.accounting.idempotency import IdempotentCall
-from warmroute_proxy.dialects.work import TooMuch
+from warmroute_proxy.dialects.work import TooMuch, TranslationWork
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
-from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Translated, translated
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
-from warmroute_proxy.server.dialects.translation import chat_request_of, noted, translate
-from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import Exchange, Request, answer_error
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.parsed_request import ReadRequest
+from warmroute_proxy.server.intake.intake import check_light
+from warmroute_proxy.server.intake.parsed_request import CHAT, ReadRequest
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.forward_claim import Forward
@@ -34,7 +34,33 @@ from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedEx
 from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 
-log = logging.getLogger(__name__)
+# A request of another API as one to `/v1/chat/completions`.
+
+
+def translate(request: Request, dialect: Dialect, terms: Terms) -> tuple[Request, Translated]:
+    """The request as one of chat, in the event loop. It takes the body over. Raises: Refusal, TooMuch."""
+    raw = bytes(request.body)
+    check_light(raw)
+    by = partial(dialect.translate, request.path, request.query)
+    found = translated(by, raw, terms, TranslationWork.in_loop(len(raw)))
+    request.body, found.pieces = b"".join(found.pieces), []
+    return chat_request_of(request), found
+
+
+def chat_request_of(request: Request) -> Request:
+    """A request to chat completions with the body of this one, which was translated; it takes it over."""
+    chat = Request(request.received_s, request.method, CHAT, request.headers)
+    chat.caller, chat.tenant, chat.body_reservation = request.caller, request.tenant, request.body_reservation
+    chat.body, chat.shared, chat.length = request.body, request.shared, len(request.body)
+    chat.carrier = request.carrier
+    request.body, request.shared = b"", None
+    return chat
+
+
+def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
+    """A translated request, with its own route and what was changed in it."""
+    dialect.begins(read.parsed.routing.lineage)
+    return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))
 
 
 class Arrivals:
@@ -72,6 +98,10 @@ class Arrivals:
                 self.new_request(self.path, exchange, read, self.path.engines.ids.receipt()).begin()
                 return
         Arrival(self, request, exchange, None).go_on()
+
+    def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
+        """Begin a request of another API."""
+        Arrival(self, request, exchange, dialect).go_on()
 
     def check_open(self) -> None:
         """Raises: Refusal, if no request may begin."""
@@ -301,12 +331,3 @@ def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: 
     """Answer with a number of tokens, unless the client has left."""
     if not exchange.ended:
         exchange.respond(200, (("content-type", "application/json"),), dialect.count(tokens, estimated=estimated))
-
-
-def answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
-    """Answer with a refusal, or as an error of ours: whatever goes wrong, the client gets an answer."""
-    if isinstance(error, Refusal):
-        exchange.refuse(error)
-    else:
-        log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
-        exchange.fail()

@@ -36,6 +36,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.tls import Tls
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
@@ -48,12 +49,13 @@ from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
 from warmroute_proxy.server.redis.call_markers import CallMarkers
-from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcements
+from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
+from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
@@ -127,7 +129,19 @@ class Proxy:
         arrivals = Arrivals(
             self.parser, self.authentication, self.ledger, self.idempotent_calls, self.path, new_request
         )
-        return PublicEndpoint(arrivals, self.announcements, control_plane, self._sockets())
+        parser, authentication = self.parser, self.authentication
+        return PublicEndpoint(
+            arrivals, parser, parser.callers, authentication, control_plane, self._sockets(), self._announced,
+            self.path.metrics,
+        )  # fmt: skip
+
+    def _announced(self, request: Request, exchange: Exchange) -> None:
+        """Take what another proxy announces. Raises: Refusal."""
+        here, may_be_served = self.announcements.region, self.authentication.may_be_served
+        conversations = self.parser.callers.conversations
+        self.announcements.receive(
+            request, exchange, self.router, conversations, lambda tenant: may_be_served(tenant, here)
+        )
 
     def _sockets(self) -> Mapping[str, Sockets]:
         router = self.router

@@ -4,57 +4,94 @@ All other routes are refused, also those that exist on engines only (`/generate`
 other APIs are refused before authentication, because their clients send the key in a different header.
 """
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from warmroute_proxy.server.arrival import Arrival, Arrivals, answer_error
-from warmroute_proxy.server.authentication import KnownKey
+from warmroute_proxy.server.authentication import Authentication, KnownKey
 from warmroute_proxy.server.base.errors import Refusal, check_plain, is_websocket, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
-from warmroute_proxy.server.dialects.dialect import DialectRefusal, Sockets
-from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
+from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Sockets
 from warmroute_proxy.server.dialects.routes import (
     DIALECT_OF_PATH,
     PREFIXES,
     dialect_for,
     dialect_of,
+    no_route,
+    refuse_other_api,
     shape_of,
     without_key,
 )
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.cross_origin import NO_STORE, is_allowed_preflight
-from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.intake.intake import CHAT, ROUTES
-from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
-
-log = logging.getLogger(__name__)
+from warmroute_proxy.server.http.exchange import Exchange, Request, answer_error
+from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.parsed_request import CHAT, ROUTES
+from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = frozenset({*ROUTES, *DIALECT_OF_PATH, *OPEN_PATHS, "/v1/models", "/v1/usage"})
 """Label values; all other paths are "other"."""
 
 
+class Begins(Protocol):
+    """What takes whole requests for inference on from here."""
+
+    def begin(self, request: Request, exchange: Exchange) -> None:
+        """Begin a request of chat. Raises: Refusal."""
+
+    def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
+        """Begin a request of another API."""
+
+
+class Settings(Protocol):
+    """What the config in force says of the endpoint."""
+
+    def cors_origins(self) -> tuple[str, ...]:
+        """The origins whose pages may read answers."""
+
+    def serves_websockets(self) -> bool:
+        """Whether upgrades are taken."""
+
+
+class CountsAnswers(Protocol):
+    """What counts the answers of clients."""
+
+    def answers(self, route: str, status: int) -> Counter:
+        """The counter of a route and a status."""
+
+    def answered(self, tenant: str, status: int) -> None:
+        """Count an answer of a tenant."""
+
+
 class PublicEndpoint:
     """What clients and other proxies reach."""
 
     def __init__(
-        self, arrivals: Arrivals, announcements: Announcements, control_plane: Bridge, sockets: Mapping[str, Sockets]
+        self,
+        arrivals: Begins,
+        settings: Settings,
+        callers: Callers,
+        authentication: Authentication,
+        control_plane: Bridge,
+        sockets: Mapping[str, Sockets],
+        announced: Callable[[Request, Exchange], None],
+        metrics: CountsAnswers,
     ) -> None:
-        """`sockets`: what opens WebSockets, by path."""
+        """`sockets`: what opens WebSockets, by path. `announced`: takes what another proxy says; raises Refusal."""
         self._arrivals = arrivals
-        self._parser = arrivals.parser
-        self._authentication = arrivals.authentication
-        self._path = arrivals.path
-        self._announcements = announcements
+        self._settings = settings
+        self._callers = callers
+        self._authentication = authentication
         self._control_plane = control_plane
         self._sockets = sockets
+        self._announced = announced
+        self._metrics = metrics
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
         path = request.path
-        if "origin" in request.headers and is_allowed_preflight(request, self._parser.cors_origins()):
+        if "origin" in request.headers and is_allowed_preflight(request, self._settings.cors_origins()):
             return
         if path in ROUTES and not request.query:
             self._on_head(request, path)
@@ -88,7 +125,7 @@ class PublicEndpoint:
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
         if path == ANNOUNCEMENTS:
-            self._authentication.check_proxy(request, MAX_BYTES)
+            self._authentication.check_proxy(request, MAX_ANNOUNCED_BYTES)
             return
         if path in ROUTES:
             if request.method != "POST":
@@ -100,7 +137,7 @@ class PublicEndpoint:
                 raise Refusal(404, no_route(path), code="not_found")
         key = self._check_key(request)
         if key is not None and path in ROUTES:
-            request.caller = self._parser.callers.of(path, key.tenant, request.headers, key.key_id)
+            request.caller = self._callers.of(path, key.tenant, request.headers, key.key_id)
 
     def _check_key(self, request: Request) -> KnownKey | None:
         """Authenticate the request and record its tenant. Raises: Refusal."""
@@ -110,7 +147,7 @@ class PublicEndpoint:
         return key
 
     def _is_offer(self, request: Request) -> bool:
-        serves = request.path in self._sockets and self._parser.serves_websockets()
+        serves = request.path in self._sockets and self._settings.serves_websockets()
         return serves and request.method == "GET" and is_websocket(request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
@@ -123,11 +160,11 @@ class PublicEndpoint:
             elif request.method == "GET" and request.path in self._sockets:
                 self._sockets[request.path].open(request, exchange)
             elif (dialect := dialect_for(request)) is not None:
-                Arrival(self._arrivals, request, exchange, dialect).go_on()
+                self._arrivals.begin_translated(request, exchange, dialect)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             elif request.path == ANNOUNCEMENTS:
-                self._receive_announcements(request, exchange)
+                self._announced(request, exchange)
             else:
                 request.more_lines += NO_STORE
                 tenant, claim = self._authentication.of_whole(request)
@@ -149,20 +186,13 @@ class PublicEndpoint:
             counter = self._counter(path if path in _NAMED_PATHS else _route_of(path), status)
         counter[0] += 1
         if status >= 429 and path not in OPEN_PATHS:
-            self._path.metrics.answered(request.tenant, status)
+            self._metrics.answered(request.tenant, status)
 
     def _counter(self, route: str, status: int) -> Counter:
         counter = self._answers.get((route, status))
         if counter is None:
-            counter = self._answers[route, status] = self._path.metrics.answers(route, status)
+            counter = self._answers[route, status] = self._metrics.answers(route, status)
         return counter
-
-    def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
-        router, conversations = self._path.placing.router, self._parser.callers.conversations
-        here = self._announcements.region
-        self._announcements.receive(
-            request, exchange, router, conversations, lambda tenant: self._authentication.may_be_served(tenant, here)
-        )
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:
         """Have the control plane answer, unless another proxy of the region has had the claim."""

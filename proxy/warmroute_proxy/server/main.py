@@ -13,8 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import uvloop
 
@@ -23,7 +24,6 @@ from warmroute_proxy.server.base.config import Config, Limits, authority
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
-from warmroute_proxy.server.base.log_format import log_as
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.secrets import SecretError
@@ -45,6 +45,33 @@ from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import problems_for_processes
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.tracing.traced_request import request_maker
+
+# The two forms of a line of the log: text, and JSON.
+
+_TEXT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
+
+
+class _Json(logging.Formatter):
+    """A line of JSON for each record, however many lines its text has."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, str | int | None] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": record.process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_as(log_format: Literal["text", "json"]) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if log_format == "json" else logging.Formatter(_TEXT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
 
 log = logging.getLogger("warmroute.proxy")
 

@@ -18,7 +18,7 @@ MAX_DEPTH: Final = 100
 _IGNORED: Final = frozenset({"cache_control"})
 _IGNORED_OF_ITEMS: Final = frozenset({"cache_control", "id", "status"})
 _PRINTED: Final = frozenset({"input", "args"})
-"""Fields whose objects templates print as JSON: arguments of tool calls in Anthropic's and Gemini's dialects."""
+"""Fields whose objects templates print as JSON: arguments of tool calls in dialects whose arguments are objects."""
 
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _EMPTY: Final[tuple[object, ...]] = (None, [], ())

@@ -279,7 +279,7 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _is_plain(tools: object) -> TypeGuard[list[Any]]:
-    """Whether tools are a list, one each: Gemini's are in groups, which stay as they are."""
+    """Whether tools are a list, one each: groups of declarations stay as they are."""
     return isinstance(tools, list) and not any(
         isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools
     )

@@ -14,9 +14,10 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
-from warmroute_proxy.server.intake.intake import CHAT, read
+from warmroute_proxy.server.intake.intake import read
 from warmroute_proxy.server.intake.known_body import KnownBodies, no_check
 from warmroute_proxy.server.intake.large_body import LargeBody
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 CONFIG = parse_config(
     {

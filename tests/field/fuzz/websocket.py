@@ -24,6 +24,7 @@ from websockets.uri import parse_uri
 from warmroute.contract import headers as names
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.work import TooMuch
+from warmroute_proxy.server.arrival import translate
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
@@ -33,7 +34,6 @@ from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.responses_socket import KeptConversations, ResponsesSocket
 from warmroute_proxy.server.dialects.routes import dialect_for
 from warmroute_proxy.server.dialects.socket_turn import TurnExchange
-from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.websocket import WebSocket

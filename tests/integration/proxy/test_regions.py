@@ -25,8 +25,8 @@ from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.server.base.secrets import Secrets, new_api_key
-from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES
 from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
 pytestmark = pytest.mark.full
 
@@ -210,7 +210,7 @@ ANNOUNCED = msgspec.msgpack.encode([TURN])
         ("first", ANNOUNCEMENTS, ANNOUNCED, 401),  # the token of a forwarded request
         ("", "/v1/chat/completions", ANNOUNCED, 401),
         ("", ANNOUNCEMENTS, b"\x91\x00", 400),
-        ("", ANNOUNCEMENTS, b"\xff" * (MAX_BYTES + 1), 413),
+        ("", ANNOUNCEMENTS, b"\xff" * (MAX_ANNOUNCED_BYTES + 1), 413),
         (None, ANNOUNCEMENTS, ANNOUNCED, 404),  # a client's own, with its key
     ],
     ids=["sound", "of a tenant", "for another path", "garbage", "too large", "a client"],

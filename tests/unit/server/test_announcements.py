@@ -18,10 +18,11 @@ from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcement, Announcements, Continued
+from warmroute_proxy.server.regions.announcements import Announcement, Announcements, Continued
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
+from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS
 
 REGIONS: Final = ("west", "north", "south")
 TURN: Final = RegionalTurn(1, 7, None, 3, 0, SettledTurn((), "east", 900, 300, 1, 0, 1, 0, 5))

@@ -128,7 +128,9 @@ class FrontDoor:
         new_request: Any = self._request
         authentication = Authentication(config, None, unused)
         arrivals = Arrivals(parser, authentication, ledger, unused, path, new_request)
-        self.endpoint = PublicEndpoint(arrivals, unused, unused, {})
+        self.endpoint = PublicEndpoint(
+            arrivals, parser, parser.callers, authentication, unused, {}, unused, path.metrics
+        )
 
     def _request(self, _path: Any, exchange: Exchange, read: Any, _id: str) -> Any:
         chat = json.loads(bytes(exchange.request.body))

@@ -17,8 +17,7 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
+from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, ParsedRequest, ReadRequest
 from warmroute_proxy.server.request import continuation
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation, Rest

@@ -15,8 +15,8 @@ from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT, read
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.intake import read
+from warmroute_proxy.server.intake.parsed_request import CHAT, ParsedRequest
 
 CONFIG: Final = parse_config(
     {

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from warmroute_proxy.core.queue.budget import Amounts, Budget, Lease, Span, SpendReservation, Taken
-from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.queue.slots import KEPT_FRESH_S, LEASE_S, Held, SlotLease, SlotLimit
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.main import SWEEP_EVERY_S
 from warmroute_proxy.server.stores import budgets as of_budgets
+from warmroute_proxy.server.stores import leases as of_slots
 from warmroute_proxy.server.stores.budgets import Budgets
-from warmroute_proxy.server.stores.limits import shared_limits as of_slots
-from warmroute_proxy.server.stores.limits.shared_limits import SharedSlots
+from warmroute_proxy.server.stores.leases import Rotation, SharedSlots
 
 pytestmark = pytest.mark.full
 

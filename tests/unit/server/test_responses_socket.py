@@ -11,12 +11,12 @@ from tests.subjects.read_slices import Lines
 
 from warmroute.contract import headers as names
 from warmroute_proxy.dialects.responses.conversation import ResponsesConversation
+from warmroute_proxy.server.arrival import chat_request_of, translate
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.responses_socket import MAX_REFUSED, KeptConversations, ResponsesSocket
 from warmroute_proxy.server.dialects.socket_turn import TurnExchange, whole_turn
-from warmroute_proxy.server.dialects.translation import chat_request_of, translate
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.websocket import WebSocket

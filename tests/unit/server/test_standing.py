@@ -9,7 +9,7 @@ from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.queue.programs import BACKGROUND, INTERACTIVE, NORMAL
 from warmroute_proxy.server.engines.server_info import read_server_info
 from warmroute_proxy.server.intake.caller import Caller, Callers
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.intake.standing import NO_STANDING, standing_of
 from warmroute_proxy.server.request.dispatch import own_fields
 

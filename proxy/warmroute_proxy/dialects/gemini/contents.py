@@ -8,26 +8,25 @@ What has no place in chat says what its texts say, and is counted by its kind.
 """
 
 from collections import deque
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.call_extras import call_of, parted
+from warmroute_proxy.dialects.chat_draft import HistoryDraft, MessageDraft, Opens
 from warmroute_proxy.dialects.content import (
     assistant_message,
     cleaned,
-    content_of,
     data_image,
     data_text,
     image_at,
     is_address,
     is_given,
     readable,
-    reminder,
     text_of,
 )
-from warmroute_proxy.dialects.foreign import UNTYPED, count, not_shown, texts_in
+from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
@@ -43,20 +42,7 @@ from warmroute_proxy.dialects.raw_json import (
 )
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
-from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
-
-
-class Opens(Protocol):
-    """Opens sealed thoughts, with a key."""
-
-    @property
-    def key(self) -> bytes:
-        """The key."""
-
-    def open(self, sealed: str) -> str | None:
-        """The thoughts; None for what was not sealed with this key."""
-
 
 _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
 """What Gemini CLI sends for a signature that it does not have: ai.google.dev/gemini-api/docs/thought-signatures."""
@@ -64,8 +50,6 @@ _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_e
 _ROLES: Final = {"user": "user", "model": "model", "function": "user", "system": "system", "": "user"}
 _STORED: Final = ("gs://", "https://generativelanguage.googleapis.com/")
 """Where files are that only Google can read."""
-
-EMPTY: Final = "empty_message"
 
 
 class _Blob(msgspec.Struct):
@@ -183,21 +167,17 @@ class Waiting:
         return None
 
 
-class ContentReader:
-    """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see as they came."""
+class ContentReader(HistoryDraft):
+    """The messages of one request."""
 
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork) -> None:
-        """`work`: what may be made of them."""
-        self.messages: list[bytes] = []
-        self.dropped: dict[str, int] = {}
+        super().__init__(texts, seal.key, work)
         self._seal = seal
-        self._texts = texts
-        self._work = work
         self._waiting = Waiting()
 
     def instruct(self, raw: Raw) -> None:
         """Begin with `systemInstruction`: a content, or a text. Raises: BadRequest."""
-        scope = self._seal.key, self._texts.on, _INSTRUCTION
+        scope = *self.scope, _INSTRUCTION
         found = _KNOWN.get(scope, raw)
         if found is None:
             found = self._reading(is_late=False).instruction(raw)
@@ -208,11 +188,10 @@ class ContentReader:
         """Take all contents. Raises: BadRequest."""
         if not raws:
             raise BadRequest("contents", "is empty")
-        self._work.take(len(raws) // KNOWN_PER_STEP)
-        may_be_late = LATE_SYSTEM in self._texts.on
+        self.work.take(len(raws) // KNOWN_PER_STEP)
         for at, raw in enumerate(raws):
-            is_late = may_be_late and bool(self.messages)
-            scope = self._seal.key, self._texts.on, is_late, self._waiting.count
+            is_late = self.may_be_late and bool(self.messages)
+            scope = *self.scope, is_late, self._waiting.count
             found = _KNOWN.get(scope, raw)
             if found is not None and (not found.results or self._waiting.has_all(found.results)):
                 for result in found.results:
@@ -229,84 +208,71 @@ class ContentReader:
             raise BadRequest("contents", "hold nothing that a model can be asked")
 
     def _reading(self, *, is_late: bool) -> "_ContentReading":
-        return _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work, is_late=is_late)
+        return _ContentReading(self._seal, Texts(self.texts.on), self._waiting, self.work, is_late=is_late)
 
     def _take(self, found: _InChat) -> None:
-        for kind in found.dropped:
-            count(self.dropped, kind)
-        if found.applied or found.off:
-            self._texts.add(found.applied, found.off)
+        self.note(found.dropped, found.applied, found.off)
         if found.messages:
             self.messages.append(found.messages)
 
 
-class _ContentReading:
+class _ContentReading(MessageDraft):
     """Reads one content. `stands_alone`: its translation depends on nothing but the number of calls before it."""
 
     def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: TranslationWork, *, is_late: bool) -> None:
-        """`is_late`: it must not be a system message."""
+        super().__init__(texts, work, is_late=is_late)
         self.stands_alone = True
         self._seal = seal
-        self._texts = texts
         self._waiting = waiting
-        self._work = work
-        self._is_late = is_late
         self._raw = Raw()
         self._parts: list[Raw] | None = None  # of that, once they are looked at
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
-        self._dropped: list[str] = []
 
     def read(self, raw: Raw, path: str) -> _InChat:
         content, pieces = self._content(raw, path)
         role = _ROLES.get(content.role or "")
         if role is None:
-            self._dropped.append(content.role or "")
+            self.dropped.append(content.role or "")
             role = "user"
         if role == "model":
             messages = self._of_model(pieces)
         elif role == "system":
-            messages = self._of_system([text for piece, where in pieces for text in self._texts_of(piece, where)])
+            messages = self._message(
+                "system", [text for piece, where in pieces for text in self._texts_of(piece, where)]
+            )
         else:
             messages = self._of_user(pieces)
-        if not messages and not self._dropped and not self._texts.applied:
-            self._dropped.append(EMPTY)
+        self.count_empty(messages)
         return self._made(messages)
 
     def instruction(self, raw: Raw) -> _InChat:
         """`systemInstruction` in chat."""
         if is_text(raw):
-            return self._made(self._of_system([{"type": "text", "text": raw}]))
+            return self._made(self._message("system", [{"type": "text", "text": raw}]))
         _, pieces = self._content(raw, "systemInstruction")
-        return self._made(self._of_system([text for piece, where in pieces for text in self._texts_of(piece, where)]))
+        return self._made(self._system(pieces))
 
     def _content(self, raw: Raw, path: str) -> tuple[_Content, list[tuple[_Piece, str]]]:
         try:
             content = _decode_content(raw)
         except _PROBLEMS:
-            self._dropped.append(UNTYPED)
-            content = _content_of(raw, self._work)
+            self.dropped.append(UNTYPED)
+            content = _content_of(raw, self.work)
         self._raw = raw
         parts = content.parts or []
-        self._work.take(1 + len(parts))
+        self.work.take(1 + len(parts))
         return content, [(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
 
     def _made(self, messages: list[ChatPart]) -> _InChat:
         json, calls, results = in_list(messages), tuple(self._calls), tuple(self._results)
-        return _InChat(json, calls, results, tuple(self._dropped), *self._texts.scope())
+        return _InChat(json, calls, results, tuple(self.dropped), *self.texts.scope())
+
+    def _system(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
+        return self._message("system", [text for piece, where in pieces for text in self._texts_of(piece, where)])
 
     def _message(self, role: str, pieces: list[ChatPart]) -> list[ChatPart]:
-        left = cleaned(pieces, role, self._texts)
-        return [{"role": role, "content": content_of(left)}] if left else []
-
-    def _of_system(self, pieces: list[ChatPart]) -> list[ChatPart]:
-        if not self._is_late:
-            return self._message("system", pieces)
-        left = cleaned(pieces, "system", self._texts)
-        if not left:
-            return []
-        self._texts.applied.add(LATE_SYSTEM)
-        return [{"role": "user", "content": reminder(left)}]
+        return self.message_with(role, cleaned(pieces, role, self.texts))
 
     def _of_model(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
         thoughts: list[str] = []
@@ -332,17 +298,17 @@ class _ContentReading:
             return None
         found = self._seal.open(signature)
         if found is None:
-            self._dropped.append("thoughtSignature")
+            self.dropped.append("thoughtSignature")
         return found
 
     def _call(self, call: _FunctionCall) -> list[ChatPart]:
         if not call.name:
-            self._dropped.append("functionCall")
+            self.dropped.append("functionCall")
             return []
         given_id = call.id or f"call_{self._waiting.count + len(self._calls) + 1}"
         arguments = _json_text(call.args)
         if arguments[:1] != "{":
-            self._dropped.append(NO_OBJECT)
+            self.dropped.append(NO_OBJECT)
             arguments = encode({"arguments": call.args}).decode()
         found = call_of(given_id, call.name, arguments)
         self._calls.append((found["id"], call.name))
@@ -358,11 +324,11 @@ class _ContentReading:
                 continue
             content, call_id = _json_text(result.response), self._answered(result)
             if call_id is None:
-                self._dropped.append("functionResponse")
+                self.dropped.append("functionResponse")
                 spoken.append(text_of(content))
             else:
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            for at, inner in enumerate(_pieces_of(result.parts, self._work) if is_given(result.parts) else ()):
+            for at, inner in enumerate(_pieces_of(result.parts, self.work) if is_given(result.parts) else ()):
                 spoken += self._shown(inner, f"{path}.functionResponse.parts[{at}]")
         return messages + self._message("user", spoken)
 
@@ -397,7 +363,7 @@ class _ContentReading:
     def _file(self, kind: str, text: str | None) -> list[ChatPart]:
         """A file by its text; a note in the place of one that has none."""
         if text is None:
-            self._dropped.append(kind)
+            self.dropped.append(kind)
         return [text_of(not_shown(kind) if text is None else text)]
 
     def _texts_of(self, piece: _Piece, path: str) -> list[ChatPart]:
@@ -409,8 +375,8 @@ class _ContentReading:
             if getattr(piece, kind) is not None or kind in members:
                 return self._file(kind, None)
         names = [name for name in members if name not in ("thought", "thoughtSignature", "thought_signature")]
-        self._dropped.append(names[0] if names else UNTYPED)
-        found = texts_in({"content": Raw(encode({"content": list(members.values())}))}, self._work)
+        self.dropped.append(names[0] if names else UNTYPED)
+        found = texts_in({"content": Raw(encode({"content": list(members.values())}))}, self.work)
         return [text_of(found)] if found else []
 
     def _members(self, path: str) -> Members:

@@ -1,18 +1,18 @@
 """The body of a request to `:generateContent` and its like as one to `/v1/chat/completions`.
 
-The members of the chat body have one order, with the tools last: what is short is in front of the messages, so that the
-intake knows bodies of one client again. The model, and whether the answer is streamed, are
-in the path of the request.
+The model, and whether the answer is streamed, are in the path of the request.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.gemini.contents import ContentReader, Opens
+from warmroute_proxy.dialects import chat_draft
+from warmroute_proxy.dialects.chat_draft import ChatDraft, Opens
+from warmroute_proxy.dialects.gemini.contents import ContentReader
 from warmroute_proxy.dialects.gemini.settings import settings
 from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, choice, either, listed_functions, snake
-from warmroute_proxy.dialects.raw_json import BadRequest, BodyReader, Members, Piece, chat_pieces, list_at, object_at
+from warmroute_proxy.dialects.raw_json import BadRequest, BodyReader, Members, list_at, object_at
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
@@ -29,24 +29,10 @@ _KNOWN: Final = _READ | {snake(name) for name in _READ}
 _BODY: Final = BodyReader("contents", _KNOWN)
 
 
-class ChatRequest(NamedTuple):
-    """A request in chat's terms, and what its answer is translated by. `shows_thoughts`: whether it has them.
+class ChatRequest(chat_draft.ChatRequest, kw_only=True):
+    """A request to a model of Gemini's API. `shows_thoughts`: whether its answer has them."""
 
-    `dropped`: members, and tools by their kind, that chat has no place for; `dropped_blocks`: how many parts of a kind
-    the model does not see; `texts`: what cleaned its texts.
-    """
-
-    pieces: list[Piece]
-    model: str
     shows_thoughts: bool
-    dropped: frozenset[str]
-    unlisted: frozenset[str]
-    dropped_blocks: dict[str, int]
-    texts: Texts
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.pieces)
 
 
 def chat_request(
@@ -59,27 +45,24 @@ def chat_request(
         raise BadRequest(
             "cachedContent", "this proxy stores no content: send the contents; prefixes are cached automatically"
         )
-    dropped: set[str] = set()
-    chat: dict[str, Any] = {"model": model}
+    draft = ChatDraft(model)
     if streams:
-        chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    found, thinking = settings(either(members, "generationConfig"), dropped, work)
-    chat |= found
+        draft.chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    found, thinking = settings(either(members, "generationConfig"), draft.dropped, work)
+    draft.chat |= found
     tools = listed_functions(members["tools"], seal.key, work) if "tools" in members else NO_FUNCTIONS
-    dropped |= tools.dropped
+    draft.dropped |= tools.dropped
     config = either(members, "toolConfig")
-    chosen = None if config is None else choice(config, tools, dropped)
+    chosen = None if config is None else choice(config, tools, draft.dropped)
     if chosen is not None:
-        chat["tool_choice"] = chosen
+        draft.chat["tool_choice"] = chosen
     reader = ContentReader(seal, texts, work)
     instruction = either(members, "systemInstruction")
     if instruction is not None:
         reader.instruct(instruction)
     reader.read(_contents(members) if contents is None else contents)
-    pieces = chat_pieces(chat, reader.messages, {"tools": Raw(tools.chat)} if tools.chat else {})
     unlisted = frozenset(name for name in members if name not in _KNOWN)
-    all_dropped = frozenset(dropped) | unlisted
-    return ChatRequest(pieces, model, thinking.shown, all_dropped, unlisted, dict(reader.dropped), texts)
+    return draft.request(ChatRequest, reader, reader.messages, tools.chat, unlisted, shows_thoughts=thinking.shown)
 
 
 def counted_body(raw: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.chat_draft import function_tool
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
 from warmroute_proxy.dialects.work import TranslationWork, is_deeper
@@ -73,19 +74,16 @@ def _read(raw: Raw, work: TranslationWork) -> Functions:
 
 def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
     declared = object_at(raw, path)
-    function: dict[str, Any] = {"name": text_at(declared, "name", path)}
-    if "description" in declared:
-        text_at(declared, "description", path)
-        function["description"] = declared["description"]
+    name = text_at(declared, "name", path)
     schema = either(declared, "parametersJsonSchema")
     if schema is not None:
         object_at(schema, f"{path}.parametersJsonSchema")
-        function["parameters"] = schema
+        parameters: Any = schema
     elif "parameters" in declared:
-        function["parameters"] = json_schema(declared["parameters"], f"{path}.parameters", work)
+        parameters = json_schema(declared["parameters"], f"{path}.parameters", work)
     else:
-        function["parameters"] = _NO_SCHEMA
-    return {"type": "function", "function": function}
+        parameters = _NO_SCHEMA
+    return function_tool(declared, path, name, parameters)
 
 
 def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:

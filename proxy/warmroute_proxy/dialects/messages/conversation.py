@@ -3,12 +3,13 @@
 A result whose call is not there, since a client has cut it off, is what the user says.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.call_extras import call_of, parted
+from warmroute_proxy.dialects.chat_draft import HistoryDraft, MessageDraft
 from warmroute_proxy.dialects.content import (
     assistant_message,
     content_of,
@@ -16,10 +17,9 @@ from warmroute_proxy.dialects.content import (
     data_text,
     image_at,
     is_given,
-    reminder,
     text_of,
 )
-from warmroute_proxy.dialects.foreign import UNTYPED, count, not_shown, texts_in
+from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.messages.signatures import is_signed
 from warmroute_proxy.dialects.raw_json import (
@@ -40,7 +40,6 @@ from warmroute_proxy.dialects.raw_json import (
 )
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
-from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
 
 # Blocks of content: each becomes a piece of a chat message, a tool call, or a message of role `tool`.
@@ -65,19 +64,16 @@ _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
-class Blocks:
+class Blocks(MessageDraft):
     """Reads the blocks of one message.
 
-    `marks`: how many `cache_control` were on them. `dropped`: the types of those that are not as they came. `added`:
-    definitions of tools that stand in them.
+    `marks`: how many `cache_control` were on them. `added`: definitions of tools that stand in them.
     """
 
-    def __init__(self, texts: Texts, work: TranslationWork) -> None:
+    def __init__(self, texts: Texts, work: TranslationWork, *, is_late: bool = False) -> None:
+        super().__init__(texts, work, is_late=is_late)
         self.marks = 0
-        self.dropped: list[str] = []
         self.added: list[bytes] = []
-        self._texts = texts
-        self.work = work
 
     def listed(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
         """The blocks of a content, each with its place. A text among them is a block, too, and so is other JSON."""
@@ -155,7 +151,7 @@ class Blocks:
         return self._cleaned(raw, role)
 
     def _cleaned(self, raw: Raw, role: str) -> list[ChatPart]:
-        text = self._texts.clean(raw, role)
+        text = self.texts.clean(raw, role)
         return [] if text is None or len(memoryview(text)) == _EMPTY else [{"type": "text", "text": text}]
 
     def _document(self, block: Members, path: str) -> str | None:
@@ -270,7 +266,6 @@ def tool_call(block: Members, call_id: str, name: str, path: str) -> tuple[ChatP
 
 
 _SYSTEM: Final = frozenset({"system", "developer"})
-EMPTY: Final = "empty_message"  # what a message with nothing in it is counted as
 
 
 class InChat(NamedTuple):
@@ -295,77 +290,68 @@ class InChat(NamedTuple):
 _KNOWN: Final[Known[InChat]] = Known()
 
 
-class ConversationReader:
+class ConversationReader(HistoryDraft):
     """The system prompt and the messages of one request.
 
-    `dropped`: how many blocks of a type were, `marks`: how many `cache_control` were taken off, `added`: definitions of
-    tools that stand in messages.
+    `marks`: how many `cache_control` were taken off, `added`: definitions of tools that stand in messages.
     """
 
     def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
-        """`key`: that of signatures; `work`: what may be made of them."""
-        self.dropped: dict[str, int] = {}
+        """`key`: that of signatures."""
+        super().__init__(texts, key, work)
         self.marks = 0
         self.added: list[bytes] = []
-        self._texts = texts
         self._key = key
-        self._work = work
         self._calls: set[str] = set()
-        self._out: list[bytes] = []
 
     def system(self, raw: Raw) -> None:
         """Begin with the system prompt, as one message or none."""
-        blocks = Blocks(self._texts, self._work)
-        self._out += [encode(message) for message in _of_system(blocks.parts(raw, "system", "system"))]
-        self._count(blocks.dropped)
+        blocks = Blocks(self.texts, self.work)
+        self.messages += [
+            encode(message) for message in blocks.message_with("system", blocks.parts(raw, "system", "system"))
+        ]
+        self.note(blocks.dropped)
         self.marks += blocks.marks
 
-    def messages(self, raws: list[Raw], *, counts_only: bool) -> list[bytes]:
+    def read(self, raws: list[Raw], *, counts_only: bool) -> list[bytes]:
         """All of a request's messages behind the system prompt, each as what it is in chat, joined."""
         if not raws:
             raise BadRequest("messages", "at least one message is required")
-        self._work.take(len(raws) // KNOWN_PER_STEP)
+        self.work.take(len(raws) // KNOWN_PER_STEP)
         role, is_asked = "", False
-        may_be_late, is_late = LATE_SYSTEM in self._texts.on, False
-        scope = self._key, self._texts.on, is_late
+        is_late = False
+        scope = *self.scope, is_late
         for at, each in enumerate(raws):
-            if may_be_late and not is_late and self._out:
+            if self.may_be_late and not is_late and self.messages:
                 is_late = True
-                scope = self._key, self._texts.on, is_late
+                scope = *self.scope, is_late
             found = self._in_chat(each, at, scope)
             role = found.role
             if found.messages:
-                self._out.append(found.messages)
+                self.messages.append(found.messages)
                 is_asked = True
         if not is_asked:
             raise BadRequest("messages", "no message holds anything that a model can be asked")
         if role == "assistant" and not counts_only:
             raise BadRequest(f"messages.{len(raws) - 1}.role", "the last message must not be the assistant's")
-        return self._out
+        return self.messages
 
     def _in_chat(self, raw: Raw, at: int, scope: tuple[bytes, frozenset[str], bool]) -> InChat:
         """One message, and what it says of others. `scope`: what its translation depends on besides."""
         found = _KNOWN.get(scope, raw)
         if found is None or not self._calls.issuperset(found.results):
-            self._work.take(1)
-            reading = _Message(Texts(self._texts.on), self._key, self._work, self._calls, is_late=scope[-1])
+            self.work.take(1)
+            reading = _Message(Texts(self.texts.on), self._key, self.work, self._calls, is_late=scope[-1])
             found = reading.read(raw, f"messages.{at}")
             if reading.stands_alone:
                 _KNOWN.keep(scope, raw, found, len(found.messages) + sum(map(len, found.added)))
         if found.calls:
             self._calls.update(found.calls)
-        if found.dropped:
-            self._count(found.dropped)
+        self.note(found.dropped, found.applied, found.off)
         if found.added:
             self.added += found.added
         self.marks += found.marks
-        if found.applied or found.off:
-            self._texts.add(found.applied, found.off)
         return found
-
-    def _count(self, kinds: Any) -> None:
-        for kind in kinds:
-            count(self.dropped, kind)
 
 
 class _Message:
@@ -376,11 +362,9 @@ class _Message:
     ) -> None:
         """`known_calls`: of the messages before; `is_late`: it must not be a system message."""
         self.stands_alone = True
-        self._texts = texts
-        self._blocks = Blocks(texts, work)
+        self._blocks = Blocks(texts, work, is_late=is_late)
         self._key = key
         self._known_calls = known_calls
-        self._is_late = is_late
         self._calls: list[str] = []
         self._results: list[str] = []
 
@@ -391,35 +375,26 @@ class _Message:
         blocks = self._blocks
         return InChat(
             in_list(found), role, tuple(self._calls), tuple(self._results), tuple(blocks.dropped), tuple(blocks.added),
-            blocks.marks, *self._texts.scope(),
+            blocks.marks, *blocks.texts.scope(),
         )  # fmt: skip
 
     def _messages(self, message: Members, role: str, path: str) -> list[ChatPart]:
         raw = message.get("content")
         blocks = self._blocks
         if role in _SYSTEM:
-            parts = [] if raw is None else blocks.parts(raw, path, "system")
-            found = self._of_late_system(parts) if self._is_late else _of_system(parts)
+            found = [] if raw is None else blocks.message_with("system", blocks.parts(raw, path, "system"))
         elif role == "assistant":
             found = [] if raw is None else self._of_assistant(raw, path)
         else:
             if role != "user":
                 blocks.dropped.append(role)
             found = [] if raw is None else self._of_user(raw, path)
-        if not found and not blocks.dropped and not self._texts.applied:
-            blocks.dropped.append(EMPTY)
+        blocks.count_empty(found)
         return found
-
-    def _of_late_system(self, parts: list[ChatPart]) -> list[ChatPart]:
-        if not parts:
-            return []
-        self._texts.applied.add(LATE_SYSTEM)
-        return [{"role": "user", "content": reminder(parts)}]
 
     def _of_user(self, raw: Raw, path: str) -> list[ChatPart]:
         if is_text(raw):
-            parts = self._blocks.parts(raw, path, "user")
-            return [{"role": "user", "content": content_of(parts)}] if parts else []
+            return self._blocks.message_with("user", self._blocks.parts(raw, path, "user"))
         found: list[ChatPart] = []
         parts = []
         for block, where in self._blocks.listed(raw, path):
@@ -436,9 +411,7 @@ class _Message:
                 self.stands_alone = False
                 self._blocks.dropped.append("tool_result")
                 parts += self._blocks.result(block, where)
-        if parts:
-            found.append({"role": "user", "content": content_of(parts)})
-        return found
+        return found + self._blocks.message_with("user", parts)
 
     def _of_assistant(self, raw: Raw, path: str) -> list[ChatPart]:
         blocks = self._blocks
@@ -469,7 +442,3 @@ class _Message:
             return [text]
         self._blocks.dropped.append("thinking")
         return []
-
-
-def _of_system(parts: list[ChatPart]) -> list[ChatPart]:
-    return [{"role": "system", "content": content_of(parts)}] if parts else []

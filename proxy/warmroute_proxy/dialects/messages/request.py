@@ -1,25 +1,24 @@
 """The body of a request to `/v1/messages` as one to `/v1/chat/completions`.
 
-The members of the chat body have one order, with the tools last: what is short is in front of the messages, so that the
-intake knows bodies of one client again. A value that chat takes under the same name is copied as it came, and checked
-with all others by the list of chat's fields.
+A value that chat takes under the same name is copied as it came, and checked with all others by the list of chat's
+fields.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects import chat_draft
+from warmroute_proxy.dialects.chat_draft import ChatDraft
 from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.state import STATE, refuse_state
-from warmroute_proxy.dialects.messages.tools import read_tools
+from warmroute_proxy.dialects.messages.tools import read_tools, tool_choice
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
     BodyReader,
     Members,
-    Piece,
-    chat_pieces,
     kind_of,
     list_at,
     object_at,
@@ -43,24 +42,10 @@ _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
 
-class ChatRequest(NamedTuple):
-    """A request in chat's terms, and what its answer is translated by.
+class ChatRequest(chat_draft.ChatRequest, kw_only=True):
+    """A request to `/v1/messages`."""
 
-    `dropped`: members, and tools by their type, that chat has no place for. `dropped_blocks`: how many blocks of a type
-    the model does not see. `cache_marks`: how many `cache_control` were taken off. `texts`: what cleaned its texts.
-    """
-
-    pieces: list[Piece]
-    model: str
     stop_sequences: tuple[str, ...]
-    dropped: frozenset[str]
-    dropped_blocks: dict[str, int]
-    cache_marks: int
-    texts: Texts
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.pieces)
 
 
 def chat_request(
@@ -79,13 +64,12 @@ def chat_request(
     work = work or TranslationWork()
     members, messages = _read(raw)
     model = text_at(members, "model", "")
-    dropped: set[str] = set()
-    refuse_state(members, dropped)
+    draft = ChatDraft(model)
+    refuse_state(members, draft.dropped)
     if not counts_only and "max_tokens" not in members:
         raise BadRequest("max_tokens", "is required")
-    texts = texts_of(model)
-    reader = ConversationReader(texts, key, work)
-    chat: dict[str, Any] = {"model": model}
+    reader = ConversationReader(texts_of(model), key, work)
+    chat = draft.chat
     for name in _COPIED:
         if name in members:
             chat[name] = members[name]
@@ -97,15 +81,19 @@ def chat_request(
     if "thinking" in members:
         thinks = _thinks(members["thinking"])
         chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
-    chat |= _output(members, dropped)
+    chat |= _output(members, draft.dropped)
     if "system" in members:
         reader.system(members["system"])
-    found = reader.messages(messages, counts_only=counts_only)
+    found = reader.read(messages, counts_only=counts_only)
     tools = read_tools(members, reader.added, key, work)
-    dropped.update(tools.dropped, (name for name in members if name not in _READ))
+    if "tool_choice" in members:
+        chosen = tool_choice(members["tool_choice"])
+        draft.behind = chosen if tools.chat else {}
+    unlisted = tools.dropped.union(draft.dropped, (name for name in members if name not in _READ))
     marks = reader.marks + tools.marks + ("cache_control" in members)
-    pieces = chat_pieces(chat, found, tools.chat)
-    return ChatRequest(pieces, model, tuple(stops), frozenset(dropped), reader.dropped, marks, texts)
+    return draft.request(
+        ChatRequest, reader, found, tools.chat, unlisted, cache_marks=marks, stop_sequences=tuple(stops)
+    )
 
 
 def _read(raw: bytes) -> tuple[Members, list[Raw]]:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.chat_draft import function_tool
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import (
     MAX_SHOWN_CHARS,
@@ -34,19 +35,10 @@ _OURS: Final = "custom"
 UNREAD: Final = "tools.unread"  # of those in messages, as the receipt says it
 
 
-class ChatTools(NamedTuple):
-    """The members of the chat body, and the types of tools that are not in it, as `tools.TYPE`.
-
+class ListedTools(NamedTuple):
+    """The tools of a request as a list of chat's, empty if there are none; `dropped`: types of others, as `tools.TYPE`;
     `marks`: how many `cache_control` were taken off.
     """
-
-    chat: dict[str, Any]
-    dropped: frozenset[str]
-    marks: int
-
-
-class _ListedTools(NamedTuple):
-    """The tools of a request as a list of chat's, empty if there are none; `dropped`: types of others."""
 
     chat: bytes
     dropped: frozenset[str]
@@ -54,12 +46,12 @@ class _ListedTools(NamedTuple):
 
 
 _EMPTY: Final = Raw(b"[]")
-_NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
-_KNOWN: Final[Known[_ListedTools]] = Known()
+_NO_TOOLS: Final = ListedTools(b"", frozenset(), 0)
+_KNOWN: Final[Known[ListedTools]] = Known()
 
 
-def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ChatTools:
-    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures.
+def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
+    """The tools of a request. What is kept is kept for one `key`, that of signatures.
 
     `added`: the definitions of those in messages.
     """
@@ -68,14 +60,7 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
     if added:
         given = _with(given, added, unread, work)
     listed = _NO_TOOLS if given is _EMPTY else _listed(given, key, work)
-    chat: dict[str, Any] = {}
-    if listed.chat:
-        chat["tools"] = Raw(listed.chat)
-    if "tool_choice" in members:
-        chosen = _choice(object_at(members["tool_choice"], "tool_choice"))
-        if listed.chat:
-            chat |= chosen
-    return ChatTools(chat, listed.dropped.union(unread), listed.marks)
+    return listed._replace(dropped=listed.dropped | unread) if unread else listed
 
 
 def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWork) -> Raw:
@@ -97,7 +82,7 @@ def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWor
     return Raw(b"[%b]" % b",".join(map(bytes, listed)))
 
 
-def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
+def _listed(given: Raw, key: bytes, work: TranslationWork) -> ListedTools:
     found = _KNOWN.get(key, given)
     if found is None:
         found = _read(given, work)
@@ -105,7 +90,7 @@ def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
     return found
 
 
-def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
+def _read(raw: Raw, work: TranslationWork) -> ListedTools:
     tools: list[ChatPart] = []
     deferred: list[ChatPart] = []
     dropped: set[str] = set()
@@ -125,10 +110,12 @@ def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
         raise BadRequest(
             "tools", f"only Anthropic runs {shown}, and no other tool is offered: send tools that the client runs"
         )
-    return _ListedTools(encode(tools) if tools else b"", frozenset(f"tools.{kind}" for kind in dropped), marks)
+    return ListedTools(encode(tools) if tools else b"", frozenset(f"tools.{kind}" for kind in dropped), marks)
 
 
-def _choice(choice: Members) -> dict[str, Any]:
+def tool_choice(raw: Raw) -> dict[str, Any]:
+    """`tool_choice` as members of a chat. Raises: BadRequest."""
+    choice = object_at(raw, "tool_choice")
     found: dict[str, Any] = {}
     kind = kind_of(choice, "tool_choice")
     if kind == "tool":
@@ -146,17 +133,8 @@ def _choice(choice: Members) -> dict[str, Any]:
 
 
 def _tool(tool: Members, path: str) -> ChatPart:
-    function: dict[str, Any] = {"name": text_at(tool, "name", path)}
+    name = text_at(tool, "name", path)
     if "input_schema" not in tool:
         raise Misshapen(f"{path}.input_schema", "is required")
     object_at(tool["input_schema"], f"{path}.input_schema")
-    if "description" in tool:
-        text_at(tool, "description", path)
-        function["description"] = tool["description"]
-    function["parameters"] = tool["input_schema"]
-    strict = bytes(tool.get("strict", b"false"))
-    if strict not in (b"true", b"false"):
-        raise Misshapen(f"{path}.strict", "must be true or false")
-    if strict == b"true":
-        function["strict"] = True
-    return {"type": "function", "function": function}
+    return function_tool(tool, path, name, tool["input_schema"], bytes(tool.get("strict", b"false")))

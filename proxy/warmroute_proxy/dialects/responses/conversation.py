@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.chat_draft import Opens
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, Piece, encode
-from warmroute_proxy.dialects.responses.item_reading import Opens
 from warmroute_proxy.dialects.responses.items import ItemReader, ReadItems
 from warmroute_proxy.dialects.responses.request import ChatRequest, RequestReading
 from warmroute_proxy.dialects.work import TranslationWork, most_brackets

@@ -5,12 +5,13 @@ What has no place in chat says what its texts say, and is counted by its type. O
 """
 
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.call_extras import call_of, parted
+from warmroute_proxy.dialects.chat_draft import EMPTY, MessageDraft, Opens
 from warmroute_proxy.dialects.content import (
     cleaned,
     content_of,
@@ -18,7 +19,6 @@ from warmroute_proxy.dialects.content import (
     given_image,
     is_given,
     readable,
-    reminder,
     text_of,
 )
 from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
@@ -35,28 +35,25 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_in,
 )
-from warmroute_proxy.dialects.responses.summaries import SUMMED_UP, TRIGGER
 from warmroute_proxy.dialects.responses.tools import INPUT, SEARCH, chat_name
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import TranslationWork
-from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
 
+# What is asked for a summary of a conversation, and how one is told to the model that goes on from it.
 
-class Opens(Protocol):
-    """Opens sealed reasoning, with a key."""
-
-    @property
-    def key(self) -> bytes:
-        """The key."""
-
-    def open(self, sealed: str) -> str | None:
-        """The reasoning; None for what was not sealed with this key."""
+TRIGGER: Final = "compaction_trigger"
+SUMMED_UP: Final = "The conversation before this message was summed up:\n"
+_ASKED: Final = (
+    "Sum up this conversation for somebody who goes on with it and has not seen it. Say what the user wants, what was "
+    "done, found and decided, with the names of files, commands and values that matter, and what is left to do. "
+    "Answer with the summary alone, and call no tools."
+)
+PROMPT: Final = encode({"role": "user", "content": _ASKED})
 
 
 _ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 _COMPACTED: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
-EMPTY: Final = "empty_message"
 _EMPTY_BYTES: Final = len(b'""')
 
 _CIPHER: Final = "gAAAA"
@@ -143,16 +140,12 @@ class InChat(NamedTuple):
         return len(self.json) + len(self.images) + sum(map(len, self.tools))
 
 
-class ItemReading:
+class ItemReading(MessageDraft):
     """Reads one item."""
 
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, *, is_late: bool) -> None:
-        """`is_late`: it must not be a system message."""
+        super().__init__(texts, work, is_late=is_late)
         self._seal = seal
-        self._texts = texts
-        self._work = work
-        self._is_late = is_late
-        self._dropped: list[str] = []
 
     def read(self, raw: Raw, path: str) -> InChat:
         if is_text(raw):
@@ -186,37 +179,34 @@ class ItemReading:
         try:
             return _decode_item(raw)
         except _PROBLEMS:
-            item = readable(_decode_item, raw, self._work)
-            self._dropped.append(item.type if is_object(raw) else UNTYPED)
+            item = readable(_decode_item, raw, self.work)
+            self.dropped.append(item.type if is_object(raw) else UNTYPED)
             return item
 
     def _made(
         self, kind: Kind, json: bytes = b"", call_id: str = "", images: bytes = b"", tools: tuple[bytes, ...] = ()
     ) -> InChat:
-        return InChat(kind, json, call_id, tuple(self._dropped), images, tools, *self._texts.scope())
+        return InChat(kind, json, call_id, tuple(self.dropped), images, tools, *self.texts.scope())
 
     def _message(self, item: _Item, raw: Raw, path: str) -> InChat:
         role = _ROLES.get(item.role or "")
         if role is None:
             if item.role is None and not is_given(item.content):
                 return self._foreign(item, raw)
-            self._dropped.append(item.role or UNTYPED)
+            self.dropped.append(item.role or UNTYPED)
             role = "user"
         return self._of(role, self._pieces(item.content, f"{path}.content", role))
 
     def _of(self, role: str, parts: list[ChatPart]) -> InChat:
         parts = [piece for piece in parts if piece["type"] != "text" or len(memoryview(piece["text"])) > _EMPTY_BYTES]
-        left = cleaned(parts, role, self._texts) if role != "assistant" else parts
+        left = cleaned(parts, role, self.texts) if role != "assistant" else parts
         if not left:
-            if not self._texts.applied:
-                self._dropped.append(EMPTY)
+            if not self.texts.applied:
+                self.dropped.append(EMPTY)
             return self._made(Kind.NOTHING)
         if role == "assistant":
             return self._made(Kind.TEXT, encode(content_of(left)))
-        if role == "system" and self._is_late:
-            self._texts.applied.add(LATE_SYSTEM)
-            return self._made(Kind.MESSAGE, encode({"role": "user", "content": reminder(left)}))
-        return self._made(Kind.MESSAGE, encode({"role": role, "content": content_of(left)}))
+        return self._made(Kind.MESSAGE, in_list(self.message_with(role, left)))
 
     def _reason(self, item: _Item, path: str) -> InChat:
         """Reasoning that was sealed here; without a seal, the text that the client has."""
@@ -227,7 +217,7 @@ class ItemReading:
             parts = self._pieces(item.content, f"{path}.content", "assistant")
             text = "".join([_plain(piece["text"]) for piece in parts if piece["type"] == "text"])
         if not text:
-            self._dropped.append("reasoning")
+            self.dropped.append("reasoning")
             return self._made(Kind.NOTHING)
         return self._made(Kind.REASONING, encode(text)[1:-1])
 
@@ -235,7 +225,7 @@ class ItemReading:
         """A summary that was sealed here; nobody can read that of another provider."""
         text = self._seal.open(item.encrypted_content) if item.encrypted_content else None
         if not text:
-            self._dropped.append(item.type)
+            self.dropped.append(item.type)
             return self._made(Kind.NOTHING)
         return self._made(Kind.MESSAGE, encode({"role": "user", "content": f"{SUMMED_UP}{text}"}))
 
@@ -252,10 +242,10 @@ class ItemReading:
             action = next((each for each in (item.action, item.operation) if is_given(each)), None)
             if not call_id or action is None:
                 return self._foreign(item, raw)
-            self._dropped.append(item.type)
+            self.dropped.append(item.type)
             name, arguments = item.type.removesuffix("_call"), self._arguments(action)
         if not call_id or not name:
-            self._dropped.append(item.type)
+            self.dropped.append(item.type)
             return self._made(Kind.NOTHING)
         call = call_of(call_id, chat_name(name, item.namespace), arguments)
         return self._made(Kind.CALL, encode(call), call["id"])
@@ -265,7 +255,7 @@ class ItemReading:
         text = _decode_text(given) if is_given(given) and is_text(given) else bytes(given).decode("utf-8", "replace")
         found = object_text(text)
         if found is not text and text.strip():
-            self._dropped.append(NO_OBJECT)
+            self.dropped.append(NO_OBJECT)
         return found
 
     def _result(self, item: _Item, path: str) -> InChat:
@@ -277,7 +267,7 @@ class ItemReading:
             parts = [text_of(f"Tools available: {', '.join(_names(tools)) or 'none'}")]
         else:
             if kind not in ("function_call_output", "custom_tool_call_output"):
-                self._dropped.append(kind)
+                self.dropped.append(kind)
             parts = self._output(item.output, f"{path}.output")
         texts = [piece for piece in parts if piece["type"] == "text"]
         images = [piece for piece in parts if piece["type"] != "text"]
@@ -300,12 +290,12 @@ class ItemReading:
             found = _decode_list(raw) if is_given(raw) else []
         except _PROBLEMS:
             return ()
-        self._work.take(len(found))
+        self.work.take(len(found))
         return tuple(bytes(each) for each in found if is_object(each))
 
     def _foreign(self, item: _Item, raw: Raw) -> InChat:
         """An item that is not known here, or of something that only OpenAI runs: what it says."""
-        self._dropped.append(item.type)
+        self.dropped.append(item.type)
         text = self._texts_in(raw)
         if not text:
             return self._made(Kind.NOTHING)
@@ -319,13 +309,13 @@ class ItemReading:
         if is_text(raw):
             return [{"type": "text", "text": raw}]
         if not is_list(raw):
-            self._dropped.append(UNTYPED)
+            self.dropped.append(UNTYPED)
             return [{"type": "text", "text": json_as_text(raw)}]
         try:
             pieces = _decode_parts(raw)
         except _PROBLEMS:
-            pieces = [_piece_of(each, self._work) for each in _decode_list(raw)]
-        self._work.take(len(pieces))
+            pieces = [_piece_of(each, self.work) for each in _decode_list(raw)]
+        self.work.take(len(pieces))
         found: list[ChatPart] = []
         raws: list[Raw] = []
         for at, piece in enumerate(pieces):
@@ -339,7 +329,7 @@ class ItemReading:
         return found
 
     def _texts_in(self, raw: Raw) -> str:
-        return texts_in(object_at(raw, ""), self._work) if is_object(raw) else ""
+        return texts_in(object_at(raw, ""), self.work) if is_object(raw) else ""
 
     def _piece(self, piece: _Piece, path: str, *, shows: bool) -> list[ChatPart] | None:
         """A part in chat; None of one that is not known here, which is counted."""
@@ -360,7 +350,7 @@ class ItemReading:
             name = _plain(piece.filename)
             if file is not None:
                 return [text_of(f"{name}\n{file}" if name else file)]
-        self._dropped.append(kind)
+        self.dropped.append(kind)
         if kind in _IMAGES or kind in _FILES:
             return [text_of(not_shown(kind.removeprefix("input_")))]
         return None

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.chat_draft import HistoryDraft, Opens
 from warmroute_proxy.dialects.foreign import count
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import encode
-from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading, Kind, Opens, result_begins
+from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading, Kind, result_begins
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
-from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
 
 _SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
@@ -62,27 +62,17 @@ _NOTHING_READ: Final = ReadItems(
 )
 
 
-class ItemReader:
-    """The messages of one input, as JSON.
-
-    `dropped`: how many items and parts of a type the model does not see as they came. `tools`: definitions in them.
-    `compacts`: whether the conversation is to be summed up.
-    """
+class ItemReader(HistoryDraft):
+    """The messages of one input. `tools`: definitions in them. `compacts`: whether the model is to sum it up."""
 
     def __init__(
         self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None, *, is_led: bool = False
     ) -> None:
-        """`work`: what may be made of them. `before`: what is in front of them, in the same scope. `is_led`: whether
-        there is anything in front of them.
-        """
-        self.messages: list[bytes] = []
-        self.dropped: dict[str, int] = {}
+        """`before`: what is in front of them, in the same scope. `is_led`: whether anything is in front of them."""
+        super().__init__(texts, seal.key, work)
         self.tools: list[bytes] = []
         self.compacts = False
         self._seal = seal
-        self._texts = texts
-        self._work = work
-        self._scope = seal.key, texts.on
         self._is_led = is_led or before is not None
         self._before = _NOTHING_READ
         self._calls: set[str] = set()  # of these items; those before are not copied
@@ -94,25 +84,25 @@ class ItemReader:
             self._go_on(before)
 
     def _go_on(self, before: ReadItems) -> None:
-        assert before.scope == self._scope
+        assert before.scope == self.scope
         self._before = before
-        self.dropped.update(before.dropped)
+        self.blocks.update(before.dropped)
         self.tools += before.tools
         self._reasoning, self._content, self._called = [*before.reasoning], [*before.content], [*before.called]
-        self._texts.add(before.applied, before.off)
+        self.texts.add(before.applied, before.off)
 
     def read_items(self) -> ReadItems:
         before = self._before
         calls, call_bytes = _with(before.calls, self._calls)
         return ReadItems(
-            self._scope, calls, before.ids_bytes + call_bytes, dict(self.dropped), tuple(self.tools),
-            tuple(self._reasoning), tuple(self._content), tuple(self._called), *self._texts.scope(),
+            self.scope, calls, before.ids_bytes + call_bytes, dict(self.blocks), tuple(self.tools),
+            tuple(self._reasoning), tuple(self._content), tuple(self._called), *self.texts.scope(),
         )  # fmt: skip
 
     def add_text(self, raw: Raw, role: str) -> None:
         """Add a message that is one text, unless the rules leave nothing of it."""
         self._end_message()
-        text = self._texts.clean(raw, role)
+        text = self.texts.clean(raw, role)
         if text is not None:
             self.messages.append(encode({"role": role, "content": text}))
 
@@ -123,34 +113,27 @@ class ItemReader:
 
     def take(self, raws: list[Raw]) -> None:
         """Take some items; what the model says in the last of them may go on. Raises: BadRequest."""
-        self._work.take(len(raws) // KNOWN_PER_STEP)
-        may_be_late, is_late = LATE_SYSTEM in self._texts.on, False
-        scope = *self._scope, is_late
+        self.work.take(len(raws) // KNOWN_PER_STEP)
+        is_late = False
+        scope = *self.scope, is_late
         found: InChat | None = None
         for at, raw in enumerate(raws):
-            if may_be_late and not is_late and self._has_begun():
+            if self.may_be_late and not is_late and self._has_begun():
                 is_late = True
-                scope = *self._scope, is_late
+                scope = *self.scope, is_late
             found = _KNOWN.get(scope, raw)
             if found is None:
-                self._work.take(1)
-                reading = ItemReading(self._seal, Texts(self._texts.on), self._work, is_late=is_late)
+                self.work.take(1)
+                reading = ItemReading(self._seal, Texts(self.texts.on), self.work, is_late=is_late)
                 found = reading.read(raw, f"input[{at}]")
                 _KNOWN.keep(scope, raw, found, found.size_bytes)
-            if found.applied or found.off:
-                self._texts.add(found.applied, found.off)
-            if found.dropped:
-                self._count(found.dropped)
+            self.note(found.dropped, found.applied, found.off)
             self._take(found)
         self.compacts = found is not None and found.kind is Kind.TRIGGER
         self._end_results()
 
     def _has_begun(self) -> bool:
         return bool(self._is_led or self.messages or self._content or self._called or self._reasoning)
-
-    def _count(self, kinds: tuple[str, ...]) -> None:
-        for kind in kinds:
-            count(self.dropped, kind)
 
     def _take(self, item: InChat) -> None:
         kind = item.kind
@@ -178,7 +161,7 @@ class ItemReader:
         if item.call_id in self._calls or item.call_id in self._before.calls:
             self.messages.append(item.json)
         else:
-            count(self.dropped, "function_call_output")
+            count(self.blocks, "function_call_output")
             content = item.json[len(result_begins(item.call_id)) :]
             self.messages.append(b'{"role":"user","content":%b' % content)
         if item.images:

@@ -1,30 +1,26 @@
-"""The body of a request to `/v1/responses` as one to `/v1/chat/completions`.
-
-The members of the chat body have one order, with the tools last: what is short is in front of the messages, so that the
-intake knows bodies of one client again.
-"""
+"""The body of a request to `/v1/responses` as one to `/v1/chat/completions`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects import chat_draft
+from warmroute_proxy.dialects.chat_draft import ChatDraft, Opens
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
     BodyReader,
     Members,
     Piece,
-    chat_pieces,
     is_list,
     is_text,
     list_at,
     text_at,
 )
-from warmroute_proxy.dialects.responses.item_reading import Opens
+from warmroute_proxy.dialects.responses.item_reading import PROMPT
 from warmroute_proxy.dialects.responses.items import ItemReader, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
-from warmroute_proxy.dialects.responses.summaries import PROMPT
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -57,30 +53,19 @@ class OtherScope(Exception):
 _BODY: Final = BodyReader("input", READ)
 
 
-class ChatRequest(NamedTuple):
-    """A request in chat's terms, and what its answer is translated by.
+class ChatRequest(chat_draft.ChatRequest, kw_only=True):
+    """A request to `/v1/responses`.
 
     `tools`: by their names in chat. `echoed`: settings that an answer repeats. `summarised`: whether it shows reasoning
-    as a summary. `dropped`: members, and tools by their type, that chat has no place for; `dropped_blocks`: how many
-    items of a type the model does not see; `texts`: what cleaned its texts. `compacts`: the answer is a summary of the
-    conversation, to go on from; `kept_items`: those that `/v1/responses/compact` puts in front of it, None elsewhere.
+    as a summary. `compacts`: the answer is a summary of the conversation, to go on from; `kept_items`: those that
+    `/v1/responses/compact` puts in front of it, None elsewhere.
     """
 
-    pieces: list[Piece]
-    model: str
     tools: dict[str, Tool]
     echoed: dict[str, Raw]
     summarised: bool
-    dropped: frozenset[str]
-    unlisted: frozenset[str]
-    dropped_blocks: dict[str, int]
-    texts: Texts
     compacts: bool
     kept_items: list[dict[str, Any]] | None
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.pieces)
 
 
 class RequestReading:
@@ -101,20 +86,19 @@ class RequestReading:
         """
         self._kept_items: list[dict[str, Any]] | None = [] if compacts else None
         self._members = members
-        self._model = text_at(members, "model", "")
+        self._draft = draft = ChatDraft(text_at(members, "model", ""))
         self._key = seal.key
         self._work = work
-        self._dropped: set[str] = set()
-        self._chat: dict[str, Any] = {"model": self._model, **settings(members, self._dropped)}
-        self._texts = texts_of(self._model)
-        if before is not None and before.scope != (seal.key, self._texts.on):
+        draft.chat |= settings(members, draft.dropped)
+        texts = texts_of(draft.model)
+        if before is not None and before.scope != (seal.key, texts.on):
             raise OtherScope
         self.lead: list[bytes] = []
         if "instructions" in members and text_at(members, "instructions", ""):
-            first = ItemReader(seal, self._texts, work)
+            first = ItemReader(seal, texts, work)
             first.add_text(members["instructions"], "system")
             self.lead = first.messages
-        self._items = ItemReader(seal, self._texts, work, before, is_led=bool(self.lead))
+        self._items = ItemReader(seal, texts, work, before, is_led=bool(self.lead))
 
     def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
         """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
@@ -143,32 +127,29 @@ class RequestReading:
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
         """The request, whose messages these are behind `lead`."""
-        members, chat = self._members, self._chat
+        members, draft = self._members, self._draft
         tools = read_tools(members, self._items.tools, self._key, self._work)
         if "tool_choice" in members:
-            chosen = tool_choice(members["tool_choice"], tools, self._dropped)
+            chosen = tool_choice(members["tool_choice"], tools, draft.dropped)
             if chosen is not None:
-                chat["tool_choice"] = chosen
+                draft.chat["tool_choice"] = chosen
         if not tools.chat:
-            chat.pop("parallel_tool_calls", None)  # engines refuse it without tools
+            draft.chat.pop("parallel_tool_calls", None)  # engines refuse it without tools
         compacts = self._items.compacts or self._kept_items is not None
         if compacts:  # the tools stay: they are the head of a prompt that is in the cache
-            chat = {name: value for name, value in chat.items() if name not in _NOT_OF_SUMMARIES}
+            draft.chat = {name: value for name, value in draft.chat.items() if name not in _NOT_OF_SUMMARIES}
             messages = [*messages, PROMPT]
-        pieces = chat_pieces(chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
-        unknown = unlisted(members)
+        draft.dropped |= tools.dropped
         copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # without the whole body
-        dropped = tools.dropped.union(self._dropped, unknown)
-        return ChatRequest(
-            pieces=pieces,
-            model=self._model,
+        return draft.request(
+            ChatRequest,
+            self._items,
+            [*self.lead, *messages],
+            tools.chat,
+            unlisted(members),
             tools=tools.by_name,
             echoed=dict(copies),
             summarised=asks_summary(members),
-            dropped=dropped,
-            unlisted=unknown,
-            dropped_blocks=dict(self._items.dropped),
-            texts=self._texts,
             compacts=compacts,
             kept_items=self._kept_items,
         )

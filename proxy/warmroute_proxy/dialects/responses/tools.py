@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.chat_draft import function_tool
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
@@ -192,16 +193,6 @@ def tool_choice(raw: Raw, tools: ListedTools, dropped: set[str]) -> Any:
 
 
 def _function(tool: Members, path: str, name: str) -> ChatPart:
-    function: dict[str, Any] = {"name": name}
-    if "description" in tool:
-        text_at(tool, "description", path)
-        function["description"] = tool["description"]
     parameters = tool.get("parameters", _NO_SCHEMA)
     object_at(parameters, f"{path}.parameters")
-    function["parameters"] = parameters
-    strict = bytes(tool.get("strict", b"false"))
-    if strict not in (b"true", b"false"):
-        raise Misshapen(f"{path}.strict", "must be true or false")
-    if strict == b"true":
-        function["strict"] = True
-    return {"type": "function", "function": function}
+    return function_tool(tool, path, name, parameters, bytes(tool.get("strict", b"false")))

@@ -16,10 +16,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.dialects.gemini import errors as gemini_errors
-from warmroute_proxy.dialects.gemini import models as gemini
-from warmroute_proxy.dialects.messages import errors as messages_errors
-from warmroute_proxy.dialects.messages import models as messages
 from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import LiveConfig
@@ -45,58 +41,47 @@ from warmroute_proxy.server.control.usage_routes import (
     add_usage,
 )
 from warmroute_proxy.server.control.view_routes import Views, add_views, decision_body
-from warmroute_proxy.server.dialects.other_apis import no_route
-from warmroute_proxy.server.dialects.routes import shape_of
+from warmroute_proxy.server.dialects.dialect import Dialect
+from warmroute_proxy.server.dialects.routes import APIS, no_route, shape_of
 from warmroute_proxy.server.regions.versions import HERE
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
 
-_ANTHROPIC: Final = "anthropic-version"  # the header of its clients
-
-_GOOGLE: Final = "x-goog-api-key"  # of its clients
-
-ErrorBody = Callable[[int, str, str], bytes]
-
 
 def add_models(app: FastAPI, live: LiveConfig, prices: Prices) -> None:
-    """`/v1/models` and `/v1beta/models`, which is Gemini's."""
+    """`/v1/models`, and the paths at which clients of other APIs look for models."""
 
     @get(app, "/v1/models")
     @described(ListOf[Model])
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
         found = live.now.models_of(request.state.tenant)
-        if _is_gemini(request):
-            return json_answer(gemini.model_list([_gemini_model(model) for model in found]))
-        if _ANTHROPIC in request.headers:
-            return json_answer(messages.model_list([model.name for model in found]))
-        return json_answer(ListOf(data=[_model(model, prices) for model in found]))
+        api = _api_of(request)
+        return json_answer(
+            ListOf(data=[_model(each, prices) for each in found]) if api is None else api.model_list(found)
+        )
 
     @get(app, "/v1/models/{name:path}")
     @described(Model)
     async def model(name: str, request: Request) -> Response:
         """One model, by name or alias."""
-        if _is_gemini(request):
-            return _one(name, request, _gemini_model, gemini_errors.error)
-        if _ANTHROPIC in request.headers:
-            return _one(name, request, lambda found: messages.model_card(found.name), messages_errors.error)
-        return _one(name, request, lambda found: _model(found, prices), error_body)
-
-    for path, handler in (("/v1beta/models", models), ("/v1beta/models/{name:path}", model)):
-        app.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False)  # as Gemini has them
-
-    def _one(name: str, request: Request, card: Callable[[ModelConfig], Any], error: ErrorBody) -> Response:
-        found = live.now.model_of(name)
+        found, api = live.now.model_of(name), _api_of(request)
         if found is None or not request.state.tenant.may_use(found):
-            problem = no_model(name, [model.name for model in live.now.models_of(request.state.tenant)])
-            return Response(error(404, problem, "model_not_found"), 404, media_type="application/json")
-        return json_answer(card(found))
+            problem = no_model(name, [each.name for each in live.now.models_of(request.state.tenant)])
+            error = (error_body if api is None else api.error)(404, problem, "model_not_found", None)
+            return Response(error, 404, media_type="application/json")
+        return json_answer(_model(found, prices) if api is None else api.model_card(found))
+
+    for prefix in (api.prefix for api in APIS if api.prefix):
+        for path, handler in ((f"{prefix}models", models), (f"{prefix}models/{{name:path}}", model)):
+            app.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False)
 
 
-def _is_gemini(request: Request) -> bool:
-    return request.url.path.startswith("/v1beta/") or _GOOGLE in request.headers
+def _api_of(request: Request) -> Dialect | None:
+    """The API in whose shape a client reads models; None for OpenAI's."""
+    return next((api for api in APIS if api.lists_models(request.url.path, request.headers)), None)
 
 
 def _model(model: ModelConfig, prices: Prices) -> Model:
@@ -107,10 +92,6 @@ def _model(model: ModelConfig, prices: Prices) -> Model:
         price_book=book.name,
         max_model_len=UNSET if model.context_tokens is None else model.context_tokens,
     )
-
-
-def _gemini_model(model: ModelConfig) -> dict[str, Any]:
-    return gemini.model_card(model.name, model.context_tokens)
 
 
 # `POST /admin/reload`: apply the config file, or with `?dry_run=true` say what it would change.

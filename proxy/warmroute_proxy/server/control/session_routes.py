@@ -22,7 +22,7 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, refused
 from warmroute_proxy.server.control.described import described
 from warmroute_proxy.server.control.models import SESSION
-from warmroute_proxy.server.dialects.other_apis import no_route
+from warmroute_proxy.server.dialects.routes import no_route
 from warmroute_proxy.server.intake.caller import EXPECTED, identity_headers
 
 EXPECT_PATH: Final = "/v1/sessions/expect"

@@ -29,7 +29,7 @@ from warmroute_proxy.server.control.described import VIEWING, described
 from warmroute_proxy.server.control.fleet_usage import Elsewhere, FleetUsage, listed_body, usage_body
 from warmroute_proxy.server.control.models import OF_TENANT, SESSION, By, ByForAll, Hash, Json, Limit, Rows, Since
 from warmroute_proxy.server.control.usage_question import Question, read_question, session_key
-from warmroute_proxy.server.dialects.other_apis import no_route
+from warmroute_proxy.server.dialects.routes import no_route
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
 from warmroute_proxy.server.ledger.ledger import Ledger, OnDurable, Voided

@@ -1,22 +1,26 @@
 """What an API has to say for itself, so that one request path and one exchange serve it: two interfaces."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
+from warmroute_proxy.dialects.chat_draft import ChatRequest
 from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.schema import Operation, Schema
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 Headers = Iterable[tuple[str, str]]
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
+CHAT_ALONE: Final = "{} is not served here, only conversations and completions: set another base_url for it"
 
 
 class Events(Protocol):
@@ -59,11 +63,72 @@ class Translated(Protocol):
         """The translator of a streamed answer."""
 
 
+class TranslatedChat:
+    """What all APIs keep of a request."""
+
+    stream_type = EVENTS
+
+    def __init__(self, found: ChatRequest) -> None:
+        self.pieces, found.pieces = found.pieces, []
+        self.unlisted = found.unlisted
+        self.changes = found.changes()
+
+
 class Dialect(Protocol):
-    """One API. The methods with a body are for conversations that the proxy keeps; most APIs have none."""
+    """One API. The methods with a body are for what not every API has: paths with a model in them, lists of models in
+    its own shape, conversations that the proxy keeps.
+    """
 
     route: str
     """Of its rows, metrics and errors."""
+
+    vendor: str = ""
+    """Whose API it is, as the description of the proxy names it."""
+
+    paths: tuple[str, ...] = ()
+    """Those that are served, if they are known by name."""
+
+    prefix: str = ""
+    """How its paths begin, if not with `/v1/`."""
+
+    key_header: str = ""
+    """Where its clients have their keys, if not in `Authorization`."""
+
+    strays: tuple[tuple[tuple[str, ...], str], ...] = ()
+    """How paths end that its clients ask in vain, and what they are told; `{}` is the path."""
+
+    operations: Mapping[str, Operation] = {}
+    error_schema: Mapping[str, Schema] = {}
+    """Its error object by its name in OpenAPI; none if that is OpenAI's."""
+
+    def serves(self, path: str) -> bool:  # noqa: ARG002
+        """Whether a path is served that is not known by name."""
+        return False
+
+    def has_its_shape(self, path: str) -> bool:
+        """Whether the clients of a path read errors of this API."""
+        return path in self.paths or self.serves(path)
+
+    def cut_key(self, request: Request) -> None:  # noqa: ARG002
+        """Take an API key out of a request's query, so that nothing behind this sees it there."""
+        return
+
+    def stray(self, path: str) -> Refusal | None:
+        """What a client is told that asks a path in vain."""
+        for ends, text in self.strays:
+            if path.endswith(ends):
+                return Refusal(400, text.format(quoted(path)), code="api_not_served")
+        return None
+
+    def lists_models(self, path: str, headers: Mapping[str, str]) -> bool:  # noqa: ARG002
+        """Whether a client that asks for models reads them in this API's shape."""
+        return False
+
+    def model_card(self, model: ModelConfig) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    def model_list(self, models: Sequence[ModelConfig]) -> dict[str, Any]:  # noqa: ARG002
+        return {}
 
     def counts(self, path: str) -> bool:
         """Whether a path of its counts tokens."""

@@ -1,73 +1,57 @@
 """Gemini's API: `/v1beta/models/{model}:generateContent`, `:streamGenerateContent` and `:countTokens`."""
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import unquote, unquote_plus
 
 import msgspec
 
-from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.gemini.answer import AnswerTerms, whole
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.gemini.events import EventTranslator
 from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, counted_body
 from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.schema import ANY, COUNT, MANY, STRING, Operation, Schema, object_of, or_null
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import CHAT_ALONE, EVENTS, Dialect, Headers, TranslatedChat
 from warmroute_proxy.server.http.exchange import Request
 
-API_KEY: Final = "x-goog-api-key"
-GEMINI: Final = "/v1beta/"
+_API_KEY: Final = "x-goog-api-key"
+_PREFIX: Final = "/v1beta/"
 _MODELS: Final = ("/v1beta/models/", "/v1/models/")
 _STREAMS: Final = ":streamGenerateContent"
 _COUNTS: Final = ":countTokens"
 _AS_EVENTS: Final = b"alt=sse"
 _METHODS: Final = (":generateContent", _STREAMS, _COUNTS)
-GOOGLES_OTHERS: Final = (
+_OTHERS: Final = (
     ":batchGenerateContent", ":embedContent", ":batchEmbedContents", ":asyncBatchEmbedContent", ":predict",
     ":predictLongRunning", ":generateAnswer",
 )  # fmt: skip
 """Methods of Google's models that are not served here."""
 
-
-def is_gemini(path: str) -> bool:
-    return path.endswith(_METHODS) and path.startswith(_MODELS)
-
-
-def has_its_shape(path: str) -> bool:
-    return path.startswith(GEMINI) or (path.startswith(_MODELS) and path.endswith(GOOGLES_OTHERS))
-
-
-def cut_key(request: Request) -> None:
-    """Take the API key out of a request's query, so that nothing behind this sees it there.
-
-    Only clients of this API put it there, and it is used on their paths alone: what is in an address ends up in logs.
-    """
-    is_used = request.path.startswith(GEMINI) or is_gemini(request.path)
-    pairs = []
-    for pair in request.query.split(b"&"):
-        name, _, value = pair.decode("latin-1").partition("=")
-        if unquote_plus(name) == "key":
-            if is_used:
-                request.headers.setdefault(API_KEY, unquote_plus(value))
-        else:
-            pairs.append(pair)
-    request.query = b"&".join(pairs)
+_BODY: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "contents": {**MANY, "minItems": 1, "items": object_of(parts={**MANY, "minItems": 1})},
+        "systemInstruction": or_null({"type": "object"}),
+        "generationConfig": or_null({"type": "object"}),
+    },
+    "required": ["contents"],
+}
 
 
-class TranslatedGemini:
+class TranslatedGemini(TranslatedChat):
     """One request to a model."""
 
     def __init__(self, found: ChatRequest, seal: Seal, *, array: bool) -> None:
         """`array`: a stream is one JSON array."""
         self._seal = seal
         self._array = array
-        self.pieces = found.pieces
-        self._found = found._replace(pieces=[])
-        self.unlisted = found.unlisted
-        normalised, off = found.texts.names()
-        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
+        super().__init__(found)
+        self._found = found
         self.stream_type = "application/json" if array else EVENTS
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
@@ -84,6 +68,72 @@ class Gemini(Dialect):
     """The dialect."""
 
     route = "/v1beta/models/{model}:generateContent"
+    vendor = "Gemini"
+    prefix = _PREFIX
+    key_header = _API_KEY
+    strays = (
+        (_METHODS,
+         "set GOOGLE_GEMINI_BASE_URL to this server's address, and nothing behind it: this request came to {}"),
+        (_OTHERS, CHAT_ALONE),
+    )  # fmt: skip
+    operations: Mapping[str, Operation] = {
+        "/v1beta/models": Operation("The models that you may use, in Gemini's API", object_of(models=MANY), None),
+        "/v1beta/models/{model}": Operation(
+            "One model, by name or alias, in Gemini's API", object_of(name=STRING), None, "model"
+        ),
+        **{
+            f"/v1beta/models/{{model}}{method}": Operation(f"{summary}, in Gemini's API", answer, _BODY, "model")
+            for method, summary, answer in (
+                (":generateContent", "The next content", object_of(candidates=MANY, usageMetadata=ANY)),
+                (_STREAMS, "The next content, streamed: as events with `alt=sse`, else as one array", MANY),
+                (_COUNTS, "How many tokens a prompt has", object_of(totalTokens=COUNT)),
+            )
+        },
+    }
+    error_schema: Mapping[str, Schema] = {
+        "GeminiError": object_of(error=object_of(code=COUNT, message=STRING, status=STRING))
+    }
+
+    def serves(self, path: str) -> bool:
+        return path.endswith(_METHODS) and path.startswith(_MODELS)
+
+    def has_its_shape(self, path: str) -> bool:
+        return path.startswith((_PREFIX, *_MODELS)) and (
+            path.startswith(_PREFIX) or path.endswith((*_METHODS, *_OTHERS))
+        )
+
+    def cut_key(self, request: Request) -> None:
+        """Only clients of this API put a key there, and it is used on their paths alone: what is in an address ends up
+        in logs.
+        """
+        is_used = request.path.startswith(_PREFIX) or self.serves(request.path)
+        pairs = []
+        for pair in request.query.split(b"&"):
+            name, _, value = pair.decode("latin-1").partition("=")
+            if unquote_plus(name) == "key":
+                if is_used:
+                    request.headers.setdefault(_API_KEY, unquote_plus(value))
+            else:
+                pairs.append(pair)
+        request.query = b"&".join(pairs)
+
+    def stray(self, path: str) -> Refusal | None:
+        found = super().stray(path)
+        if found is None and path.startswith(_PREFIX):
+            return Refusal(400, CHAT_ALONE.format(quoted(path)), code="api_not_served")
+        return found
+
+    def lists_models(self, path: str, headers: Mapping[str, str]) -> bool:
+        return path.startswith(_PREFIX) or _API_KEY in headers
+
+    def model_card(self, model: ModelConfig) -> dict[str, Any]:
+        card: dict[str, Any] = {"name": f"models/{model.name}", "version": "", "displayName": model.name}
+        if model.context_tokens is not None:
+            card["inputTokenLimit"] = model.context_tokens
+        return {**card, "supportedGenerationMethods": [method[1:] for method in _METHODS]}
+
+    def model_list(self, models: Sequence[ModelConfig]) -> dict[str, Any]:
+        return {"models": [self.model_card(model) for model in models]}
 
     def counts(self, path: str) -> bool:
         return path.endswith(_COUNTS)

@@ -1,36 +1,40 @@
 """Anthropic's messages: `/v1/messages`."""
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.messages.answer import message
 from warmroute_proxy.dialects.messages.errors import error, status_of
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
+from warmroute_proxy.dialects.openai_fields import MAX_COUNT
 from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.schema import ANY, COMMON, COUNT, MESSAGE, STRING, Operation, Schema, object_of
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Headers, TranslatedChat
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
+_UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # of models; clients demand one
+_COUNTED: Final = object_of(model=COMMON["model"], messages={"type": "array", "items": MESSAGE, "minItems": 1})
+_BODY: Final = object_of(
+    "stream", **_COUNTED["properties"], max_tokens={**COUNT, "minimum": 1, "maximum": MAX_COUNT},
+    stream=COMMON["stream"],
+)  # fmt: skip
 
 
-class TranslatedMessages:
+class TranslatedMessages(TranslatedChat):
     """One request to `/v1/messages`."""
-
-    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, key: bytes) -> None:
         """`key`: signs the reasoning of the answer."""
         self._key = key
-        self.pieces = found.pieces
-        self._found = found._replace(pieces=[])
-        self.unlisted = found.dropped
-        normalised, off = found.texts.names()
-        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, found.cache_marks, normalised, off)
+        super().__init__(found)
+        self._found = found
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         found = self._found
@@ -45,6 +49,37 @@ class Messages(Dialect):
     """The dialect."""
 
     route = MESSAGES
+    vendor = "Anthropic"
+    paths = (MESSAGES, COUNT_TOKENS)
+    key_header = "x-api-key"
+    strays = (
+        (("/messages", "/messages/count_tokens"),
+         "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"),
+        (("/messages/batches",),
+         "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"),
+    )  # fmt: skip
+    operations: Mapping[str, Operation] = {
+        MESSAGES: Operation("The next message, in Anthropic's API", object_of(usage=ANY), _BODY),
+        COUNT_TOKENS: Operation("How many tokens a prompt has", object_of(input_tokens=COUNT), _COUNTED),
+    }
+    error_schema: Mapping[str, Schema] = {
+        "MessagesError": object_of(type={"const": "error"}, error=object_of(type=STRING, message=STRING))
+    }
+
+    def stray(self, path: str) -> Refusal | None:
+        found = super().stray(path)
+        return found if found is None else DialectRefusal(self, found)
+
+    def lists_models(self, path: str, headers: Mapping[str, str]) -> bool:  # noqa: ARG002
+        return "anthropic-version" in headers
+
+    def model_card(self, model: ModelConfig) -> dict[str, Any]:
+        return {"type": "model", "id": model.name, "display_name": model.name, "created_at": _UNKNOWN_TIME}
+
+    def model_list(self, models: Sequence[ModelConfig]) -> dict[str, Any]:
+        first_id, last_id = (models[0].name, models[-1].name) if models else (None, None)
+        data = [self.model_card(model) for model in models]
+        return {"data": data, "has_more": False, "first_id": first_id, "last_id": last_id}
 
     def counts(self, path: str) -> bool:
         return path == COUNT_TOKENS

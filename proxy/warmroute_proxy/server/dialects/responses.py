@@ -1,42 +1,53 @@
 """OpenAI's Responses: `/v1/responses`, stateless."""
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.responses.answer import Response, whole
 from warmroute_proxy.dialects.responses.compaction import CompactionTranslator, whole_compaction
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import error_body
+from warmroute_proxy.server.base.schema import ANY, COMMON, COUNT, MANY, STRING, Operation, Schema, object_of, or_null
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import Dialect, Headers, TranslatedChat
 
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
 COMPACT: Final = "/v1/responses/compact"
+_STRAY: Final = (
+    "set base_url to this server's address and /v1, and nothing behind it: responses are served at /v1/responses and "
+    "/v1/responses/input_tokens, and this request came to {}"
+)
+_COPIED: Final = ("model", "stream", "temperature", "top_p", "metadata", "prompt_cache_key")
+_BODY: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        **{name: COMMON[name] for name in _COPIED},
+        "input": {"anyOf": [{**STRING, "minLength": 1}, {**MANY, "minItems": 1}]},
+        "instructions": or_null(STRING),
+        "max_output_tokens": COMMON["max_tokens"],
+        "store": or_null({"type": "boolean"}),
+    },
+    "required": ["model", "input"],
+}
 _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}
 """Parameters of chat by what they are here."""
 
 
-class TranslatedResponse:
+class TranslatedResponse(TranslatedChat):
     """One request to `/v1/responses`."""
-
-    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, seal: Seal) -> None:
         self._seal = seal
         self._created_s = int(time.time())
-        self.pieces = found.pieces
-        self._found = found._replace(pieces=[])
-        self.unlisted = found.unlisted
-        normalised, off = found.texts.names()
-        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
+        super().__init__(found)
+        self._found = found
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         response = self._response(receipt_id)
@@ -54,6 +65,13 @@ class Responses(Dialect):
     """The dialect."""
 
     route = RESPONSES
+    vendor = "OpenAI"
+    paths = (RESPONSES, INPUT_TOKENS, COMPACT)
+    strays = ((("/responses", "/responses/compact", "/responses/input_tokens"), _STRAY),)
+    operations: Mapping[str, Operation] = {
+        RESPONSES: Operation("The next items, in OpenAI's Responses", object_of(usage=ANY), _BODY),
+        INPUT_TOKENS: Operation("How many tokens a prompt has", object_of(input_tokens=COUNT), _BODY),
+    }
 
     def counts(self, path: str) -> bool:
         return path == INPUT_TOKENS

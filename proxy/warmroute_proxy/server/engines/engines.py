@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Literal, Protocol
 
 from warmroute_proxy.core.accounting.engine_counts import CounterReading, EngineCounts
 from warmroute_proxy.core.accounting.receipt import ServedBy
@@ -21,13 +21,78 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.turns import Turns
-from warmroute_proxy.server.engines.drains import DrainedBy, Drains
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.engines.kv_feed import KvFeed
-from warmroute_proxy.server.engines.peer_updates import PeerUpdates
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.ledger.counter_file import CounterFile
+
+# Which engines drain: they get no new work although they answer, by an operator's order, by their own report, or
+# because the config no longer has them.
+#
+# This is all drain state of a process, without sockets or clock. An operator's order holds until it is taken back, also
+# over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready` answers
+# 200 again. There is at most one entry for each engine and source.
+
+DrainedBy = Literal["operator", "engine", "config"]
+SOURCES: Final[tuple[DrainedBy, ...]] = ("operator", "engine", "config")
+
+
+class Drains:
+    """Which engine drains, by whom, and since when."""
+
+    def __init__(self) -> None:
+        self._since_by_source: dict[DrainedBy, dict[str, float]] = {by: {} for by in SOURCES}
+
+    def set(self, engine_id: str, by: DrainedBy, draining: bool, unix_s: float) -> bool:
+        """Set what one source says. True if the engine begins or ceases to drain by it."""
+        since = self._since_by_source[by]
+        before = self.draining(engine_id)
+        if not draining:
+            since.pop(engine_id, None)
+        elif engine_id not in since:
+            since[engine_id] = unix_s
+        return before != self.draining(engine_id)
+
+    def draining(self, engine_id: str) -> bool:
+        return any(engine_id in since for since in self._since_by_source.values())
+
+    def of(self, engine_id: str) -> dict[DrainedBy, float]:
+        """By whom an engine drains, and since which unix time."""
+        return {by: since[engine_id] for by, since in self._since_by_source.items() if engine_id in since}
+
+    def forget(self, engine_id: str) -> None:
+        for since in self._since_by_source.values():
+            since.pop(engine_id, None)
+
+    def by_operator(self) -> dict[str, float]:
+        """The engines that drain by an operator's order, and since which unix time."""
+        return dict(self._since_by_source["operator"])
+
+    def engines(self) -> frozenset[str]:
+        return frozenset().union(*self._since_by_source.values())
+
+
+# What this room sends to the other processes of the proxy, and receives from them.
+#
+# `processes.peer_processes` implements it. It is set only where a proxy has several processes.
+
+
+class PeerUpdates(Protocol):
+    """Updates between the processes of a proxy."""
+
+    def apply_updates(self) -> None:
+        """Apply what the other processes have sent."""
+
+    def send_tag(self, cache_worker: str, tag: str) -> None:
+        """The request that the router dispatched last was sent under a tag."""
+
+    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
+        """Send the number of tokens in the prompt of a tag."""
+
+    def send_health(self, engine: str, status: int | None) -> None:
+        """This process requests `/health` (None), or has the answer: its status, or 0 if none came."""
+
 
 # Ids that this process draws: of receipts, of requests to engines (rids), and bootstrap rooms.
 #

@@ -5,6 +5,7 @@ A `Request` is complete. An `Exchange` writes the answer, and reports when the c
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
@@ -12,6 +13,8 @@ from warmroute_proxy.core.base.compiled import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
+
+log = logging.getLogger(__name__)
 
 LEFT_TARGET: Final = "/v1/forward/left"
 """What a proxy sends behind a request that it forwarded, once its client left."""
@@ -254,3 +257,12 @@ class Endpoint(Protocol):
 
     def on_status(self, request: Request, status: int) -> None:
         """Observe the status of an answer."""
+
+
+def answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
+    """Answer with a refusal, or as an error of ours: whatever goes wrong, the client gets an answer."""
+    if isinstance(error, Refusal):
+        exchange.refuse(error)
+    else:
+        log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
+        exchange.fail()

@@ -49,11 +49,7 @@ from warmroute_proxy.server.intake.known_body import (
     KnownBodies,
     KnownBody,
 )
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
-
-CHAT: Final = "/v1/chat/completions"
-COMPLETIONS: Final = "/v1/completions"
-ROUTES: Final = frozenset({CHAT, COMPLETIONS})
+from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, ParsedRequest, ReadRequest
 
 _QUOTE: Final = 0x22
 MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.engines`

@@ -26,9 +26,10 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, has_strict, may_need_cleaning
-from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
+from warmroute_proxy.server.intake.intake import ReadBody, read_body
 from warmroute_proxy.server.intake.large_body import NamedSpan
 from warmroute_proxy.server.intake.mending import mended, with_dropped
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 PR_SET_PDEATHSIG: Final = 1
 NICENESS: Final = 10  # where processors are scarce, the event loop goes first, and has nine tenths of one

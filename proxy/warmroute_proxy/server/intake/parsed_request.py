@@ -1,7 +1,7 @@
 """The `ParsedRequest`: what was read of a request, with what placement decides on and what a dispatch needs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,10 @@ from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
 from warmroute_proxy.server.intake.standing import NO_STANDING, Standing
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):

@@ -14,11 +14,11 @@ from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, has_strict, may_need_cleaning
-from warmroute_proxy.server.intake.intake import CHAT, check_light, model_for, read, read_body
+from warmroute_proxy.server.intake.intake import check_light, model_for, read, read_body
 from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
 from warmroute_proxy.server.intake.mending import mended, with_dropped
-from warmroute_proxy.server.intake.parsed_request import ReadRequest
+from warmroute_proxy.server.intake.parsed_request import CHAT, ReadRequest
 
 
 class RequestParser:

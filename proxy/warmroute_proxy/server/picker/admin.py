@@ -6,7 +6,7 @@ from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.endpoint import OPEN_PATHS, PublicEndpoint
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
-from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS
+from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS
 
 
 class PickerAdmin:

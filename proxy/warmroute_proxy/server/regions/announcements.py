@@ -8,7 +8,7 @@ Of a tenant, only the regions where it may be served are told anything: text of 
 Nothing waits for an announcement: one that is lost costs at most a turn that finds no home.
 
 Limits: `MAX_WAITING` announcements wait for a region while `MAX_UNDER_WAY` posts to it have no answer; the oldest are
-dropped. A region whose last probe has failed gets none. A post has at most `MAX_BYTES`.
+dropped. A region whose last probe has failed gets none. A post has at most `MAX_ANNOUNCED_BYTES`.
 """
 
 import asyncio
@@ -33,11 +33,10 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
+from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
-ANNOUNCEMENTS: Final = "/v1/regions/announcements"
 SEND_WITHIN_S: Final = 0.002
 MAX_IN_POST: Final = 256
-MAX_BYTES: Final = 1_048_576
 MAX_WAITING: Final = 4_096
 MAX_UNDER_WAY: Final = 4
 NO_TENANT: Final = ""
@@ -180,7 +179,7 @@ class Announcements:
         while waiting and self._under_way[region] < MAX_UNDER_WAY:
             announced = [waiting.popleft() for _ in range(min(len(waiting), MAX_IN_POST))]
             body = _encode(announced)
-            while len(body) > MAX_BYTES:  # one alone never is: its text is bounded
+            while len(body) > MAX_ANNOUNCED_BYTES:  # one alone never is: its text is bounded
                 half = len(announced) // 2
                 waiting.extendleft(reversed(announced[half:]))
                 announced = announced[:half]

@@ -17,6 +17,10 @@ both and writes the older one to those that know no other; `OLDEST` is raised in
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+ANNOUNCEMENTS: Final = "/v1/regions/announcements"
+MAX_ANNOUNCED_BYTES: Final = 1_048_576
+"""Of one post of announcements."""
+
 OLDEST: Final = 0
 NEWEST: Final = 3
 WAITS_SINCE: Final = 2

@@ -25,7 +25,8 @@ from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.stores.directory.access import Access
-from warmroute_proxy.server.stores.prices import Prices, kept_prices
+from warmroute_proxy.server.stores.price_table import kept_prices
+from warmroute_proxy.server.stores.prices import Prices
 
 log = logging.getLogger(__name__)
 

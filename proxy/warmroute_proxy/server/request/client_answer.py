@@ -10,8 +10,7 @@ from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.http.exchange import Exchange
-from warmroute_proxy.server.intake.intake import COMPLETIONS
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import COMPLETIONS, ParsedRequest
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
 

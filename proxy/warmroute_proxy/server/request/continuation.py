@@ -26,9 +26,8 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.intake.body import AnyBody, Body, TemplatedBody
-from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.large_body import LargeBody
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import COMPLETIONS, ParsedRequest
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
 

@@ -76,9 +76,7 @@ class Forwarding:
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end;
-        `begun` once the client gets a stream, so that the body is not needed any more.
-        """
+        """See `request_path.Forwards`."""
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:

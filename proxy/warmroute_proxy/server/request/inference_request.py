@@ -312,7 +312,7 @@ class InferenceRequest:
         body, self.body = request.body, NO_BODY
         if (
             isinstance(body, bytes)
-            and len(body) >= re_prefills.prompts.min_bytes
+            and len(body) >= re_prefills.min_bytes
             and account.ttft_ms is not None
             and attempt is not None
         ):

@@ -71,6 +71,7 @@ class RePrefills:
     ) -> None:
         """`kept_bytes`: of prompts, at most, in this process."""
         self.prompts = HotPrompts(kept_bytes)
+        self.min_bytes = self.prompts.min_bytes
         self.done = 0
         self.router = router
         self.engines = engines

@@ -1,18 +1,54 @@
 """What every inference request uses on its path through the proxy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
 from warmroute_proxy.server.request.faults import Faults
-from warmroute_proxy.server.request.forwarding import Forwarding
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
-from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.request.settlement import Settlement
+
+
+class Forwards(Protocol):
+    """What sends requests to their homes in other regions."""
+
+    def replace(self, config: Config) -> None:
+        """Use the limits of another config."""
+
+    def begin(
+        self,
+        exchange: Exchange,
+        parsed: ParsedRequest,
+        request_id: str,
+        decision: Decision,
+        serve_here: Callable[[str], None],
+        begun: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end;
+        `begun` once the client gets a stream, so that the body is not needed any more.
+        """
+
+
+class KeepsPrompts(Protocol):
+    """What keeps prompts, so that they can be computed elsewhere when their engine goes."""
+
+    @property
+    def min_bytes(self) -> int:
+        """The least body that is worth keeping."""
+
+    def keep(self, parsed: ParsedRequest, body: bytes, path: str, cache_worker: str) -> None:
+        """Keep the prompt of a turn that was served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +58,12 @@ class RequestPath:
     open_requests: OpenRequests
     placing: Placing
     admission: Admission
-    forwarding: Forwarding
+    forwarding: Forwards
     faults: Faults
     engines: Engines
     deadlines: Deadlines
     settlement: Settlement
-    re_prefills: RePrefills
+    re_prefills: KeepsPrompts
     answer_headers: AnswerHeaders
     metrics: RequestMetrics
     max_answer_bytes: int

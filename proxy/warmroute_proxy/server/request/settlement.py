@@ -35,7 +35,6 @@ from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
-from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
@@ -157,6 +156,20 @@ class Announces(Protocol):
     def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None: ...
 
 
+class Rows(Protocol):
+    """Where the rows of requests are written."""
+
+    @property
+    def earlier_turns(self) -> dict[str, EarlierTurn]:
+        """By lineage: the newest that was served before this process began."""
+
+    def open(self, entry: Entry) -> None:
+        """Write that a request is under way. Raises: JournalError."""
+
+    def settle(self, entry: Entry, on_durable: Callable[[JournalError | None], None]) -> None:
+        """Write how it ended."""
+
+
 class Settlement:
     """Opens, settles and interrupts the rows of requests, and reserves and releases the load that they are."""
 
@@ -165,7 +178,7 @@ class Settlement:
         router: Router,
         engines: Engines,
         admission: Admission,
-        ledger: Ledger,
+        ledger: Rows,
         metrics: RequestMetrics,
         announcements: Announces,
         unix_clock: Callable[[], float],

@@ -6,18 +6,17 @@ waits is refused, as it is if nothing is left.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from warmroute.contract.money import usd
 from warmroute_proxy.core.queue.budget import Budget, BudgetVerdict, Lease, Span, SpendReservation, Taken
-from warmroute_proxy.core.queue.rotation import Rotation
-from warmroute_proxy.core.queue.scope import ByScope
+from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base import declared_metrics as declared
-from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
+from warmroute_proxy.server.stores.leases import Leases
 
 ASK_S: float = 2.0
 LONGEST_RETRY_S: Final = 3_600
@@ -38,23 +37,18 @@ class BudgetStore(Protocol):
         ...
 
 
-class Budgets:
-    """The leases of this process. Used in the event loop of requests."""
+class Budgets(Leases[Lease]):
+    """The leases of this process on budgets."""
 
     def __init__(
         self, budgets: Sequence[Budget], store: BudgetStore | None, metrics: Metrics, clock: Callable[[], float]
     ) -> None:
         """`clock`: unix seconds."""
-        self.leases = [Lease(budget) for budget in budgets]
+        super().__init__(clock, MOST_LOOKED_AT, MOST_ASKED)
         self._leaving: list[Lease] = []  # of budgets that the last reload has removed
         self._store = store
         self._metrics = metrics
-        self._clock = clock
-        self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
-        self._in_use: Rotation[Lease] = Rotation(())
-        self._tasks = BackgroundTasks()
-        self.on_answer: list[Callable[[], None]] = []
-        """Called when what waits may go, or has to be refused."""
+        self._use([Lease(budget) for budget in budgets])
 
     def replace(self, budgets: Sequence[Budget]) -> None:
         """Lease from these budgets. What is reserved of one that changes stays reserved; what is leased above a lower
@@ -62,41 +56,21 @@ class Budgets:
         are from.
         """
         known = {lease.budget.key: lease for lease in (*self._leaving, *self.leases)}
-        self.leases = [known.pop(each.key) if each.key in known else Lease(each) for each in budgets]
-        for lease, budget in zip(self.leases, budgets, strict=True):
+        leases = [known.pop(each.key) if each.key in known else Lease(each) for each in budgets]
+        for lease, budget in zip(leases, budgets, strict=True):
             lease.change(budget)
         for lease in known.values():
             lease.leave()
         self._leaving = [lease for lease in known.values() if not lease.rests]
-        self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
-        self._in_use = Rotation([lease for lease in (*self.leases, *self._leaving) if not lease.rests])
+        self._use(leases, self._leaving)
 
     def of(self, tenant: str, key_id: str) -> tuple[Lease, ...]:
         """The leases on the budgets of a request with this key, of this tenant."""
         return self._by_scope.of(tenant, key_id)
 
-    def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[Lease, ...]:
-        """The leases on the budgets of this tenant and of these keys."""
-        return self._by_scope.of_any(tenant, key_ids)
-
     def has_key(self, key_id: str) -> bool:
         """Whether a key has a budget of its own."""
         return self._by_scope.has_key(key_id)
-
-    @property
-    def away(self) -> bool:
-        """Whether the store has not answered lately."""
-        return any(lease.away for lease in self.leases)
-
-    def sweep(self) -> None:
-        """Ask the store for what is wanted of some of the leases in use, in turn; called a few times a second."""
-        now_s, asked = self._clock(), 0
-        for lease in self._in_use.round(MOST_LOOKED_AT):
-            asked += self._ask_for(lease, now_s)
-            if lease.rests:
-                self._in_use.remove(lease)
-            if asked == MOST_ASKED:
-                break
 
     def granted(self, made: SpendReservation) -> bool:
         """Whether a request has what it reserves, now or before; and ask for what is wanted of its leases then."""
@@ -163,18 +137,21 @@ class Budgets:
             for lease in leases
         ]
 
-    def _ask_for(self, lease: Lease, now_s: float) -> bool:
-        """Ask the store for what is wanted of a lease. Returns whether anything is."""
+    def _scope(self, lease: Lease) -> Scope:
+        return lease.budget.scope
+
+    def _rests(self, lease: Lease, now_s: float) -> bool:  # noqa: ARG002
+        return lease.rests
+
+    def _question(self, lease: Lease, now_s: float) -> Coroutine[Any, Any, None] | None:
         amount = lease.wanted(now_s)
         if not amount or self._store is None:
-            return False
+            return None
         least = lease.least
         lease.asked(amount, now_s)
-        asking = self._ask(self._store, lease, (lease.budget, lease.span, amount, least))
-        self._tasks.start(asking)
-        return True
+        return self._take(self._store, lease, (lease.budget, lease.span, amount, least))
 
-    async def _ask(self, store: BudgetStore, lease: Lease, question: tuple[Budget, Span, int, int]) -> None:
+    async def _take(self, store: BudgetStore, lease: Lease, question: tuple[Budget, Span, int, int]) -> None:
         try:
             taken = await store.take(*question)
         except Exception as error:
@@ -183,5 +160,3 @@ class Budgets:
             lease.not_answered(self._clock())
         else:
             lease.answered(question[1], taken, self._clock())
-        for call in self.on_answer:
-            call()

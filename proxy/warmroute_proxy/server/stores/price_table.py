@@ -2,9 +2,15 @@
 
 All books of an addition are one transaction, which raises the version of prices first: so additions wait for one
 another, and the version tells a reader whether there is another book.
+
+A process asks the database as often as `directory.polling` whether there is another book, and reads all of them where
+there is. While the database is away the books that were read last are in effect, also over a restart: they are kept in
+`state_dir`.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -12,8 +18,17 @@ import msgspec
 from warmroute.contract.money import CacheRates, Rates
 from warmroute.contract.receipt import RATES
 from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_prices import instant_text
+from warmroute_proxy.server.base.files import read_kept, write_kept
+from warmroute_proxy.server.stores.directory.polling import keep_looking
+from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.store_state import Connection
+from warmroute_proxy.server.stores.store_thread import StoreThread
+
+PRICES_FILE: Final = "prices.json"
+
+_LOG: Final = logging.getLogger(__name__)
 
 MAX_STORED: Final = 100_000
 
@@ -109,3 +124,41 @@ def _check(model: str, book: PriceBook, known: Sequence[tuple[str, int]]) -> Non
             f"book {book.name} of model {model} must begin after {instant_text(from_s)}, as its book {name} does:"
             " books that are known are never changed, and rows have been settled by them"
         )
+
+
+def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
+    """The books of a config, and those that its processes have read of the database last. `clock`: unix seconds."""
+    prices = Prices(config.models, clock)
+    if config.database is not None:
+        prices.use_stored(read_kept(config.proxy.state_dir / PRICES_FILE, list[StoredBook], []))
+    return prices
+
+
+class StoredPrices:
+    """Keeps the books of this process as the database has them. Used in the event loop of requests."""
+
+    def __init__(self, thread: StoreThread, prices: Prices, file: Path) -> None:
+        """`file`: where what was read is kept."""
+        self._thread = thread
+        self._prices = prices
+        self._file = file
+        self._version = -1  # what is in the file may be of another database
+        prices.use_stored(read_kept(file, list[StoredBook], []))
+
+    async def watch(self) -> None:
+        """Look for further books until it is cancelled."""
+        await keep_looking(self.look, "the price books")
+
+    async def look(self) -> None:
+        """Read the books if there is another one. Raises: StoreError, StoreBusy."""
+        version = self._version
+
+        async def read(connection: Connection) -> tuple[int, list[StoredBook]] | None:
+            return await read_books(connection, version)
+
+        found = await self._thread.ask(read)
+        if found is not None:
+            self._version, books = found
+            self._prices.use_stored(books)
+            write_kept(self._file, books)
+            _LOG.info("the database has %d price books", len(books))

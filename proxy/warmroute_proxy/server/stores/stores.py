@@ -25,7 +25,8 @@ from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
 from warmroute_proxy.server.stores.directory.access import Access, key_records, tenant_records
 from warmroute_proxy.server.stores.directory.polling import Directory
 from warmroute_proxy.server.stores.limits.shared_limits import SharedLimits
-from warmroute_proxy.server.stores.prices import PRICES_FILE, Prices, StoredPrices
+from warmroute_proxy.server.stores.price_table import PRICES_FILE, StoredPrices
+from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
 from warmroute_proxy.server.stores.store_state import Connection, StoreError, StoreState, WrongSchema
 

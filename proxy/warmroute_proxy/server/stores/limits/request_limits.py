@@ -23,7 +23,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.stores.budgets import Budgets
-from warmroute_proxy.server.stores.limits.shared_limits import SharedLimits
+from warmroute_proxy.server.stores.leases import SharedSlots
 from warmroute_proxy.server.stores.prices import Prices
 
 CODE: Final = "rate_limit_exceeded"
@@ -55,6 +55,17 @@ class LimitedRequest(ReservingRequest, Protocol):
     def parsed(self) -> ParsedRequest: ...
 
 
+class LimitsOverProxies(Protocol):
+    """What holds over all proxies: limits by the minute and at once."""
+
+    windows: Budgets
+    slots: SharedSlots
+
+    @property
+    def hold(self) -> bool:
+        """Whether there can be any."""
+
+
 class LimitStores(Protocol):
     """Of the stores of a proxy, what limits are of."""
 
@@ -65,7 +76,7 @@ class LimitStores(Protocol):
     def budgets(self) -> Budgets: ...
 
     @property
-    def limits(self) -> SharedLimits: ...
+    def limits(self) -> LimitsOverProxies: ...
 
 
 class RequestLimits:

@@ -1,0 +1,198 @@
+"""Leases of this process on limits that others share: which are in use, and when their store is asked.
+
+Each question has a deadline; then the store counts as away.
+"""
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from warmroute_proxy.core.queue.scope import ByScope, Scope
+from warmroute_proxy.core.queue.slots import Held, SlotLease, SlotLimit
+from warmroute_proxy.server.base.background import BackgroundTasks
+
+# What is looked at in turn, some in each round, so that a round takes the same time however many there are.
+
+T = TypeVar("T")
+
+
+class Rotation(Generic[T]):
+    """Things in the order in which they are looked at next."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items: OrderedDict[T, None] = OrderedDict.fromkeys(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: T) -> None:
+        """Have it looked at, after those that are there."""
+        self._items.setdefault(item)
+
+    def remove(self, item: T) -> None:
+        """Have it looked at no more."""
+        del self._items[item]
+
+    def round(self, most: int) -> Iterator[T]:
+        """The next ones. A caller that stops early goes on there in its next round."""
+        for _ in range(min(most, len(self._items))):
+            item = next(iter(self._items))
+            self._items.move_to_end(item)
+            yield item
+
+
+class AnyLease(Protocol):
+    """A lease of either kind. `away`: whether its store has not answered lately."""
+
+    away: bool
+
+
+_Lease = TypeVar("_Lease", bound=AnyLease)
+
+
+class Leases(Generic[_Lease]):
+    """Those of one kind, used in the event loop of requests. `clock`: that of their times."""
+
+    def __init__(self, clock: Callable[[], float], most_looked_at: int, most_asked: int) -> None:
+        """`most_looked_at` and `most_asked`: in one sweep."""
+        self.leases: list[_Lease] = []
+        self.on_answer: list[Callable[[], None]] = []
+        """Called when what waits may go, or has to be refused."""
+
+        self._clock = clock
+        self._most_looked_at = most_looked_at
+        self._most_asked = most_asked
+        self._by_scope: ByScope[_Lease] = ByScope(())
+        self._in_use: Rotation[_Lease] = Rotation(())
+        self._tasks = BackgroundTasks()
+
+    @abstractmethod
+    def _scope(self, lease: _Lease) -> Scope: ...
+
+    @abstractmethod
+    def _rests(self, lease: _Lease, now_s: float) -> bool:
+        """Whether nothing is wanted of it until a request comes."""
+
+    @abstractmethod
+    def _question(self, lease: _Lease, now_s: float) -> Coroutine[Any, Any, None] | None:
+        """Ask the store for what is wanted of it; None: nothing is."""
+
+    def _use(self, leases: list[_Lease], leaving: Sequence[_Lease] = ()) -> None:
+        """Use these. `leaving`: those that are asked for until they rest."""
+        now_s = self._clock()
+        self.leases = leases
+        self._by_scope = ByScope([(self._scope(lease), lease) for lease in leases])
+        self._in_use = Rotation([lease for lease in (*leases, *leaving) if not self._rests(lease, now_s)])
+
+    def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[_Lease, ...]:
+        """The leases of this tenant and of these keys. Nothing is asked of the store for them."""
+        return self._by_scope.of_any(tenant, key_ids)
+
+    @property
+    def away(self) -> bool:
+        """Whether the store has not answered lately."""
+        return any(lease.away for lease in self.leases)
+
+    def sweep(self) -> None:
+        """Ask the store for what is wanted of some of the leases in use, in turn; called a few times a second."""
+        now_s, asked = self._clock(), 0
+        for lease in self._in_use.round(self._most_looked_at):
+            asked += self._ask_for(lease, now_s)
+            if self._rests(lease, now_s):
+                self._in_use.remove(lease)
+            if asked == self._most_asked:
+                break
+
+    def _ask_for(self, lease: _Lease, now_s: float) -> bool:
+        """Whether anything is wanted, and so asked for."""
+        question = self._question(lease, now_s)
+        if question is not None:
+            self._tasks.start(self._ask(question))
+        return question is not None
+
+    async def _ask(self, question: Coroutine[Any, Any, None]) -> None:
+        await question
+        for call in self.on_answer:
+            call()
+
+
+class SlotStore(Protocol):
+    """Where places are kept."""
+
+    async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
+        """Hold `wanted` places, or as many as there are. Raises: an error, if that is not known."""
+        ...
+
+
+MOST_LOOKED_AT: Final = 1_000
+MOST_ASKED: Final = 100
+"""In one sweep, so that it takes no more than 1 ms: each limit in use is asked for once in `LEASE_S` up to 2,000."""
+
+
+class SharedSlots(Leases[SlotLease]):
+    """The places of this process for requests at once."""
+
+    def __init__(self, limits: Sequence[SlotLimit], store: SlotStore | None, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds."""
+        super().__init__(clock, MOST_LOOKED_AT, MOST_ASKED)
+        self._store = store
+        self._use([SlotLease(slots) for slots in limits] if store is not None else [])
+
+    def replace(self, limits: Sequence[SlotLimit]) -> None:
+        """Use these limits. What runs still counts under the one that it began under."""
+        known = {(lease.slots.scope.kind, lease.slots.scope.name): lease for lease in self.leases}
+        leases = []
+        for slots in limits:
+            lease = known.get((slots.scope.kind, slots.scope.name)) or SlotLease(slots)
+            lease.slots = slots
+            leases.append(lease)
+        self._use(leases)
+
+    def of(self, tenant: str, key_id: str) -> tuple[SlotLease, ...]:
+        """The places of a request with this key, of this tenant."""
+        leases = self._by_scope.of(tenant, key_id)
+        for lease in leases:
+            self._in_use.add(lease)
+        return leases
+
+    def began(self, leases: Iterable[SlotLease]) -> None:
+        """A request runs under these limits: ask at once where more run than the store knows of."""
+        now_s = self._clock()
+        for lease in leases:
+            self._in_use.add(lease)
+            if lease.beyond:
+                self._ask_for(lease, now_s)
+
+    def as_dict(self, leases: Iterable[SlotLease]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": lease.slots.scope.name,
+                "kind": lease.slots.scope.kind,
+                "limit": lease.slots.limit,
+                "running": lease.running,
+                "held": lease.held,
+                "left": lease.left,
+                "away": lease.away,
+            }
+            for lease in leases
+        ]
+
+    def _scope(self, lease: SlotLease) -> Scope:
+        return lease.slots.scope
+
+    def _rests(self, lease: SlotLease, now_s: float) -> bool:
+        return lease.rests(now_s)
+
+    def _question(self, lease: SlotLease, now_s: float) -> Coroutine[Any, Any, None] | None:
+        wanted = lease.wanted(now_s)
+        if wanted is None or self._store is None:
+            return None
+        lease.asked(now_s)
+        return self._hold(self._store, lease, lease.running, wanted)
+
+    async def _hold(self, store: SlotStore, lease: SlotLease, running: int, wanted: int) -> None:
+        try:
+            lease.answered(await store.hold(lease.slots, running, wanted))
+        except Exception:  # its reason is logged where it was called
+            lease.not_answered()
