@@ -17,6 +17,7 @@ def test_the_page_shows_what_the_command_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "80")
     text = PAGE.read_text()
     found = _RUN.search(text)
     assert found is not None

@@ -16,6 +16,12 @@ SECRET = "canary"
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("a", "b")]
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences stay in one line."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def body(day: str, tools: list[dict[str, Any]], *texts: str) -> dict[str, Any]:
     system = {"role": "system", "content": f"You are {SECRET}.\nToday is {day}."}
     turns = [{"role": "user" if at % 2 == 0 else "assistant", "content": text} for at, text in enumerate(texts)]
