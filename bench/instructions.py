@@ -300,7 +300,7 @@ def count(tree: Path, workload: Counted, limits: str = "none") -> float:
         command += [f"--callgrind-out-file={out}"]
         command += [str(python) if python.exists() else sys.executable]
         command += [str(Path(__file__).with_name("in_process.py")), str(folder)]
-        paths = ":".join(str(tree / part) for part in ("sdk", "proxy", "backend"))
+        paths = ":".join(str(tree / part) for part in ("sdk", "proxy", "backend", "lab"))
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": paths}
         try:
             done = subprocess.run(

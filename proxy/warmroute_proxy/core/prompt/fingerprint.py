@@ -157,7 +157,8 @@ def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
     for start in range(0, size, STRIDE_BYTES):
         hash_ = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], hash_)
         hashes.append(hash_)
-        ends.append(total + min(start + STRIDE_BYTES, size))
+    ends.extend(range(total + STRIDE_BYTES, total + size, STRIDE_BYTES))
+    ends.append(total + size)
 
 
 def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
@@ -240,11 +241,15 @@ def _check_unicode(contents: list[Raw]) -> None:
     for UTF-8.
     """
     for content in reversed(contents):
-        view, decode = memoryview(content), _new_decoder().decode
+        view = memoryview(content)
         try:
-            for at in range(0, len(view), _WINDOW_BYTES):  # so that a long text is not copied whole
-                decode(view[at : at + _WINDOW_BYTES])
-            decode(b"", True)
+            if len(view) <= _WINDOW_BYTES:
+                str(view, "utf-8")
+            else:  # a long text is not copied whole
+                decode = _new_decoder().decode
+                for at in range(0, len(view), _WINDOW_BYTES):
+                    decode(view[at : at + _WINDOW_BYTES])
+                decode(b"", True)
         except UnicodeDecodeError:
             raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
         if len(view) > 2 and view[0] == QUOTE:

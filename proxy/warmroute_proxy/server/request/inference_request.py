@@ -53,6 +53,9 @@ _CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 class InferenceRequest:
     """One request under way."""
 
+    _giving_up: asyncio.TimerHandle | None = None
+    """Once the client has left."""
+
     def __init__(self, path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
@@ -68,7 +71,6 @@ class InferenceRequest:
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
-        self._giving_up: asyncio.TimerHandle | None = None  # once the client has left
 
     def _advance(self, event: RequestEvent) -> None:
         self.state = next_state(REQUEST, self.state, event)
