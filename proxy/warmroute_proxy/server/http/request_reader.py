@@ -215,7 +215,7 @@ class RequestReader:
             _set_target(request, self._url)
             _set_length(request, self._limits)
             connection.head_received(request)
-            # Otherwise the reads had a small head and a body, and the memory of the body is reserved.
+            # A small head is not counted: the other bytes are those of the body, whose memory is reserved.
             if self._counted or self._read_bytes - (request.length or 0) > HELD_HEAD_BYTES:
                 self._counted = False
                 connection.head_kept(request, head_bytes(request))
