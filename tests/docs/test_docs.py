@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -188,8 +189,19 @@ def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dic
     rows = json.loads(answered("warmroute receipts list --limit 200 --json"))["data"]
     assert turns == [row["id"] for row in rows if row["session"].startswith(session)]
     assert answered(shown.replace("wr-ID", turns[0])).startswith(turns[0])
-    for block in [*others, *blocks((ROOT / "docs/how-to/save-money.md").read_text(), "sh")]:
+    for page in ("save-money", "bill"):
+        others += blocks((ROOT / f"docs/how-to/{page}.md").read_text(), "sh")
+    for block in others:
         assert answered(block)
+
+
+def test_the_page_about_bills_computes_a_price() -> None:
+    page = (ROOT / "docs/how-to/bill.md").read_text()
+    rows = re.findall(r"^\| (?:computed|cached|answer) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    amounts = [Decimal(tokens.replace(",", "")) * Decimal(rate) / 1_000_000 for tokens, rate, _ in rows]
+    assert amounts == [Decimal(usd) for _, _, usd in rows]
+    assert f"| price | | | {sum(amounts)} |" in page
+    assert f"Cost: {sum(amounts)} USD" in QUICKSTART
 
 
 HELLO = """
