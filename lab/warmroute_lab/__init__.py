@@ -1,4 +1,4 @@
 """The lab: an engine without a GPU, traffic played again, and programs that try and score endpoints.
 
-No proxy needs it, and no proxy imports it.
+No proxy imports the lab.
 """

@@ -1,4 +1,4 @@
-"""`warmroute audit isolation`. Exits with 0: isolated, 1: a leak, or trials that show nothing, 2: not tried."""
+"""`warmroute audit isolation`. Exits with 0: isolated; 1: a leak, or trials that show nothing; 2: not tried."""
 
 import argparse
 import json
@@ -62,8 +62,8 @@ class AuditError(Exception):
 
 
 class Probe(NamedTuple):
-    """What was seen of a request. `tiers`: cached tokens by tier, all on the device where no receipt says more.
-    `worker`: who had the prefix cache; empty if no receipt names one."""
+    """What a sender saw of its request. `tiers`: cached tokens by tier; without a receipt, all count as the device's.
+    `worker`: the worker that had the prefix cache; empty if no receipt names one."""
 
     ttft_s: float
     cached: int
@@ -86,7 +86,7 @@ class Sender:
         self._model = model
 
     def send(self, prompt: str) -> Probe:
-        """Send a prompt as a conversation of its own, and wait for its end. Raises: AuditError."""
+        """Send a prompt as a new conversation, and wait for the whole answer. Raises: AuditError."""
         asked = {
             "model": self._model,
             "messages": [{"role": "user", "content": prompt}],
@@ -114,21 +114,20 @@ def _reason(body: str) -> str:
         return "no reason that can be read"
 
 
-# The trials: a tenant sends a prompt that nobody knows, then others send the same one and others that are new.
+# The trials: the first tenant sends a new prompt. Then each sender sends that prompt again, and a new one.
 #
-# What an outsider sees of the prompt that was sent before must be what it sees of a new one: as many cached tokens, and
-# the same times. The first tenant itself sends its prompt again, too. That is the control: if it sees nothing either,
-# then nothing was cached, or the noise hides it, and an outsider who sees nothing proves nothing.
+# An outsider must see the same number of cached tokens and the same times for the repeated prompt as for a new one.
+# The first tenant repeats its prompt, too, as the control. If the control sees no difference, then nothing was cached,
+# or noise hides it, and an outsider who sees no difference proves nothing.
 #
-# A cache belongs to a worker. A prompt that an outsider sends to another worker says nothing, so only trials count in
-# which both were served by the same one.
+# A cache belongs to a worker. So a trial counts only if the same worker served the prompt both times.
 
 MOST_TRIALS: Final = 8
-"""Times the trials that were asked for: so often is tried until enough of them met on a worker."""
+"""At most this many times `trials` are made, until enough of them were served by one worker."""
 
 
 class Relation(Enum):
-    """Who sends the prompt of the first tenant again."""
+    """Who repeats the first tenant's prompt."""
 
     OUTSIDER = "another tenant"
     MEMBER = "same share group"
@@ -137,7 +136,7 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """How to try. `filler`: new prompts that the first tenant sends in between, so that its own leaves the device."""
+    """`filler`: how many new prompts the first tenant sends in between, to evict its first prompt from the device."""
 
     trials: int
     prompt_bytes: int
@@ -146,7 +145,7 @@ class AuditOptions:
 
 @dataclass(slots=True)
 class Seen:
-    """What one relation saw: of prompts that were sent before, where a worker had them, and of new ones."""
+    """The probes of one sender: of repeated prompts that reached the worker of the first send, and of new prompts."""
 
     again: list[Probe] = field(default_factory=list)
     new: list[Probe] = field(default_factory=list)
@@ -155,7 +154,7 @@ class Seen:
 def audit(
     senders: dict[Relation, Sender], options: AuditOptions, on_trial: Callable[[int], None]
 ) -> dict[Relation, Seen]:
-    """Make the trials. `on_trial` is told how many have counted. Raises: AuditError."""
+    """Make the trials. Calls `on_trial` with the number that have counted. Raises: AuditError."""
     seen = {relation: Seen() for relation in senders}
     made = 0
     while (counted := min(len(each.again) for each in seen.values())) < options.trials:
@@ -173,9 +172,9 @@ def _trial(senders: dict[Relation, Sender], options: AuditOptions, seen: dict[Re
     first = tenant.send(prompt)
     for _ in range(options.filler):
         tenant.send(new_prompt(options.prompt_bytes))
-    for relation, sender in senders.items():  # the tenant itself last: it brings the prompt back to the device
+    for relation, sender in senders.items():  # the tenant itself is last: it brings the prompt back to the device
         steps = [prompt, new_prompt(options.prompt_bytes)]
-        if secrets.randbelow(2):  # so that nothing that comes with time tells them apart
+        if secrets.randbelow(2):  # a random order, so that a drift over time does not look like a hit
             steps.reverse()
         for step in steps:
             probe = sender.send(step)
@@ -187,17 +186,18 @@ def _trial(senders: dict[Relation, Sender], options: AuditOptions, seen: dict[Re
 
 # Whether one set of times is lower than another: the one-sided test of Mann and Whitney (1947).
 #
-# U counts the pairs in which the first set's value is the lower one, ties as a half. Where both sets are drawn from the
-# same distribution, U has the mean n*m/2 and, with ties of t values each, the variance
+# U counts the pairs in which the first set's value is the lower one; a tie counts as a half. If both sets are drawn
+# from the same distribution, U has the mean n*m/2 and, with ties of t values each, the variance
 #
 #     n*m/12 * (n + m + 1 - sum(t^3 - t) / ((n + m) * (n + m - 1)))
 #
-# and is close to normal from eight values each. No distribution of times is assumed, so a few slow requests do no harm.
+# U is close to normal if each set has eight values or more. The test assumes no distribution of times, so a few slow
+# requests do no harm.
 
 
 class Comparison(NamedTuple):
-    """`effect`: the share of pairs in which the first value is lower, 0.5 where the sets do not differ. `p_value`: how
-    probable at least this effect is if they do not."""
+    """`effect`: the share of pairs in which the first value is lower; 0.5 if the sets do not differ. `p_value`: the
+    probability of at least this effect if the sets do not differ."""
 
     effect: float
     p_value: float
@@ -224,12 +224,12 @@ LEAST_EFFECT: Final = 0.6
 """A share of pairs below it is not a difference that a tenant could use."""
 
 LEAST_HITS: Final = 0.5
-"""Of the control: the share of its prompts that must be found in the cache, in the tier that was asked for."""
+"""The share of the control's prompts that must be found in the cache, in the tier of `--tier`."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationVerdict:
-    """Of one relation. `hits`: prompts of the first tenant that were found, of `samples`; times in seconds."""
+    """The verdict on one sender. `hits`: how many of `samples` repeated prompts were found. Times are in seconds."""
 
     relation: str
     samples: int
@@ -247,7 +247,7 @@ class IsolationVerdict:
 
 
 def verdicts(seen: Mapping[Relation, Seen], trials: int, tier: str) -> list[IsolationVerdict]:
-    """Judge all relations; `tier`: where the control must find its prompts, else nothing is shown about it."""
+    """The verdict on each sender. `tier`: where the control must find its prompts; otherwise it shows nothing."""
     return [_verdict(relation, found, trials, tier) for relation, found in seen.items()]
 
 
@@ -338,7 +338,7 @@ def shown(found: list[IsolationVerdict]) -> str:
 
 
 def _senders(arguments: argparse.Namespace) -> dict[Relation, Sender]:
-    """The tenant itself comes last: after it, its prompt is on the device again."""
+    """The senders. The tenant itself is last, since its request brings the prompt back to the device."""
     files = {
         Relation.OUTSIDER: arguments.other_key_file,
         Relation.MEMBER: arguments.group_key_file,

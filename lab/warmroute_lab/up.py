@@ -22,15 +22,15 @@ from warmroute_proxy.server.base.port_owner import port_owner
 LOOK_S = 0.5
 HOST = "127.0.0.1"
 FIRST_PORT = 20_000
-BLOCKS = 2_500  # of as many ports as the fleet needs
+BLOCKS = 2_500  # each has the ports of one fleet
 MODEL = "kimi-k2.5"
 OPENCODE = "opencode.json"
 MAX_ANSWER_TOKENS = 8_192
 
 
 def run(arguments: Namespace) -> int:
-    """Start the fleet, print how to use it, and wait. With `--env` or `--wait`, start nothing: print the exports of the
-    fleet that runs, with `--wait` as soon as one does.
+    """Start the fleet, print how to use it, and wait. With `--env`, only print the exports of the fleet that runs;
+    `--wait` first waits until one runs.
     """
     if arguments.env or arguments.wait:
         return _print_exports(arguments)
@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_exports(arguments: Namespace) -> int:
-    """0: printed; 2: no fleet runs."""
+    """Returns 0 if the exports were printed, 2 if no fleet runs."""
     until_s = time.monotonic() + (START_TIMEOUT_S if arguments.wait else 0.0)
     while (found := running.find(arguments.state_dir)) is None and time.monotonic() < until_s:
         time.sleep(LOOK_S)
@@ -61,7 +61,7 @@ def _print_exports(arguments: Namespace) -> int:
 
 @contextmanager
 def started(state_dir: Path, arguments: Namespace) -> Iterator[LocalFleet]:
-    """A fleet in a state directory, which other commands find there as long as this lasts. Raises: FleetError."""
+    """Run a fleet in a state directory, where other commands find it until the context ends. Raises: FleetError."""
     with locked_state(state_dir) as held_dir:
         options = FleetOptions(
             speed=arguments.speed,
@@ -77,7 +77,7 @@ def started(state_dir: Path, arguments: Namespace) -> Iterator[LocalFleet]:
 
 
 def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
-    """Region -> its ports: those that were asked for, else those of the last start, else free ones."""
+    """Region -> its ports: from `first` on, else the ports of the last start, else free ports."""
     if first is None and kept_ports:
         ports = kept_ports
     elif first:
@@ -92,8 +92,8 @@ def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
 
 
 def _free_ports(state_dir: Path) -> Ports:
-    """The first free ones from a place on that follows from the state directory. They lie below those that the system
-    gives to whoever asks for any port, so that they are free at the next start, too.
+    """The first free block of ports, searched from a place that depends on the state directory. The ports are below the
+    range from which the system gives ports to other programs, so they are likely free at the next start, too.
     """
     begin = zlib.crc32(bytes(state_dir))
     for number in range(BLOCKS):
@@ -112,7 +112,7 @@ def _all(ports: Ports) -> list[int]:
 
 
 def _problem(port: int) -> str:
-    """Why nothing can listen there; empty if it can."""
+    """Why no process can listen on a port; empty if one can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -127,7 +127,7 @@ def exports(url: str, key: str) -> str:
 
 
 def opencode_json(url: str) -> str:
-    """The configuration of OpenCode; the key stays in the environment."""
+    """The configuration of OpenCode, which reads the key from the environment."""
     model = {
         "name": "embedded engine",
         "limit": {"context": CONTEXT_TOKENS, "output": MAX_ANSWER_TOKENS},
@@ -179,7 +179,7 @@ def greeting(fleet: LocalFleet) -> str:
 
 
 def watch(fleet: LocalFleet) -> None:
-    """Stay until a signal comes, or a process is gone that should not be."""
+    """Wait until a signal comes or a process of the fleet ends."""
     while True:
         if ended := fleet.ended():
             raise FleetError(f"{', '.join(ended)} ended; logs are in {fleet.run_dir}")

@@ -1,13 +1,13 @@
 """A wide area between two regions, on one machine: a TCP relay that holds every byte back for a fixed time.
 
-Each link listens on a port of its own and passes connections to its targets in turn, as a load balancer in front of a
-region does: one that refuses a connection is left out. The targets are unknown until the process reads a line
-`{"<link>": "http://host:port"}` on standard input; the relay comes first because its address stands in the
-configuration of the proxies. Later lines replace them: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`,
-with either member. Bytes, ends and aborts travel with the delay of their direction, in order. The end of standard input
-ends the process, so that it never outlives its parent.
+Each link listens on its own port and passes connections to its targets in rotation, like a load balancer in front of a
+region. A target that refuses a connection is skipped. The relay starts before its targets are known, since its address
+is in the configuration of the proxies. It reads the target from a line `{"<link>": "http://host:port"}` on standard
+input. Later lines replace targets or delays: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`, with either
+member. Bytes, ends and aborts travel with the delay of their direction, in order. The process ends with its standard
+input, so it never outlives its parent.
 
-At most `PENDING_BYTES_MAX` wait in one direction; above that the sender is paused, as a full pipe would do.
+At most `PENDING_BYTES_MAX` wait in one direction; above that the sender is paused, as by a full pipe.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PENDING_BYTES_MAX = 1 << 20
 
 
 class Link:
-    """One entry to the far side: where connections go, once that is known, and how long bytes take."""
+    """One entry to the far side: its targets, once they are known, and its delays."""
 
     def __init__(self, delay_s: float) -> None:
         self.there_s = self.back_s = delay_s
@@ -33,7 +33,7 @@ class Link:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def set(self, given: Any) -> None:
-        """Take what a line of standard input says of this link."""
+        """Set the targets or delays that a line of standard input has for this link."""
         if isinstance(given, str):
             given = {"targets": [given]}
         if "delays_ms" in given:
@@ -44,7 +44,7 @@ class Link:
             self._known.set()
 
     def accept(self) -> "End":
-        """The near end of a new connection; its far end is connected at once."""
+        """The near end of a new connection. Starts to connect the far end."""
         near = End(lambda: self.there_s)
         task = asyncio.get_running_loop().create_task(self._connect(near))
         self._connecting.add(task)
@@ -70,7 +70,7 @@ class Link:
 
 
 class End(asyncio.Protocol):
-    """One end of a relayed connection. What it receives leaves at its peer, `delay_s()` later."""
+    """One end of a relayed connection. Its peer sends on what it receives, `delay_s()` later."""
 
     def __init__(self, delay_s: Callable[[], float]) -> None:
         self.delay_s = delay_s
@@ -88,23 +88,23 @@ class End(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes are delivered after the delay."""
+        """Deliver bytes at the peer after the delay."""
         self._send(data)
 
     def eof_received(self) -> bool:
-        """The end of this direction follows after the delay; the other direction stays open."""
+        """End this direction at the peer after the delay; the other direction stays open."""
         self._read_ended = True
         self._send(None)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A connection that did not end in both directions broke: so will its other end, a delay later."""
+        """Abort the peer after the delay if this connection broke before both directions had ended."""
         self.lost = True
         if self.peer is not None and not (exc is None and self._read_ended and self._write_ended):
             asyncio.get_running_loop().call_later(self.delay_s(), self.peer.abort)
 
     def pause_writing(self) -> None:
-        """This socket is full: what is on its way to it waits."""
+        """Hold bytes back that are on their way to this socket, since it is full."""
         self._full = True
 
     def resume_writing(self) -> None:
@@ -123,7 +123,7 @@ class End(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Deliver what is due, and come back when the next is."""
+        """Deliver the bytes that are due, and set a timer for the next."""
         loop, peer = asyncio.get_running_loop(), self.peer
         if peer is None or peer._transport is None:
             return

@@ -1,4 +1,4 @@
-"""The checks of answers: several of one request, cancelled and repeated ones, sums, and prices."""
+"""The checks of answers: several answers to a request, a cancelled and a repeated request, sums, and prices."""
 
 import time
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def several(trial: Trial) -> Cell:
 
 
 def cancelled(trial: Trial) -> Cell:
-    """Whether a request that its client leaves is settled, and its session goes on."""
+    """Whether the server settles a request that its client leaves, and serves the next turn of the session."""
     check = "cancel"
     asked = Asked(
         trial.prompt(), ["Count to a thousand."], stream=True, session=new_session(), signal=headers.AFFINITY,
@@ -69,7 +69,7 @@ def cancelled(trial: Trial) -> Cell:
 
 
 def _settled(trial: Trial, left: Exchange) -> tuple[str, bool]:
-    """What is wrong with the receipt of a request that was left, and whether there is a receipt that shows it."""
+    """What is wrong with the receipt of a request that its client left, and whether the server keeps a receipt."""
     receipt_id = left.headers.get(headers.RECEIPT)
     if not receipt_id:
         return "", False
@@ -125,7 +125,7 @@ def sums(trial: Trial) -> Cell:
 
 
 def prices(trial: Trial) -> Cell:
-    """Whether the prices that answers state are those of their own receipts, or of the rates that were given."""
+    """Whether the price in each answer follows from its receipt or, without a receipt, from the given rates."""
     check, stated, wrong = "prices match", 0, []
     for each in trial.sent:
         if not each.ok:
@@ -144,7 +144,7 @@ def prices(trial: Trial) -> Cell:
 
 
 def _price_problems(exchange: Exchange, rates: Rates | None) -> list[str] | None:
-    """What is wrong with the price of an answer; None if nothing can be said."""
+    """What is wrong with the price of an answer; None if the answer states no price that can be checked."""
     usage = exchange.usage
     if isinstance(usage.get("warmroute"), Mapping):
         return receipt.check(usage)

@@ -1,4 +1,4 @@
-"""The list of checks, how many requests each of them sends at most, and what they cost."""
+"""The list of checks, how many requests each check sends at most, and what they cost."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,16 +25,17 @@ from warmroute_lab.conform.trial import (
 
 
 REPEATS: Final = 3
-"""A prompt may reach a worker that does not have it: so often it is sent again."""
+"""How often a prompt is sent again, since it may reach a worker that does not have it."""
 
 BETWEEN: Final = (0, 1)
-"""Small requests of others before each turn of a session, in turn: a rotation over workers then separates its turns."""
+"""How many small requests of other sessions come before a turn, alternately. So a rotation over workers separates the
+turns of the session."""
 
 NO_COUNT: Final = "the usage has no count of cached tokens"
 
 
 def cached_whole(trial: Trial) -> Cell:
-    """Whether a whole answer says that its prompt was cached."""
+    """Whether an answer that is not streamed says that its prompt was cached."""
     return _cached(trial, "cached tokens, whole", stream=False)
 
 
@@ -67,7 +68,7 @@ def sticks_name(signal: str) -> str:
 
 
 def sticks(trial: Trial, signal: str) -> Cell:
-    """Whether the turns of a session find their prompt, if the session is named like that."""
+    """Whether the turns of a session find their prompt in a cache, if `signal` names the session."""
     check = sticks_name(signal)
     system, session = trial.prompt(), new_session()
     questions = [f"Question {at}: what is next?" for at in range(1 + trial.options.turns)]
@@ -93,7 +94,7 @@ def sticks(trial: Trial, signal: str) -> Cell:
 
 
 def sticks_requests(turns: int) -> int:
-    """The requests of one such check, at most."""
+    """How many requests `sticks` sends at most."""
     return 1 + turns + sum(BETWEEN[at % len(BETWEEN)] for at in range(1, turns + 1))
 
 
@@ -123,20 +124,20 @@ LEAST_BYTES_PER_TOKEN: Final = 1
 """No usual tokenizer has more tokens than bytes."""
 
 OVERHEAD_TOKENS: Final = 1_000
-"""Of a request, beside its long prompt: the first question, tools, the template."""
+"""Prompt tokens of a request besides its long prompt: the first question, tools, the template."""
 
 LONG_ANSWERS: Final = 4
-"""Of Codex's checks, with the one that is left."""
+"""How many checks of the Responses API ask for a long answer: three for Codex, and `cancelled`."""
 
 TURN_TOKENS: Final = 100
-"""Of each further turn: the last answer, a question, the template."""
+"""Prompt tokens that each further turn adds: the last answer, a question, the template."""
 
 WRITE_SHARES: Final = {"anthropic": 4}
-"""API -> the divisor of the surcharge on a write to its cache: with 4, Anthropic's writes cost 1.25 times as much."""
+"""API -> d, if a write to its cache costs 1/d more than input: Anthropic's writes cost 1.25 times as much."""
 
 
 class Check(NamedTuple):
-    """A check, and how many requests it sends at most. `name`: of its cell."""
+    """A check, and how many requests it sends at most. `name` is the name of its cell, too."""
 
     name: str
     run: Callable[[Trial], Cell]
@@ -144,7 +145,7 @@ class Check(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What checks may send and be answered, at most. `written_share`: as in `WRITE_SHARES`; 0: writes cost as input."""
+    """The most that checks send and get as answers. `written_share`: as in `WRITE_SHARES`; 0: writes cost as input."""
 
     requests: int
     prompt_tokens: int
@@ -152,7 +153,7 @@ class Cost(NamedTuple):
     written_share: int = 0
 
     def nanousd(self, rates: Rates) -> int:
-        """With nothing cached, and all prompts written to a cache."""
+        """The price if nothing is cached and all prompts are written to a cache."""
         prompt = self.prompt_tokens * rates.input
         written = -(-prompt // self.written_share) if self.written_share else 0
         return nano_from_pico(prompt + written + self.completion_tokens * rates.output)
@@ -199,7 +200,7 @@ def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
 
 
 def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
-    """What the checks of an API may send and be answered."""
+    """The most that the checks of an API send and get as answers."""
     requests = sum(check.requests for check in checks)
     prompt = options.prompt_bytes // LEAST_BYTES_PER_TOKEN + OVERHEAD_TOKENS + options.turns * TURN_TOKENS
     completion = requests * 2 * ANSWER_TOKENS + LONG_ANSWER * (LONG_ANSWERS if api == "responses" else 1)
@@ -207,7 +208,7 @@ def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
 
 
 def results_of(checks: list[Check], trial: Trial) -> Iterator[Cell]:
-    """A cell for each check, whatever the endpoint answers. If the first request gets no answer, no more is sent."""
+    """A cell for each check, whatever the endpoint answers. Sends no more if the first request fails."""
     why = ""
     for check in checks:
         if why:
@@ -218,7 +219,7 @@ def results_of(checks: list[Check], trial: Trial) -> Iterator[Cell]:
         except Spent as spent:
             why = str(spent)
             cell = not_tried(check.name, why)
-        except Exception as error:  # Whatever an answer breaks: the other cells stand.
+        except Exception as error:  # whatever an answer breaks, the other checks go on
             text = trial.endpoint.hider.text(str(error))[:80]
             cell = failed(check.name, f"the check broke off: {type(error).__name__}: {text}", *trial.sent[-1:])
         yield cell

@@ -1,6 +1,6 @@
 """The checks of what Codex sends and reads over OpenAI's Responses (vllm-project/vllm#56285, sgl-project/sglang#38690).
 
-A session of Codex ends where an item of its history is refused, or where a tool does not reach the model.
+A session of Codex ends if the server refuses an item of its history, or if a tool does not reach the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ def tools(trial: Trial) -> Cell:
 
 
 def tool_calls(trial: Trial) -> Cell:
-    """Whether calls and results of earlier turns reach the prompt."""
+    """Whether tool calls and their results reach the prompt."""
     before = BASE._replace(tools=True)
     return longer(trial, "keeps tool calls", before, before._replace(with_call=True))
 
@@ -32,7 +32,7 @@ def system(trial: Trial) -> Cell:
 
 
 def longer(trial: Trial, check: str, short: Asked, more: Asked) -> Cell:
-    """Whether a request has a longer prompt than another."""
+    """Whether the prompt of `more` has more tokens than that of `short`: what was added has reached the model."""
     first, second = trial.send(short), trial.send(more)
     if 400 <= second.status < 500:
         return not_tried(check, f"refused: {problem(second)}")
@@ -79,7 +79,7 @@ def _has_logprobs(found: Exchange) -> bool:
 
 
 def identity(trial: Trial) -> Cell:
-    """Whether an answer says what it is: id, model, and why it ended."""
+    """Whether an answer has an id, a model, and the reason why it ended."""
     check = "answers name themselves"
     found = trial.send(BASE)
     if not found.ok:
@@ -158,7 +158,7 @@ LENGTHENS: Final[Mapping[str, Json]] = {
         ],
     },
 }
-"""Check -> what must make the prompt longer."""
+"""Check -> members of the body that must make the prompt longer."""
 
 
 def lengthens(check: str) -> partial[Cell]:
@@ -167,7 +167,7 @@ def lengthens(check: str) -> partial[Cell]:
 
 
 def history(trial: Trial) -> Cell:
-    """Whether a history with items of tools that are not run here is served."""
+    """Whether the server takes a history with items of another provider, such as its web searches and reasoning."""
     check = "takes foreign items"
     items = [
         _USER,
@@ -181,7 +181,7 @@ def history(trial: Trial) -> Cell:
 
 
 def streamed_items(trial: Trial) -> Cell:
-    """Whether the items of a stream are those of the response at its end."""
+    """Whether the items of a stream have the same ids as the items of the response that ends it."""
     check = "items have one id"
     found = trial.send(BASE._replace(stream=True, answer_tokens=LONG_ANSWER))
     if not found.ok:
@@ -194,7 +194,7 @@ def streamed_items(trial: Trial) -> Cell:
 
 
 def cut(trial: Trial) -> Cell:
-    """Whether a stream that is cut by the limit says so."""
+    """Whether a stream that ends at the token limit ends as `response.incomplete`."""
     check = "a cut answer is incomplete"
     found = trial.send(BASE._replace(stream=True, answer_tokens=1))
     if 400 <= found.status < 500:
@@ -206,7 +206,7 @@ def cut(trial: Trial) -> Cell:
 
 
 def sealed(trial: Trial) -> Cell:
-    """Whether reasoning can come back: a client that stores nothing gets it sealed."""
+    """Whether reasoning comes encrypted if nothing is stored, so that the client can send it back."""
     check = "reasoning comes sealed"
     extra = {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}, "store": False}
     found = trial.send(BASE._replace(extra=extra, answer_tokens=LONG_ANSWER))
@@ -220,7 +220,7 @@ def sealed(trial: Trial) -> Cell:
 
 
 def unknown_model(trial: Trial) -> Cell:
-    """Whether a model that is not there is refused, rather than answered by another."""
+    """Whether the server refuses a model that it does not have, and does not answer with another."""
     check = "an unknown model is refused"
     found = trial.send(BASE._replace(extra={"model": "no-such-model-here"}))
     if 400 <= found.status < 500:
@@ -229,7 +229,7 @@ def unknown_model(trial: Trial) -> Cell:
 
 
 def compaction(trial: Trial) -> Cell:
-    """Whether a conversation is summed up: Codex ends where the answer has no such item, or several."""
+    """Whether a conversation is compacted: Codex ends unless the answer has exactly one compaction item."""
     check = "compacts"
     asked = {"input": [_USER, {"type": "compaction_trigger"}]}
     found = trial.send(BASE._replace(extra=asked, answer_tokens=LONG_ANSWER))
@@ -244,7 +244,7 @@ def compaction(trial: Trial) -> Cell:
 
 
 def _output(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The items of a response, or of the last event of a stream."""
+    """The output items of a response, or of the response in the last event of a stream."""
     response = answer.get("response", answer)
     found = response.get("output") if isinstance(response, dict) else None
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

@@ -1,4 +1,4 @@
-"""`warmroute conform URL`. Exits with 0: nothing failed, 1: a check failed, 2: not tried."""
+"""`warmroute conform URL`. Exits with 0: nothing failed; 1: a check failed; 2: not tried."""
 
 import argparse
 import json
@@ -41,14 +41,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 VERSION = 1
-"""Of the profile that is checked, and of this JSON."""
+"""The version of the profile that is checked, and of the JSON that is printed."""
 
 Results = dict[str, tuple[Trial, Sequence[Cell]]]
-"""API -> what was sent, and a cell for each check."""
+"""API -> its requests, and a cell for each check."""
 
 
 def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
-    """Format one API's results, wrapped to `most` except for requests that are longer."""
+    """The lines of one API's results, at most `most` wide, except for requests that cannot be wrapped."""
     title = trial.endpoint.hider.text(f"{api}, model {trial.model}")
     first = max(len(title), *(len(cell.check) for cell in cells))
     beside = most - first - len(NOT_TRIED) - 2 * len(GAP)
@@ -64,7 +64,7 @@ def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]
 
 
 def _words(finding: str, most: int) -> list[str]:
-    """Its words; those that are longer than a line, such as a server's JSON, in pieces."""
+    """The words of a finding. Words longer than `most`, such as a server's JSON, are cut into pieces."""
     return [word[at : at + most] for word in finding.split() for at in range(0, len(word), most)]
 
 
@@ -91,7 +91,7 @@ def as_dict(url: str, results: Results) -> dict[str, Any]:
 
 
 def run(arguments: Namespace) -> int:
-    """Say what it costs, send the requests, and print what they show."""
+    """Print what the requests cost at most, send them, and print the results. Returns the exit code."""
     hider = Hider(())
     try:
         rates = None if arguments.price is None else rates_of(arguments.price)
@@ -119,7 +119,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _print(as_json: bool, endpoint: Endpoint, results: Results) -> None:
-    """Print the results: whatever came from the endpoint, no key is in it."""
+    """Print the results without keys, even if the endpoint sent one back."""
     if as_json:
         print(json.dumps(endpoint.hider.value(as_dict(endpoint.name, results), 2 * MAX_DEPTH), indent=2))
         return
@@ -129,7 +129,7 @@ def _print(as_json: bool, endpoint: Endpoint, results: Results) -> None:
 
 
 def _tried(trial: Trial, checks: list[Check], is_first: bool) -> tuple[Trial, list[Cell]]:
-    """The cells of an API. Raises: NotReached, if the first request of all gets no answer."""
+    """Run the checks of an API. Raises: NotReached, if this is the first API and its first request gets no answer."""
     cells: list[Cell] = []
     for cell in results_of(checks, trial):
         cells.append(cell)
@@ -155,7 +155,7 @@ def _nanousd(costs: Collection[Cost], rates: Rates) -> int:
 
 
 def _within(costs: Collection[Cost], rates: Rates | None, most_usd: float) -> None:
-    """Raises: ValueError, if it may cost more."""
+    """Raises: ValueError, if the requests may cost more than `most_usd`, or without rates."""
     if rates is None:
         raise ValueError("--most-usd needs --price")
     if _nanousd(costs, rates) > most_usd * 1e9:

@@ -19,8 +19,8 @@ LINES: Final = "1 import asyncio\n2 import json\n3 class Sessions:\n4     pass\n
 
 
 class Asked(NamedTuple):
-    """What a request says, in no API's terms. `session`: its key, and `signal`: how it is sent. `with_call`: a tool
-    call and its result stand in the conversation.
+    """A request, independent of the API. `session`: the key of its session. `signal`: the header or field that carries
+    the key. `with_call`: the conversation has a tool call and its result.
     """
 
     system: str
@@ -50,7 +50,7 @@ SIGNALS: Final[Mapping[str, tuple[str, ...]]] = {
     "gemini": ("", "x-session-id", headers.AFFINITY),
     "responses": ("", "x-session-id", headers.AFFINITY, "prompt_cache_key"),
 }
-"""How each API's clients name a session; empty: not at all."""
+"""API -> the headers and fields that name a session; "": the session is not named."""
 
 
 def key_headers(api: str, key: str) -> dict[str, str]:
@@ -173,7 +173,7 @@ def answers_in(api: str, answer: Mapping[str, Any]) -> int:
 
 
 def begins(event: Mapping[str, Any]) -> bool:
-    """Whether an event of a stream is the answer's first part."""
+    """Whether an event of a stream has a part of the answer."""
     kind = event.get("type")
     return bool(
         event.get("choices") or event.get("candidates") or kind in ("content_block_start", "response.output_item.added")

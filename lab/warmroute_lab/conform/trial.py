@@ -1,4 +1,4 @@
-"""The endpoint under test through one API: a bounded number of requests, and all that they have shown."""
+"""The endpoint under test through one API: a bounded number of requests, and their answers."""
 
 import secrets
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ NOT_TRIED: Final = "not tried"
 
 
 class Cell(NamedTuple):
-    """The result of a check. `shown_by`: the requests that show it; a `fail` has at least one."""
+    """The result of a check. `shown_by`: the exchanges that show it; a `fail` has at least one."""
 
     check: str
     state: State
@@ -31,7 +31,7 @@ def passed(check: str, finding: str) -> Cell:
 
 
 def failed(check: str, finding: str, *shown_by: Exchange) -> Cell:
-    """A cell of a check that is not met."""
+    """The cell of a check that failed."""
     return Cell(check, "fail", finding, shown_by)
 
 
@@ -44,11 +44,11 @@ WORDS: Final = (
     "window", "garden", "harbour", "letter", "market", "number", "office", "planet", "river", "season", "valley",
 )  # fmt: skip
 HIT_SHARE: Final = 0.5
-"""The share of a prompt that must be cached for it to count as found again."""
+"""A prompt counts as found again if at least this share of it is cached."""
 
 
 class TrialOptions(NamedTuple):
-    """How to try. `rates`: what the caller says that the endpoint charges; None: not known."""
+    """How to try. `rates`: the endpoint's prices, by the caller; None: not known."""
 
     prompt_bytes: int = 6_000
     turns: int = 3
@@ -57,15 +57,15 @@ class TrialOptions(NamedTuple):
 
 
 class TooMany(Exception):
-    """More requests than were announced: a mistake of a check."""
+    """A check sends more requests than were announced: a bug of the check."""
 
 
 class Spent(Exception):
-    """The endpoint reports more tokens than were announced: nothing more is sent. The message says how many."""
+    """The endpoint reports more tokens than were announced, so nothing more is sent. The message has both numbers."""
 
 
 class Allowed(NamedTuple):
-    """What may be sent and answered, at most."""
+    """The announced limits of requests and tokens."""
 
     requests: int
     prompt_tokens: int
@@ -73,7 +73,7 @@ class Allowed(NamedTuple):
 
 
 class Trial:
-    """What is sent through one API, in order."""
+    """Sends requests through one API within `allowed`, and keeps the exchanges in order (`sent`)."""
 
     def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Allowed) -> None:
         self.endpoint = endpoint
@@ -86,7 +86,7 @@ class Trial:
         self._completion_tokens = 0
 
     def prompt(self, size: int = 0) -> str:
-        """A prompt that nobody has sent before."""
+        """A new prompt of about `size` bytes; 0: of `options.prompt_bytes`."""
         beginning = f"Notes {secrets.token_hex(8)}."
         words, length = [beginning], len(beginning)
         while length < (size or self.options.prompt_bytes):
@@ -96,7 +96,7 @@ class Trial:
         return " ".join(words)
 
     def send(self, asked: Asked, tenant: int = 0, *, cancel: bool = False) -> Exchange:
-        """Send a request. Raises: TooMany; Spent, behind the answer that passes what was announced."""
+        """Send a request. Raises: TooMany; Spent, after the answer with which the tokens exceed a limit."""
         if len(self.sent) >= self._allowed.requests:
             raise TooMany(f"more than {self._allowed.requests} requests")
         found = self.endpoint.send(self.api, shape_of(self.api, self.model, asked), tenant, cancel=cancel)
@@ -113,7 +113,7 @@ class Trial:
 
 
 def new_session() -> str:
-    """A session key that nobody has used before."""
+    """A new session key."""
     return secrets.token_hex(12)
 
 

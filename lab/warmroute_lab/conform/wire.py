@@ -1,6 +1,6 @@
-"""One request on the wire, and what is shown of it. A key is in no value that this module returns.
+"""One request on the wire, and its answer. No key is in an `Exchange` or in the message of an error.
 
-Limits: an answer has at most `MAX_ANSWER_BYTES`, else it is broken; of an error `MAX_ERROR_BYTES` are shown.
+Limits: an answer longer than `MAX_ANSWER_BYTES` is broken; `MAX_ERROR_BYTES` of an error are shown.
 """
 
 import io
@@ -21,28 +21,28 @@ from warmroute_lab.conform.shapes import Shape, answers_in, begins, ends, key_he
 
 HIDDEN: Final = "$KEY"
 MAX_DEPTH: Final = 64
-"""Of JSON that is shown: what is nested deeper is left out."""
+"""JSON is shown to this depth; what is nested deeper is left out."""
 
 LEAST_DIGITS: Final = 8
-"""The least digits of a key that hides a number with it; a shorter key would hide counts."""
+"""Only a key of at least this length hides a number that contains it; a shorter key would hide counts."""
 
 
 class Hider:
-    """Knows some keys, in the forms in which they stand in texts and in JSON."""
+    """Replaces keys by `HIDDEN`, in plain text and as JSON escapes them."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        """`keys`: empty ones are left out."""
+        """`keys`: empty keys are ignored."""
         forms = {form for key in keys if key for form in _forms(key)}
         self._forms = sorted(forms, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
         self.longest = max([0, *map(len, self._forms)])
-        """How much more of a text must be read than is shown, so that a key at its end is seen whole."""
+        """The longest form of a key. Read this much more of a text than is shown, to see a key at its end whole."""
 
     def text(self, text: str) -> str:
         return self._any.sub(HIDDEN, text)
 
     def value(self, value: Any, depth: int = MAX_DEPTH) -> Any:
-        """A JSON value without keys. `depth`: how much may be nested in it."""
+        """A JSON value without keys. `depth`: how deep it may be nested."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict | list) and depth == 0:
@@ -56,7 +56,7 @@ class Hider:
         return value
 
     def beginning(self, text: str, most: int, *, is_cut: bool) -> str:
-        """The first characters of a text without keys. `is_cut`: the text went on, and a key may be cut at its end."""
+        """The first `most` characters of a text without keys. `is_cut`: the text may end within a key."""
         if is_cut:
             for form in self._forms:
                 cut_size = next((size for size in range(len(form) - 1, 0, -1) if text.endswith(form[:size])), 0)
@@ -65,7 +65,7 @@ class Hider:
 
 
 def _forms(key: str) -> set[str]:
-    """A key as it is, and as JSON has it."""
+    """A key as it is, and as JSON escapes it."""
     forms = {key, json.dumps(key)[1:-1]}
     return forms | {form.replace("/", "\\/") for form in forms}
 
@@ -76,10 +76,10 @@ LEFT: Final = "left by the client"
 
 
 class TimedResponse(HTTPResponse):
-    """An answer. Raises of all reads: TimeoutError, after `deadline_s` of the monotonic clock."""
+    """An answer whose reads raise TimeoutError after `deadline_s` of the monotonic clock."""
 
     def __init__(self, sock: socket, *args: Any, deadline_s: float, **settings: Any) -> None:
-        """`args`, `settings`: those of `HTTPResponse`."""
+        """`args`, `settings`: as `HTTPResponse` takes them."""
         super().__init__(sock, *args, **settings)
         self.fp: io.BufferedReader = io.BufferedReader(_Timed(sock, self.fp.detach(), deadline_s))
 
@@ -104,7 +104,7 @@ class _Timed(io.RawIOBase):
 
 
 class _Clock:
-    """Runs from now until `stop` is first called."""
+    """A clock that starts when it is made. `read_s`: the time until the first `stop`."""
 
     def __init__(self) -> None:
         self.read_s = 0.0
@@ -119,8 +119,8 @@ class NotReached(Exception):
 
 
 class Exchange(NamedTuple):
-    """A request and its answer. `answer`: the body, or a stream's last event, with the `items` that events of Responses
-    have shown; `broken`: why it ended early.
+    """A request and its answer. `answer`: the body, or a stream's last event, with the `items` of a Responses stream.
+    `broken`: why the answer ended early.
     """
 
     api: str
@@ -136,7 +136,7 @@ class Exchange(NamedTuple):
     """Whether a key was sent."""
 
     ttft_s: float = 0.0
-    """From the request, on a connection that is open, to the first part of the answer's stream."""
+    """Seconds from the request, on an open connection, to the first part of the answer's stream."""
 
     @property
     def ok(self) -> bool:
@@ -151,7 +151,7 @@ class Exchange(NamedTuple):
         return answers_in(self.api, self.answer)
 
     def as_dict(self) -> dict[str, Any]:
-        """The request and what came back, without keys; for JSON."""
+        """The request and its answer, without keys, for JSON."""
         given = {**self.shape.headers, **key_headers(self.api, HIDDEN if self.has_key else "")}
         return {
             "request": {"method": "POST", "path": self.shape.path, "headers": given, "body": self.shape.body},
@@ -162,7 +162,7 @@ class Exchange(NamedTuple):
         }
 
     def line(self) -> str:
-        """The same in a line, with long texts by their size."""
+        """The request and its answer in a line; long texts are replaced by their size."""
         body = json.dumps({name: _short(value) for name, value in self.shape.body.items()})
         named = {name: value for name, value in self.shape.headers.items() if name.startswith(("x-", "idempotency"))}
         with_headers = f" {json.dumps(named)}" if named else ""
@@ -171,12 +171,10 @@ class Exchange(NamedTuple):
 
 
 class Endpoint:
-    """An address. `hider`: hides its keys. Raises of all methods: NotReached."""
+    """A server under test. `hider` hides its keys. All methods raise NotReached."""
 
     def __init__(self, url: str, keys: tuple[str, ...], timeout_s: float) -> None:
-        """`keys`: of the first and, if it is given, of the second tenant; empty: no key is sent. `timeout_s`: for
-        one whole answer.
-        """
+        """`keys`: the key of each tenant; for an empty key none is sent. `timeout_s`: for one whole answer."""
         self.hider = Hider(keys)
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -189,7 +187,7 @@ class Endpoint:
         self.name = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{self._base}"
 
     def models(self) -> list[str]:
-        """The models that it lists, as it names them: a key may be among the names."""
+        """The models that the server lists. The names are not checked for keys."""
         status, body = self._get("/v1/models", key_headers("openai", self._keys[0]))
         try:
             found = [str(model["id"]) for model in (_object(body) or {})["data"]]
@@ -200,7 +198,7 @@ class Endpoint:
         return found
 
     def receipt(self, receipt_id: str, tenant: int = 0) -> dict[str, Any] | None:
-        """A receipt that the endpoint keeps; None if it keeps none."""
+        """A receipt that the server keeps, as it sends it; None if it does not have it."""
         path = f"/v1/usage/receipts/{quote(receipt_id, safe='')}"
         status, body = self._get(path, key_headers("openai", self._keys[tenant]))
         return _object(body) if status == 200 else None
@@ -269,7 +267,7 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
 def _streamed(
     api: str, response: HTTPResponse, cancel: bool, hide: Hider, clock: _Clock
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Usage, the last event, and why it is broken; of usages of several events, a later count replaces an earlier."""
+    """Usage, the last event, and why the stream broke. A later usage replaces the counts of an earlier one."""
     usage: dict[str, Any] = {}
     newest: dict[str, Any] = {}
     items: list[Any] = []
@@ -306,7 +304,7 @@ def _streamed(
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object in a body; None if there is none, or it is nested too deeply."""
+    """The JSON object in a body; None if the body is another value or nested too deeply."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

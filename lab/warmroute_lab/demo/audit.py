@@ -1,15 +1,15 @@
 """The audit of a pass: the logs of clients, ledgers and engines must agree.
 
-A pure function over three logs that were written by different processes. Each violation is a sentence.
+`audit` is a pure function over three logs that different processes have written. It finds these violations:
 
     from the receipt alone     cached outside [0, prompt]; tiers or losses that do not sum; a price that does not
                                recompute
     client against ledger      a receipt that is missing on one side, there twice, or different
-    engine against ledger      a request that an engine finished, without exactly one row
-    order                      a turn that began before the one before it had ended, or that was counted wrongly
+    engine against ledger      a finished request of an engine that has no ledger row, or several
+    order                      a turn that began before the previous turn had ended, or whose number is wrong
 
 Prefill legs are not looked up: they end before their decode leg does, under the same rid. Requests that an engine
-aborted have no row of their own; a retry's row names them too.
+aborted have no row of their own; the row of the retry names them too.
 """
 
 import itertools
@@ -54,14 +54,14 @@ class ClientTurn:
 
 
 class Violation(NamedTuple):
-    """What is wrong, and the harness it happened to, if that is known."""
+    """What is wrong, as a sentence, and the harness of the turn, if it is known."""
 
     harness: str | None
     sentence: str
 
 
 def audit(turns: Sequence[ClientTurn], rows: Sequence[Row], finished: Iterable[Finished]) -> list[Violation]:
-    """Everything that is wrong with a pass; an empty list for a sound one."""
+    """All violations of a pass."""
     return [
         *_receipts(turns),
         *_client_against_ledger(turns, rows),

@@ -31,7 +31,7 @@ def add(demo: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """0: every check holds, 1: one does not. Raises: FleetError."""
+    """Returns 0 if every check holds, else 1. Raises: FleetError."""
     if arguments.json:
         _check_writable(arguments.json)
     if arguments.tight:
@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _check_writable(path: Path) -> None:
-    """Minutes before the figures are written. Raises: FleetError."""
+    """Check before the demo starts that it can write its figures minutes later. Raises: FleetError."""
     is_new = not path.exists()
     try:
         path.open("a").close()

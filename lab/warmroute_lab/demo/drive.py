@@ -1,13 +1,13 @@
 """Replays recorded sessions against a fleet, as the programs that were recorded would have sent them.
 
-Several recordings at once, the turns of each in order: a turn starts when the answer before it has ended. About half
-of the recordings go through the SDK, the others through a stock `openai` client whose `base_url` was swapped. The
-recorded headers are sent as they were, so session signals reach the proxy exactly as each harness sends them; of the
-harnesses that send none, one names its session through the SDK, one is given the SDK's derived key and one leaves it to
-the proxy.
+Several recordings play at once. The turns of a recording are in order: a turn starts when the answer before it has
+ended. About half of the recordings go through the SDK, the others through a stock `openai` client whose `base_url` was
+swapped. The recorded headers are sent as they were, so session signals reach the proxy exactly as each harness sends
+them. Three harnesses send no session signal: one names its session through the SDK, one is given the SDK's derived key,
+and for one the proxy finds the session.
 
-All sessions roam: each request enters through a region of its own, as where one name stands for all regions. Which one
-is drawn from the seed, so both passes of a demo see the same. Stock clients know nothing of regions and send no hint.
+All sessions roam: each request enters through a random region, as if one name stood for all regions. The regions are
+drawn from the seed, so they are equal in both passes of a demo. Stock clients know nothing of regions and send no hint.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ THROUGH_SDK = frozenset({"gemini", "mswe", "oc_anthropic", "oc_main", "oc_openai
 """Recordings that the SDK sends; the others come from a stock client."""
 
 NAMED_SESSIONS = frozenset({"gemini"})
-"""Recordings without a session signal whose session is named through the SDK."""
+"""Recordings without a session signal for which the SDK names the session."""
 
 NAME_FOR_ALL = "http://fleet.invalid/v1"
 
 _ingress: ContextVar[str] = ContextVar("ingress")
-"""The region that the SDK's turns enter through, where the name of the fleet would resolve to it."""
+"""The region through which the SDK's next request enters: what `NAME_FOR_ALL` resolves to."""
 
 _CREATE_FIELDS = frozenset(inspect.signature(AsyncCompletions.create).parameters) - {"self"}
 
@@ -53,7 +53,7 @@ class BadAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where turns go: the regions' base urls and the key for them."""
+    """Where turns go, with which key, and how they are paced."""
 
     base_urls: Mapping[str, str]
     api_key: str
@@ -71,7 +71,7 @@ def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int) -> 
 async def drive(
     recordings: Sequence[RecordedSession], target: Target, sessions: int, on_turn: Callable[[ClientTurn], None]
 ) -> list[ClientTurn]:
-    """Replay all recordings, at most `sessions` at once; the turns as the clients saw them, in order of arrival."""
+    """Replay all recordings, at most `sessions` at once. Returns the turns as clients saw them, in order of start."""
     turns: list[ClientTurn] = []
     limit = asyncio.Semaphore(sessions)
 
@@ -83,7 +83,7 @@ async def drive(
         stock = await _stock_clients(stack, target)
         sdk = await _roaming_clients(stack, target)
         async with asyncio.TaskGroup() as group:
-            for recording in sorted(recordings, key=_work, reverse=True):  # the longest must not come last
+            for recording in sorted(recordings, key=_work, reverse=True):  # the longest first
                 clients = sdk if recording.name in THROUGH_SDK else stock
                 group.create_task(_replay(recording, clients, target, limit, keep))
     return sorted(turns, key=lambda turn: turn.started_at)
@@ -94,13 +94,13 @@ def _work(recording: RecordedSession) -> int:
 
 
 async def _stock_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
-    """A client for each region, told apart by `base_url` alone; they share connections."""
+    """A client for each region. The clients differ only in `base_url` and share connections."""
     first = await stack.enter_async_context(openai.AsyncOpenAI(base_url=NAME_FOR_ALL, **_client_options(target)))
     return {region: first.with_options(base_url=url) for region, url in target.base_urls.items()}
 
 
 async def _roaming_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
-    """One client of the SDK and one name for all regions; `_ingress` stands for the network that resolves it."""
+    """One client of the SDK, with one name for all regions. `_ingress` says which region the name resolves to."""
 
     async def resolve(request: Any) -> None:
         address = urlsplit(target.base_urls[_ingress.get()])
@@ -138,7 +138,7 @@ async def _client_turn(
     started_at = time.time()
     try:
         receipt_id, usage = await _turn(clients, ingress, request, recording.harness)
-    except Exception as problem:  # whatever went wrong, it is a figure of the demo and not its end
+    except Exception as problem:  # any failure of a turn is a result of the demo, and does not end it
         cause = f" ({problem.__cause__})" if problem.__cause__ else ""
         error = f"{type(problem).__name__}: {problem}{cause}"
     return ClientTurn(
@@ -202,7 +202,7 @@ def _plain(usage: Any) -> dict[str, Any] | None:
 
 
 async def _fetched_usage(client: openai.AsyncOpenAI, receipt_id: str) -> dict[str, Any] | None:
-    """The usage of a stream that did not ask for it, from the proxy that served it; settled before the stream ended."""
+    """The usage of a request whose stream had none, from the receipt that the proxy keeps; None if it stays open."""
     deadline_s = time.monotonic() + RECEIPT_TIMEOUT_S
     while True:
         answer: Any = await client.get(f"/usage/receipts/{receipt_id}", cast_to=object)

@@ -1,12 +1,12 @@
 """How much of each prompt could have been cached: the yardstick for the hit ratio.
 
-The ideal of a request is the longest prefix that it shares with an earlier request, in whole pages of the engine and
-never the last token, which must be computed to have something to sample from. *session* looks at earlier requests of
-the same recording: what perfect loyalty to one worker with endless memory gives. *shared* looks at all earlier requests
-of the tenant: what one cache for all would give. Models share nothing.
+The ideal of a request is the longest prefix that it shares with an earlier request, in whole pages of the engine. The
+last token is never cached: the engine must compute it to sample the next one. *session* compares with earlier requests
+of the same recording, as if one worker with endless memory served each session. *shared* compares with all earlier
+requests of the tenant, as if one cache served all. Models share nothing.
 
-Pages are compared by chained keys, so "the longest shared prefix" is the number of leading keys seen before: the time
-is linear in the length of the prompts, whatever their number.
+Pages are compared by chained keys: the longest shared prefix is the number of leading keys that were seen before. So
+the time is linear in the length of the prompts.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,13 +1,13 @@
 """`warmroute demo`: recorded agent sessions through SDK and proxy, before embedded engines or the real SGLang.
 
-Each pass starts a fleet of its own, so that all caches and ledgers are empty, replays the same recordings with the
-same seed, and collects three logs: what the clients saw, what the engines did (before they are stopped), what the
-ledgers say (after the proxies were stopped). The audit compares them; the results need it to find nothing.
+Each pass starts a new fleet with empty caches and ledgers, and replays the same recordings with the same seed. It
+collects three logs: what the clients saw, what the engines did (read before they are stopped), and the ledgers (read
+after the proxies were stopped). The audit compares the logs; a demo passes only if the audit finds nothing.
 
-The embedded fleet is played twice, affinity off and on. SGLang is played once, with a prefill and a decode server and
-a tiny random model on this CPU: what is computed says nothing, what is cached is as real as on any GPU. Each turn's
-cached tokens are SGLang's own count; the proxy's prediction is held against it, turn by turn, and the sums of the
-ledger against SGLang's counters.
+The embedded fleet plays two passes, affinity off and on. SGLang plays one, with a prefill and a decode server and a
+tiny random model on this CPU. The model's answers say nothing, but the cached tokens are as real as on any GPU: each
+turn has SGLang's own count. The demo compares it with the proxy's prediction for each turn, and the sums of the ledger
+with SGLang's counters.
 """
 
 import asyncio
@@ -57,18 +57,18 @@ JSON_COLUMNS = ("rids", "workers", "usage")
 PASSES: tuple[tuple[str, Policy], ...] = (("off", "round_robin"), ("on", "cost"))
 
 HARNESS = "opencode"
-"""Whose sessions SGLang gets, unless others are named."""
+"""The harness whose sessions SGLang plays by default."""
 
 REGION = "cpu"
 ANSWER_TOKENS = 16
-"""The model's words are random and the next turn does not repeat them: more of them would cost time only."""
+"""Small, since the model's words are random and the next turn does not repeat them."""
 
 PROXY_TIMEOUT_S = 30.0
 TOKENIZE_TIMEOUT_S = 60.0
 
 
 def run(arguments: Namespace) -> int:
-    """Play, report, and 0 if everything that a demo must show is there."""
+    """Play and report. Returns 0 if the demo has shown everything that it must show, else 1."""
     out = report.console()
     play = _sglang if arguments.engine == "sglang" else _embedded
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> int:
 
 
 Played = tuple[dict[str, Any], list[Pass], Callable[[], None]]
-"""The figures, the passes, and what shows them."""
+"""The figures, the passes, and a function that prints them."""
 
 
 def _embedded(out: Console, arguments: Namespace, state_dir: Path) -> Played:
@@ -145,13 +145,13 @@ def _driven(
 
 
 def ledger_rows(proxy: Proxy) -> list[dict[str, Any]]:
-    """The rows of a stopped proxy, with what they keep as JSON text read."""
+    """The ledger rows of a stopped proxy, with their JSON columns decoded."""
     rows = read_rows(proxy.state_dir / "ledger.sqlite")
     return [row | {name: json.loads(row[name]) for name in JSON_COLUMNS if row[name]} for row in rows]
 
 
 def ideal_by_label(recordings: Sequence[RecordedSession], one: Pass) -> dict[str, Ideal]:
-    """The ideal of each turn, in the order of the recordings: it does not depend on which turns met."""
+    """The ideal of each turn. "Earlier" is by the order of the recordings, so timing does not change the ideal."""
     bodies = {(recording.name, request.n): request.body for recording in recordings for request in recording.requests}
     turns = sorted(one.turns, key=lambda turn: (turn.recording, turn.n))
     prompts = [prompt_of(turn.recording, bodies[turn.recording, turn.n], PAGE_SIZE) for turn in turns]
@@ -192,7 +192,7 @@ def _sglang(out: Console, arguments: Namespace, state_dir: Path) -> Played:
 
 
 def _fitting(out: Console, recordings: Sequence[RecordedSession], server: Server) -> list[RecordedSession]:
-    """The recordings whose longest prompt fits, with short answers."""
+    """The recordings whose longest prompt fits into the model's context, with `ANSWER_TOKENS` as their limit."""
     found = []
     for recording in recordings:
         tokens = _tokens(server, max(recording.requests, key=lambda request: len(json.dumps(request.body))))
@@ -232,7 +232,7 @@ def _answer(call: str | urllib.request.Request) -> bytes:
 
 
 def metric_sum(text: str, name: str) -> float:
-    """The sum of all series of a metric in a Prometheus page; 0.0 where there is none."""
+    """The sum of all series of a metric in a Prometheus page; 0 without a series."""
     return sum(
         float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))
     )

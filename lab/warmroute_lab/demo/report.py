@@ -20,10 +20,10 @@ WIDTH = 120
 VIOLATIONS_SHOWN = 10
 NANO_PER_USD = 1e9
 PLAIN_LINES = 4
-"""Lines a pass prints on its way where the output is not a terminal."""
+"""Lines of progress for each pass if the output is not a terminal."""
 
 _LESS: Final = frozenset({"prompt", "cached", "TTFT p50 ms", "list USD"})
-"""What a narrow terminal leaves out: the 90th percentile shows what affinity gains, the median does not."""
+"""Columns that a narrow terminal leaves out. TTFT p90 stays: it shows the gain of affinity, the median does not."""
 
 _COLUMNS: Final = (
     Column("harness"),
@@ -56,7 +56,7 @@ def console() -> Console:
 
 @contextmanager
 def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
-    """A bar that grows by a turn; a few plain lines where the output is not a terminal."""
+    """A progress bar that counts turns; a few plain lines if the output is not a terminal."""
     done = 0
     if not out.is_terminal:
         step = max(1, total // PLAIN_LINES)
@@ -103,7 +103,7 @@ def show_problems(out: Console, failures: Sequence[str], violations: Sequence[Vi
 
 
 def table(summary: Mapping[str, Any], on: Pass, most: int) -> list[str]:
-    """Per harness and in total; tokens and money are those of the pass with affinity on."""
+    """The lines of the table: a row for each harness, and the total. Tokens and money are of the pass with affinity."""
     rows = [
         Row([name, *_cells(figures, [turn for turn in on.turns if turn.harness == name])])
         for name, figures in summary["by_harness"].items()
@@ -127,7 +127,7 @@ def _ms(value: float | None) -> str:
 
 
 def _shown_turn(turns: Iterable[ClientTurn]) -> ClientTurn | None:
-    """The turn with the most cached tokens: the one whose receipt shows most."""
+    """The turn with the most cached tokens, whose receipt is shown."""
     with_usage = [turn for turn in turns if turn.usage is not None]
     return max(with_usage, key=lambda turn: receipts.cached_tokens(turn.usage or {}), default=None)
 

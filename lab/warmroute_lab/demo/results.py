@@ -1,8 +1,8 @@
-"""The figures of a demo: from the logs of its two passes to the numbers of `--json`, and what must hold of them.
+"""The figures of a demo: the numbers of `--json`, from the logs of its passes, and the conditions that they must meet.
 
-*TTFT* of a turn is the engine model's virtual time of the leg that streamed (decode or aggregated), plus what the
-proxy took on the wall clock, plus the round trip between the regions where the turn was forwarded. Virtual time does
-not depend on the speed of the machine; the two do not mix elsewhere.
+The *TTFT* of a turn is the sum of three times: the engine model's virtual time of the leg that streamed (decode or
+aggregated), the proxy's time on the wall clock, and the round trip between the regions if the turn was forwarded.
+Virtual time does not depend on the speed of the machine. No other figure mixes it with wall-clock time.
 """
 
 import math
@@ -15,7 +15,7 @@ from warmroute_lab.demo.audit import BILLED_ROLES, ClientTurn, Finished, Row, Vi
 from warmroute_lab.demo.ideal import Ideal
 
 ALLOWED_GAP = 0.01
-"""How far the hit ratio may stay below the ideal of perfect session loyalty."""
+"""The hit ratio may be this much below the *session* ideal (`ideal.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Pass:
     violations: Sequence[Violation]
 
     def of(self, harness: str) -> "Pass":
-        """The part of one harness; rows and finished requests by the receipts of its turns."""
+        """The turns of one harness, with their rows and violations. `finished` keeps all harnesses' requests."""
         turns = [turn for turn in self.turns if turn.harness == harness]
         ids = {turn.receipt_id for turn in turns}
         rows = [row for row in self.rows if row["id"] in ids]
@@ -39,7 +39,7 @@ class Pass:
 def summarize(
     off: Pass, on: Pass, ideal: Mapping[str, Ideal], rtt_ms: float, harnesses: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The numbers of a demo; `ideal` by the labels of the turns. With `harnesses`, each one's too."""
+    """The numbers of a demo, and of each of `harnesses`. `ideal`: turn label -> its ideal."""
     summary: dict[str, Any] = {
         **_counts(off, on),
         "hit_ratio": {"off": hit_ratio(off.turns), "on": hit_ratio(on.turns), **_ideal_ratios(on.turns, ideal)},
@@ -54,10 +54,10 @@ def summarize(
 
 
 def summarize_sglang(one: Pass, engine: Mapping[str, int]) -> dict[str, Any]:
-    """The numbers of a pass on real SGLang; `engine`: what its own counters grew by.
+    """The numbers of a pass on real SGLang. `engine`: the growth of SGLang's counters during the pass.
 
-    The *prediction error* of a turn is (predicted - reported cached tokens) / prompt tokens: above zero where the proxy
-    expected more than there was.
+    The *prediction error* of a turn is (predicted - reported cached tokens) / prompt tokens: above zero if the proxy
+    expected more cached tokens than SGLang reports.
     """
     turns = [_sglang_turn(turn) for turn in one.turns if _has_receipt(turn)]
     prompt, cached = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "cached_tokens"))
@@ -159,7 +159,7 @@ def failures_on_sglang(summary: Mapping[str, Any]) -> list[str]:
 
 
 def broken_sums(summary: Mapping[str, Any]) -> list[str]:
-    """Whether a demo lost a turn, a receipt or a row, or found an invariant violated: a sentence each."""
+    """A sentence for each failure: turns, receipts or rows that are missing, and violated invariants."""
     found = []
     if len({summary[name] for name in ("requests", "completed", "receipts", "ledger_rows")}) != 1:
         found.append(
@@ -189,7 +189,7 @@ def _percentiles(values: list[float]) -> dict[str, float | None]:
 
 
 def percentile(values: Sequence[float], share: float, digits: int) -> float | None:
-    """The nearest rank; None without values."""
+    """The percentile by nearest rank; None without values."""
     if not values:
         return None
     return round(sorted(values)[math.ceil(share * len(values)) - 1], digits)

@@ -1,8 +1,9 @@
 """`warmroute demo --tight`: more sessions than a small fleet has KV for, without and with admission by working set.
 
-Each pass starts two embedded engines, or one real SGLang on this CPU, and a proxy of its own, and plays the same
-sessions, all at once: long prompts that no two sessions share, some turns, and a pause for tools between them. Without
-admission the sessions evict each other between their turns. With it, as many of them run as fit, and the others wait.
+Each pass starts two embedded engines, or one real SGLang on this CPU, and a new proxy. It plays the same sessions, all
+at once. Each session has a long prompt that no other session shares, and some turns with a pause for tools between
+them. Without admission the sessions evict each other's KV between turns. With admission, only the sessions whose KV
+fits run, and the others wait.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ TURN_TIMEOUT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Sessions and the fleet before them. Tokens of a prompt are about those; seconds are the engines'."""
+    """The sessions and the fleet that serves them. Prompt tokens are approximate. Seconds are on the engines' clock."""
 
     sessions: int = 36
     turns: int = 5
@@ -51,14 +52,14 @@ class Load:
     seed: int = 1
     model: str = "kimi-k2.5"
     bytes_per_token: float = 4.0
-    """Of texts of random words."""
+    """Bytes of a token in texts of random words."""
 
 
 ON_SGLANG: Final = Load(
     sessions=8, first_tokens=8_000, more_tokens=300, output_tokens=8, think_s=(0.1, 0.6), engines=1, kv_tokens=32_768,
     speed=1.0, model=MODEL_NAME, bytes_per_token=1.07,
 )  # fmt: skip
-"""The tiny model computes some thousand tokens a second, so the pool is full of other sessions' within seconds."""
+"""The tiny model computes some thousand tokens a second, so other sessions fill the KV pool within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class ClientTurn:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a pass came to. Seconds are the engines'."""
+    """The figures of a pass. Seconds are on the engines' clock."""
 
     hit: float
     computed_tokens: int
@@ -84,7 +85,7 @@ class Figures:
 
 
 class TightFleet:
-    """Engines with a small pool, and a proxy on each of some ports; several name each other."""
+    """Engines with a small KV pool, and a proxy on each of `ports`. Several proxies name each other in `others`."""
 
     def __init__(self, state_dir: Path, run_dir: Path, load: Load, wait_s: float, ports: Sequence[int] = (0,)) -> None:
         self._state_dir = state_dir
@@ -96,7 +97,7 @@ class TightFleet:
         self._servers: list[Server] = []
         self._proxies: list[Child] = []
         self.urls: list[str] = []
-        """Those of the proxies."""
+        """The URLs of the proxies."""
 
     def __enter__(self) -> "TightFleet":
         try:
@@ -177,7 +178,7 @@ def _start_deadline_s() -> float:
 
 
 def run(arguments: Namespace) -> int:
-    """Both passes and their table; 0 if admission has computed less."""
+    """Play both passes and print their table. Returns 0 if fewer tokens were computed with admission, else 1."""
     load = replace(ON_SGLANG if arguments.engine == "sglang" else Load(), seed=arguments.seed)
     out = report.console()
     found: dict[str, Figures] = {}
@@ -216,7 +217,7 @@ def show(out: Console, load: Load, found: dict[str, Figures]) -> None:
 
 
 async def play(urls: Sequence[str], api_key: str, load: Load) -> list[ClientTurn]:
-    """All sessions at once; each turn goes to the next proxy in turn."""
+    """Play all sessions at once. The turns of a session go to the proxies in rotation."""
     limits = httpx.Limits(max_connections=None)
     headers = {"authorization": f"Bearer {api_key}"}
     async with httpx.AsyncClient(headers=headers, timeout=TURN_TIMEOUT_S * slowness(), limits=limits) as client:
@@ -245,7 +246,7 @@ async def _session(client: httpx.AsyncClient, urls: Sequence[str], load: Load, n
 
 
 def pauses_of(load: Load, session: int) -> list[float]:
-    """Seconds of the engines until a session starts, and after each of its turns."""
+    """Seconds on the engines' clock until a session starts, and after each of its turns."""
     draw = random.Random(f"{load.seed}:{session}")  # noqa: S311 (a reproducible plan, not a secret)
     return [draw.uniform(0, load.think_s[1]), *[draw.uniform(*load.think_s) for _ in range(load.turns)]]
 

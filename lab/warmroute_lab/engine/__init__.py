@@ -1,6 +1,6 @@
 """The embedded engine: SGLang's HTTP surface over a model of its scheduler and cache. No GPU, and no SGLang in it.
 
-It answers as an engine of that protocol answers, computes nothing, and says so (`/server_info`: `"engine":
-"warmroute-embedded"`). Read `model/radix.py` and `model/model.py` for the idea; the rest carries it over HTTP. It
-never imports the proxy.
+The engine answers as an engine of that protocol does, computes no model, and says so (`/server_info`: `"engine":
+"warmroute-embedded"`). `model/radix.py` and `model/model.py` have the model of cache and scheduler; the other modules
+serve it over HTTP. The engine never imports the proxy.
 """

@@ -1,4 +1,4 @@
-"""`python -m warmroute_backend.engine`: run one embedded engine. Prints one JSON line on stdout when it listens."""
+"""`python -m warmroute_lab.engine`: run one embedded engine, which prints a JSON line on stdout when it listens."""
 
 import argparse
 import asyncio
@@ -15,11 +15,11 @@ from warmroute_lab.engine.server import START_LOG, StartError, serve
 from warmroute_lab.engine.settings import Settings
 
 HEADER_OVERRIDES = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
-"""The variable that has engines of this protocol obey `x-override-*` headers."""
+"""If this environment variable is true, the engine obeys `x-override-*` headers."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one engine until SIGTERM or SIGINT; exits with 2 if it cannot start, with the reason on stderr."""
+    """Run one engine until SIGTERM or SIGINT. If it cannot start, print the reason on stderr and exit with 2."""
     parser = argparse.ArgumentParser(
         prog="python -m warmroute_backend.engine",
         description="An embedded engine: SGLang's HTTP surface over a model of its scheduler. No model is computed.",
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Run one engine with some options; exits with 2 if they do not fit together."""
+    """Run one engine with these options. If they contradict each other, exit with 2."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger(START_LOG).setLevel(logging.INFO)
     if args.kv_tokens < args.page_size:

@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_hicache(parser: argparse.ArgumentParser) -> None:
-    """The flags of the host and storage tiers, named as SGLang's. Of policies, only those modelled are taken."""
+    """The flags of the host and storage tiers, named as SGLang's. They accept only the policies that are modelled."""
     defaults = HiCache()
     add = parser.add_argument
     add("--enable-hierarchical-cache", action="store_true", help="a host tier below the device")
@@ -77,7 +77,7 @@ _port.__name__ = "port"
 def _at_least(kind: Callable[[str], float], low: float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
-        if not low <= number < math.inf:  # nor NaN
+        if not low <= number < math.inf:  # false for NaN, too
             raise argparse.ArgumentTypeError(f"must be a number of at least {low}")
         return number
 

@@ -1,10 +1,10 @@
-"""Made-up traces by name, all from a seed: to see whether what holds on published traces holds elsewhere.
+"""Made-up traces by name, each from a seed, to test results of published traces on other traffic.
 
-`toolagent` resembles what is published of the Mooncake trace of that name (60 prompts of tools, two thirds of the
-sessions one request, mean prompt of 8,000 tokens); `bursty` is it in waves, with fewer tokens shared. The others are
-agents: `inference-day` with a prompt of 42,000 tokens that all share, `short` with sessions of few turns and twenty
-kinds of agents, `waves` with starts in twelve bursts. `fork-43-40k` are 43 sub-agents that begin at once over a context
-of 40,000 tokens, `fork-43-40k-cold` the same where no worker has it.
+`toolagent` resembles the published figures of the Mooncake trace of that name: 60 prompts of tools, two thirds of the
+sessions with one request, a mean prompt of 8,000 tokens. `bursty` is `toolagent` in waves, with fewer shared tokens.
+The other traces have agents: in `inference-day` all share a prompt of 42,000 tokens, `short` has sessions of few turns
+and twenty kinds of agents, and in `waves` sessions start in twelve bursts. In `fork-43-40k` 43 sub-agents start at once
+over a context of 40,000 tokens; in `fork-43-40k-cold` no worker has this context.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,16 +19,16 @@ from warmroute_lab.replay.trace import Request, Trace, mixed
 
 # Made-up tool calls: short sessions of requests at given times (open loop), which share prompts of tools.
 #
-# A few prompts are used by most and most by few (Zipf), like the templates behind an API for tools. A session is one
-# request or some more, each of which appends to the one before. What a model answered is not found again, as in
-# Mooncake's traces.
+# Most sessions use a few of the prompts, and most prompts have few sessions (Zipf), like the templates behind an API
+# for tools. A session is one request or some more, each of which appends to the one before. Answers are not in later
+# prompts, as in Mooncake's traces.
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Sizes in tokens, times in seconds. Lognormal where median and sigma are given.
+    """Sizes are in tokens, times in seconds. Values with a median and a sigma are lognormal.
 
-    With `wave_s` time runs faster and slower in turn: arrivals are up to `swing_s` early or late.
+    With `wave_s`, arrivals come in waves of this period: each is up to `swing_s` early or late.
     """
 
     sessions: int = 7400
@@ -54,7 +54,7 @@ class ToolCalls:
 
 
 def tool_calls_trace(calls: ToolCalls, name: str) -> Trace:
-    """The trace of these requests; those after the end of the time are left out."""
+    """The trace of these tool calls, without requests that would come after `within_s`."""
     random = np.random.default_rng(calls.seed)
     shares = 1 / np.arange(1, calls.templates + 1) ** calls.zipf
     sizes = np.clip(_drawn(random, calls.template_median, calls.template_sigma, calls.templates), 512, 20_000)
@@ -112,10 +112,10 @@ def _drawn(random: "np.random.Generator", median: float, sigma: float, count: in
     return np.maximum(1, random.lognormal(np.log(median), sigma, count)).astype(int)
 
 
-# Made-up forks: an agent starts many sub-agents at once, which send the agent's context with a task of their own.
+# Made-up forks: an agent starts many sub-agents at once. Each sends the agent's context with its own prompt after it.
 #
-# All branches come within `SPREAD_S`, and then go on as closed-loop agents for some turns. *Warm*: the agent's own turn
-# was served half a minute before, so that some worker has the head. *Cold*: no worker has it.
+# All branches start within `SPREAD_S`, and then go on as closed-loop agents for some turns. *Warm*: the agent's own
+# turn was served half a minute before, so one worker has the context. *Cold*: no worker has it.
 
 
 SPREAD_S: Final = 0.4
@@ -129,7 +129,7 @@ _IDS_OF_A_BRANCH: Final = 1 << 12
 
 
 class Fork(NamedTuple):
-    """How many sub-agents over a head of how many tokens, and whether a worker has it."""
+    """`branches` sub-agents over a context of `head_tokens`; `cold`: no worker has this context."""
 
     branches: int
     head_tokens: int
@@ -137,7 +137,7 @@ class Fork(NamedTuple):
 
 
 def fork_trace(fork: Fork, name: str, seed: int = 1) -> Trace:
-    """The trace of one fork: equal for equal seeds."""
+    """The trace of one fork, equal for equal seeds."""
     random = np.random.default_rng(seed)
     head = mixed(np.arange(fork.head_tokens // BLOCK_TOKENS, dtype=np.uint64) + np.uint64(1 << 63), 0)
     requests: list[Request] = []
@@ -207,5 +207,5 @@ MADE_UP: Final[Mapping[str, Callable[[int], Trace]]] = {
 
 
 def made_up(name: str, seed: int = 1) -> Trace:
-    """The trace of that name: equal for equal seeds."""
+    """The trace of that name, equal for equal seeds."""
     return MADE_UP[name](seed)

@@ -1,4 +1,4 @@
-"""The page of a replay: a table and plots in one HTML file that needs nothing else."""
+"""The page of a replay: a table and plots in one HTML file without other files."""
 
 import html
 import json

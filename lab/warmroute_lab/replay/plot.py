@@ -1,6 +1,6 @@
-"""Plots as SVG, written by hand: lines or dots over two axes, bars, strips of dots; light and dark in one file.
+"""Plots as hand-written SVG: lines or dots over two axes, bars, strips of dots; light and dark in one file.
 
-They are narrow, with the legend below, so that a phone shows them whole.
+Plots are narrow, with the legend below, so that a phone shows them whole.
 """
 
 import html
@@ -12,7 +12,7 @@ COLOURS: Final = (
     "#e8590c", "#2b7de9", "#2f9e44", "#9c4fd6", "#0c9bb0", "#e0447f", "#a87b00", "#7a828e",
     "#c2410c", "#5b8c00", "#5a6fd8", "#b0643c", "#11998e", "#8461e0", "#cc7a00", "#66788a",
 )  # fmt: skip
-"""Each is readable on white and on black; the first two are ours."""
+"""Colours that are readable on white and on black. The first two are warmroute's."""
 
 OTHERS: Final = "#8b949e"
 _GOOD: Final = "#2f9e44"
@@ -24,11 +24,11 @@ STYLE: Final = (
     ".plot-paper{fill:#fff}.plot-grid{stroke:#d8dee4}"
     "@media(prefers-color-scheme:dark){.plot{fill:#f0f3f6}.plot-paper{fill:#1b1f24}.plot-grid{stroke:#3d444d}}"
 )
-"""Of a plot's text, its background and its grid."""
+"""The colours of a plot's text, background and grid."""
 
 
 class Series(NamedTuple):
-    """Points of one colour; joined by a line unless `dots`, which have `mark` (or the name) beside them."""
+    """Points of one colour, joined by a line. With `dots`: single dots, each beside its `mark` (default: the name)."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """Where values lie between two pixels; `log` if their logarithms do."""
+    """Maps values to pixels. `log`: the scale is logarithmic."""
 
     ticks: list[float]
     start: float
@@ -64,7 +64,7 @@ def svg(
     title: str, series: Sequence[Series], x_label: str, y_label: str, *, log_y: bool = False, legend: bool = False,
     better: bool = False,
 ) -> str:  # fmt: skip
-    """One plot, empty text if there are no points. With `legend` the names of all series stand below.
+    """One plot; an empty text without points. `legend`: the names of all series are below the plot.
 
     `better`: an arrow shows that points on the right and below are better.
     """
@@ -76,7 +76,7 @@ def svg(
     x_axis = _Axis(_ticks([point[0] for point in points]), _LEFT, WIDTH - _LEFT - _RIGHT, log=False)
     y_axis = _Axis(_log_ticks(y_values) if log_y else _ticks(y_values), _TOP + high, -high, log_y)
     parts = _grid(x_axis, y_axis)
-    for number, each in reversed(list(enumerate(series))):  # the first on top; every other mark is above its dot
+    for number, each in reversed(list(enumerate(series))):  # the first is on top; every second mark is above its dot
         pixels = [(x_axis.place(x), y_axis.place(y)) for x, y in each.points]
         parts.append(_drawn(each, pixels, above=number % 2 == 0))
     parts.append(_text(_LEFT + x_axis.length / 2, _HEIGHT - 8, x_label, 'text-anchor="middle"'))
@@ -90,7 +90,7 @@ def svg(
 
 
 def bars(title: str, rows: Sequence[Bar], measures: Sequence[str], x_label: str) -> str:
-    """Horizontal bars over a logarithmic axis: a row for each name, with a bar for each measure."""
+    """Horizontal bars on a logarithmic axis: a row for each name, with a bar for each measure."""
     thick, gap, left = 9, 10, 190
     step = thick * len(measures) + gap
     floor = _TOP + step * len(rows)
@@ -112,7 +112,7 @@ def bars(title: str, rows: Sequence[Bar], measures: Sequence[str], x_label: str)
 
 
 def strips(title: str, groups: Sequence[tuple[str, Sequence[float], str]], x_label: str) -> str:
-    """A strip of dots for each name, values and colour: a dot for each value, and a line at the median."""
+    """A strip for each group of name, values and colour: a dot for each value, and a line at the median."""
     step = 44
     floor = _TOP + step * len(groups)
     axis = _Axis(
@@ -123,7 +123,7 @@ def strips(title: str, groups: Sequence[tuple[str, Sequence[float], str]], x_lab
         middle = _TOP + step * number + step / 2
         parts.append(_text(_NAMES - 8, middle + 4, name, 'text-anchor="end"'))
         for at, value in enumerate(values):
-            y = middle + (at * 7 % 13 - 6) * 1.6  # spread, so that equal values are seen
+            y = middle + (at * 7 % 13 - 6) * 1.6  # spread, so that equal values do not hide each other
             parts.append(f'<circle cx="{axis.place(value)}" cy="{y:.1f}" r="3" fill="{colour}" opacity="0.6"/>')
         x = axis.place(sorted(values)[len(values) // 2])
         parts.append(f'<path d="M{x} {middle - 15}V{middle + 15}" stroke="{colour}" stroke-width="2.5"/>')
@@ -132,7 +132,7 @@ def strips(title: str, groups: Sequence[tuple[str, Sequence[float], str]], x_lab
 
 
 def framed(title: str, width: int, height: float, parts: Sequence[str]) -> str:
-    """The file: a background with round corners, and the marks."""
+    """The whole SVG file: a background with round corners, and the parts."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" width="{width}" height="{height:g}" '
         f'viewBox="0 0 {width} {height:g}" role="img" aria-label="{html.escape(title)}"><style>{STYLE}</style>'
@@ -161,7 +161,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
 
 
 def _empty(dots: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The first place for the arrow without dots, from the upper left corner on."""
+    """The place for the `better` arrow: the first without dots, from the upper left corner on."""
     corners = [(_LEFT + 10.0 + x, _TOP + 8.0 + y) for y in range(0, 200, 50) for x in range(0, 340, 85)]
     free = (
         (left, top)
@@ -179,7 +179,7 @@ def _better(x: float, y: float) -> str:
 
 
 def _legend(series: Sequence[Series]) -> tuple[int, list[str]]:
-    """How many lines the names take below the plot, and the names, as many on a line as fit."""
+    """The legend: how many lines it has, and its parts, as many on a line as fit."""
     widths = [30 + 7.3 * len(each.name) for each in series]
     starts: list[tuple[float, int]] = []
     lines, x = 0, 0.0
@@ -210,7 +210,7 @@ def _drawn(series: Series, pixels: Sequence[tuple[float, float]], *, above: bool
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Round numbers around all values; at least two."""
+    """Round numbers for an axis with all values; at least two."""
     low, high = min(values), max(values)
     if high - low < 1e-12:
         low, high = low - max(abs(low), 1.0) * 0.05, high + max(abs(high), 1.0) * 0.05
@@ -223,7 +223,7 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:
-    """1, 2, 5, 10, ... around all values above 0; at least two."""
+    """1, 2, 5, 10, ... for an axis with all values above 0; at least two."""
     above = [value for value in values if value > 0] or [1.0]
     all_ticks = [factor * 10.0**power for power in range(-6, 9) for factor in (1, 2, 5)]
     low = max((tick for tick in all_ticks if tick <= min(above)), default=all_ticks[0])

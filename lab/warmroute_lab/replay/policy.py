@@ -1,22 +1,22 @@
-"""The interface of placement policies in a replay, and how one that knows no regions serves several.
+"""The interface of placement policies in a replay, and `InRegion`, which serves several regions with any policy.
 
 A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
 
 - `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`),
   or None if the turn waits at the router; the policy calls `send(turn, worker, now_s)` when it has waited;
-- `choose_decode(turn, prefill, now_s)` after it in a split fleet; by default the decode worker with the fewest tokens;
+- `choose_decode(turn, prefill, now_s)` then in a split fleet; by default the decode worker with the fewest tokens;
 - `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; nothing by default;
-- `lost(turn, now_s)` when the worker went away before the end; the turn is then chosen for again;
-- `changed(now_s)` when workers came or went (`self.fleet.prefills` is another list then), `restarted(worker, now_s)`
-  when one has begun anew with an empty cache; both before `lost` of the turns that were there;
-- `report(now_s)` every `report_every_s`, if that is not 0.
+- `lost(turn, now_s)` if the worker went away before the end; `choose` is then called for the turn again;
+- `changed(now_s)` after workers came or went (`self.fleet.prefills` is then another list), `restarted(worker, now_s)`
+  after a worker restarted with an empty cache; both before `lost` for the turns of that worker;
+- `report(now_s)` every `report_every_s`, unless that is 0.
 
 `turn.request` has `blocks` (ids of full blocks, each standing for all before it), `input_tokens`, `session`, `turn`;
-`turn.state` is the policy's own. Of a worker it may ask `cached_tokens(request)` (also `in_flight=True`),
-`pending_tokens()`, `requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All of it is
-exact and of this instant; a policy whose source keeps its own approximation keeps it in `self`.
+`turn.state` is for the policy. A worker has `cached_tokens(request)` (also `in_flight=True`), `pending_tokens()`,
+`requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All these values are exact and of
+this instant. If the source of a policy works with an approximation, the policy keeps it in `self`.
 
-Determinism: no clock and no global randomness; a policy that draws uses `random.Random(seed)` of its own.
+Determinism: no clock and no global randomness. A policy that draws has its own `random.Random(seed)`.
 A baseline is a file in `baselines/`, names its source (repository, path, commit, or paper) and what differs from it,
 and is listed by name in `baselines/__init__.py`.
 """
@@ -27,10 +27,10 @@ from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
 
 
 class Policy:
-    """Base of all policies: `choose` must be written, the rest has defaults."""
+    """The base of all policies. A policy must define `choose`; all other methods have defaults."""
 
     exact = True
-    """Whether `choose` looks at workers, which then keep estimates of what was sent to them."""
+    """Whether `choose` reads the state of workers, which then keep estimates of what was sent to them."""
 
     report_every_s = 0.0
     """How often `report` is called; 0: never."""
@@ -40,12 +40,12 @@ class Policy:
         self.send: Callable[[ReplayTurn, Worker, float], None] = _cannot_send
         """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
         self.is_last: Callable[[ReplayTurn], bool] = _cannot_look
-        """`is_last(turn)`: whether its session has no later turn, where clients tell. Set by the simulation."""
+        """`is_last(turn)`: whether its session has no later turn, as if clients told it. Set by the simulation."""
         self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
         """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
-        """The worker that computes this turn's prompt, None if it waits."""
+        """The worker that computes this turn's prompt; None if the turn waits."""
         raise NotImplementedError
 
     def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for subclasses
@@ -64,7 +64,7 @@ class Policy:
         """Workers came or went."""
 
     def restarted(self, worker: Worker, now_s: float) -> None:
-        """A worker has begun anew, with an empty cache."""
+        """A worker has restarted with an empty cache."""
 
     def report(self, now_s: float) -> None:
         """Read the engines' reports."""
@@ -83,7 +83,7 @@ def _cannot_send(turn: ReplayTurn, worker: Worker, now_s: float) -> None:
 
 
 class InRegion(Policy):
-    """A policy that knows no regions, in a fleet of several: each region has its own, and turns stay there."""
+    """Runs a separate policy in each region, for policies that know no regions. Turns stay in the region of arrival."""
 
     def __init__(self, fleet: ReplayFleet, make: Callable[[ReplayFleet], Policy]) -> None:
         super().__init__(fleet)
@@ -96,7 +96,7 @@ class InRegion(Policy):
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
         policy = self._policies[turn.origin]
-        policy.is_last, policy.later, policy.send = self.is_last, self.later, self.send  # those of the simulation
+        policy.is_last, policy.later, policy.send = self.is_last, self.later, self.send  # set by the simulation
         return policy.choose(turn, now_s)
 
     def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:

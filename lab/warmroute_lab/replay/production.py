@@ -1,18 +1,19 @@
 """The policy that production runs: the same `core.Router`, with the inputs that a proxy would have.
 
-Block ids stand for the prompt's chain: a cut at each block's end, at the prompt's and at that of the turn before. A
-token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off. Like the server,
-the proxy observes the first token and the end of a turn, the cached tokens that the engine reports with it, and each
-worker's `/v1/loads` once a second, with the size of its KV pool. It does not observe tokens in between (`progress`): a
-turn counts as its prompt until it ends. With `event_lag_s` it also gets each worker's KV events, delayed by that time.
+Block ids stand for the prompt's chain, which is cut at the end of each block, of the prompt and of the previous turn's
+prompt. A token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off. Like the
+server, the proxy observes the first token and the end of a turn, and the cached tokens that the engine reports at the
+end. Once a second it reads each worker's `/v1/loads`, with the size of its KV pool. It does not observe tokens in
+between (`progress`): a turn counts as its prompt until it ends. With `event_lag_s` it also gets each worker's KV
+events, delayed by that time.
 
-Each region has `routers` proxies, which know nothing of each other but what engines report, unless they are processes
-of one proxy or name each other (`share_lag_s`): those send each other their events, delayed by that time. Requests go
-to them in turn. Regions are peers. A client that names its session sends back where it was last served (the home hint),
-and its turns may be forwarded there; other turns stay in the region that they arrive at. The second proxy of a
-forwarded turn decides half a round trip too early, with what it knows when the first does.
+Each region has `routers` proxies, and requests go to them in rotation. Without `share_lag_s` they know of each other
+only what engines report. With it, like processes of one proxy or proxies that name each other, they send each other
+their events, delayed by that time. Regions are peers. A client that names its session sends the region that served it
+last (the home hint), and its turns may be forwarded there; other turns stay in the region of their arrival. The second
+proxy of a forwarded turn decides half a round trip too early, at the time when the first proxy decides.
 
-Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
+If a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
 """
 
 import sys
@@ -45,21 +46,20 @@ from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 
-# What the clients of a trace say of when their sessions return, which a proxy cannot know by itself.
-#
-# With a turn, how soon the next one comes; and after the last turn, that the session is over.
+# The hints of clients on when their sessions return, which a proxy cannot know by itself: with a turn, how soon the
+# next turn comes; after the last turn, that the session is over.
 
 SOON_S: Final = 20.0
-"""Between tools and people: what a hint tells apart."""
+"""A next turn within this time counts as after tools, a later one as after a person."""
 
 
 class Hints:
-    """By turns' numbers, drawn for some turns and some sessions of a trace."""
+    """The hints of a trace, drawn for a share of its turns and sessions, by the number of the request."""
 
     __slots__ = ("by_turn", "last_turns")
 
     def __init__(self, trace: Trace, hinting_share: float, ending_share: float) -> None:
-        """`hinting_share`: of the turns, those that say how they end; `ending_share`: of the sessions, that they do."""
+        """`hinting_share`: turns that say when the next comes; `ending_share`: sessions that say that they are over."""
         self.by_turn = _by_turn(trace, hinting_share)
         self.last_turns = _last_turns(trace, ending_share)
 
@@ -86,16 +86,16 @@ def _last_turns(trace: Trace, share: float) -> frozenset[int]:
 
 BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
-"""What the server expects where a client names no maximum."""
+"""The server's default for requests without a maximum."""
 REPORT_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0
-"""As the server does."""
+"""As in the server."""
 _UNDER_WAY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """How the proxies are set up. `naming_share` of the sessions name themselves; it counts if there are regions."""
+    """The configuration of the proxies. `naming_share`: sessions that name themselves; matters with several regions."""
 
     routers: int = 1
     share_lag_s: float | None = None
@@ -106,19 +106,19 @@ class Proxies:
     host_cache: bool = False
     store: bool = False
     queue: bool = False
-    """Whether requests beyond the capacity of engines wait at the router, as in production, or in the engines."""
+    """Whether requests beyond the engines' capacity wait at the router, as in production, or in the engines."""
     hinting_share: float = 0.0
-    """The share of turns that say whether the next one comes within `hints.SOON_S`, later, or never."""
+    """The share of turns that say whether the next one comes within `SOON_S`, later, or never."""
     ending_share: float = 0.0
     """The share of sessions whose client says, once the last turn has ended, that it was the last one."""
     memory_wait_s: float = 0.0
-    """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
+    """How long a turn waits for KV memory at most, with `queue`; 0: it does not wait."""
     tenant_shares: tuple[float, ...] = ()
-    """Whose sessions they are, if there are several tenants."""
+    """The share of sessions of each tenant, if there are several."""
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
-    """A turn at one proxy; a forwarded one has two."""
+    """A turn at one proxy; a forwarded turn has two legs."""
 
     router: Router
     routing: RoutingRequest
@@ -126,7 +126,7 @@ class _Leg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """A worker's KV events: the `listener` of its scheduler. They go to `on_event`, once that is set."""
+    """The `listener` of a worker's scheduler. Passes its KV events to `on_event`, once that is set."""
 
     def __init__(self) -> None:
         self.on_event: Callable[[str, list[int], Tier], None] | None = None
@@ -140,12 +140,12 @@ class Feed:
             self.on_event("removed", list(keys), tier)
 
     def cleared(self) -> None:
-        """No cache is flushed in a replay; a restart has a call of its own."""
+        """Nothing to do: a replay flushes no cache, and `restarted` reports a restart."""
 
 
 class _SharedBooks:
-    """The routers of a region that share what they know, as processes of one proxy do, and proxies that name each other
-    (`event_stream`). A message takes `lag_s`; `loss` of the messages, or of their confirmations, are lost and sent
+    """Routers of a region that send each other their events, like processes of one proxy or proxies that name each
+    other (`event_stream`). A message takes `lag_s`. A share `loss` of messages or their confirmations is lost, and sent
     again after `RETRY_S`.
     """
 
@@ -176,7 +176,7 @@ class _SharedBooks:
                     self._policy.later(now_s + self._lag_s, partial(self._arrive, link))
 
     def _arrive(self, link: tuple[int, int], now_s: float) -> None:
-        """A message comes to its receiver, with all events that were sent meanwhile."""
+        """Deliver a message to its receiver, with all events that were added since it was sent, unless it is lost."""
         outbox, (_, receiver) = self._outboxes[link], link
         message = outbox.take(now_s, sys.maxsize)
         assert message is not None
@@ -213,7 +213,7 @@ class Production(Policy):
         self._tenants = [f"t{number}" for number in tenants_of(trace.sessions, shares)] if len(shares) > 1 else []
         self._named_below = ceil(self._proxies.naming_share * 2.0**64)
         self._homes: dict[int, str] = {}
-        self._sent: dict[int, Request] = {}  # the last one of each session
+        self._sent: dict[int, Request] = {}  # the last request of each session
         longest = max((request.input_tokens for request in trace.requests), default=0)
         block_bytes = trace.block_tokens * BYTES_PER_TOKEN
         self._ends = list(range(block_bytes, longest * BYTES_PER_TOKEN + block_bytes + 1, block_bytes))
@@ -225,7 +225,7 @@ class Production(Policy):
                 router: ProxyQueue(self, router, partial(self._waited, router), wait_s) for router in routers
             }
         self._hints = Hints(trace, self._proxies.hinting_share, self._proxies.ending_share)
-        self._reported_steps: dict[Worker, int] = {}  # its steps at the last report, or _UNDER_WAY
+        self._reported_steps: dict[Worker, int] = {}  # steps at the last report, or _UNDER_WAY
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)
 
@@ -241,7 +241,7 @@ class Production(Policy):
         return self._arrived(turn, self._router(origin, turn.request), self._routing(turn.request), now_s)
 
     def _arrived(self, turn: ReplayTurn, router: Router, routing: RoutingRequest, now_s: float) -> Worker | None:
-        """A turn is at a proxy, from a client or from the proxy of another region. None if it waits there."""
+        """Place a turn that comes to a proxy from a client or another region's proxy. None if the turn waits there."""
         decision = router.place(routing, now_s)
         if self._queues:
             found = self._queues[router].enter(turn, routing, decision, now_s)
@@ -278,12 +278,12 @@ class Production(Policy):
         if tail is None:
             hashes = hashes[:full]
         else:
-            if len(hashes) != full + 1 or hashes[full] != tail:  # else these are the prompt's blocks as they stand
+            if len(hashes) != full + 1 or hashes[full] != tail:  # else `blocks` are exactly the prompt's
                 hashes = [*hashes[:full], tail]
             ends.append(request.input_tokens * BYTES_PER_TOKEN)
         sent = self._sent.get(request.session)
         if sent is not None and sent.tail is not None and sent.input_tokens == request.continued_tokens:
-            at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)  # a message ends there: a cut, as in the server
+            at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)  # cut there, as in the server: a message ends
             hashes, ends = [*hashes[:at], sent.tail, *hashes[at:]], [*ends, 0]
             ends[at:] = [sent.input_tokens * BYTES_PER_TOKEN, *ends[at:-1]]
         self._sent[request.session] = request
@@ -297,7 +297,7 @@ class Production(Policy):
             tenant=self._tenants[request.session] if self._tenants else "",
         )  # fmt: skip
 
-    # --- what comes of them --------------------------------------------------------------------------------------
+    # --- their results -------------------------------------------------------------------------------------------
 
     def started(self, turn: ReplayTurn, now_s: float) -> None:
         for leg in turn.state:
@@ -333,14 +333,14 @@ class Production(Policy):
         self._freed(now_s)
 
     def _freed(self, now_s: float) -> None:
-        """Waiting turns may have capacity now."""
+        """Look at the waiting turns, which may have capacity now."""
         for queue in self._queues.values():
             queue.freed(now_s)
 
     # --- what engines say ----------------------------------------------------------------------------------------
 
     def report(self, now_s: float) -> None:
-        """Each worker's `/v1/loads`, where it differs from the report before or anything is under way."""
+        """Report each worker's `/v1/loads`, unless the worker is idle and has not run since the last report."""
         reported = self._reported_steps
         for worker in self.fleet.workers:
             scheduler, requests = worker.scheduler, worker.requests
@@ -412,11 +412,11 @@ class Production(Policy):
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
-    """Of an engine's report: waiting (counted as running here), tokens in use and of waiting prompts, and what it runs
-    and holds at most.
+    """Numbers of an engine's report: waiting requests (0, since they count as running here), tokens in use and of
+    waiting prompts, and the most requests that it runs and tokens that it holds.
     """
     idle = scheduler.cache.idle_pages + scheduler.free_pages
     tokens = (scheduler.capacity_pages - idle) * scheduler.page_size
-    for work in scheduler.waiting:  # what is cached of them is in use here
+    for work in scheduler.waiting:  # their cached tokens count as in use already
         tokens += work.prompt_tokens - scheduler.pool.match(work) * scheduler.page_size
     return 0, tokens, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size

@@ -1,4 +1,4 @@
-"""Reads a record that a proxy has kept (`[proxy] record`): plays it again, and compares every decision."""
+"""Replays a record that a proxy has kept (`[proxy] record`), and compares every decision."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -9,14 +9,14 @@ from warmroute_proxy.core.replicas.record import Closed, Frame, Frames, Opened, 
 from warmroute_proxy.core.replicas.recorder import Playback
 
 MAX_BYTES: Final = 2 << 30
-"""Of a record, which ends at 1 GiB by itself."""
+"""The largest record that is read. A proxy ends a record at 1 GiB."""
 
 
 class ReplayVerdict(NamedTuple):
     """The result of replaying a record.
 
-    `first_difference` is where and in what; None if all are the same. `cut_off` is where a record without an
-    end marker ends (its proxy was killed, or the disk was full), None for a whole one.
+    `first_difference`: the first decision that differs, and in what; None if all are equal. `cut_off`: where a record
+    without an end marker ends (its proxy was killed, or the disk was full); None for a whole record.
     """
 
     software: str
@@ -28,7 +28,7 @@ class ReplayVerdict(NamedTuple):
 
 
 def verify(path: Path) -> ReplayVerdict:
-    """Make every decision of a record again. Raises: RecordError, UnreadableFile."""
+    """Repeat every decision of the record in a file. Raises: RecordError, UnreadableFile."""
     with GivenFile(path, MAX_BYTES, unpack=False) as file:
         try:
             return judge(Frames(file.read))
@@ -37,7 +37,7 @@ def verify(path: Path) -> ReplayVerdict:
 
 
 def judge(frames: Frames) -> ReplayVerdict:
-    """Make every decision of these frames again; `RecordError` if they cannot be read or do not follow."""
+    """Repeat every decision of these frames. Raises: RecordError, if frames are unreadable or out of order."""
     opened = playback = first = closed = None
     decisions = differing = 0
     for found in frames:

@@ -9,15 +9,16 @@ import numpy as np
 from warmroute_lab.replay.fleet import ReplayTurn
 
 SAMPLES = 240
-"""Points of the load series of a run."""
+"""How many points the load series of a run has."""
 
 
 @dataclass(slots=True)
 class Result:
-    """One policy at one load. Times in virtual seconds, percentiles by linear interpolation over all requests counted.
+    """One policy at one load. Times are virtual seconds. Percentiles are over all counted requests, with linear
+    interpolation.
 
-    `hit` is cached input tokens over input tokens; `tpot` the time for each token after the first, of answers with at
-    least two; `imbalance` the mean over arrivals of the largest over the mean number of outstanding tokens a worker.
+    `hit`: cached input tokens / input tokens. `tpot`: the time for each token after the first, for answers of two or
+    more. `imbalance`: the workers' largest / mean number of outstanding tokens, as a mean over arrivals.
     """
 
     trace: str
@@ -35,7 +36,7 @@ class Result:
     policy: str = ""
     workers: str = ""
     prediction_error_p95: float | None = None
-    """Of cached tokens, as a share of the prompt; None of a policy that predicts nothing."""
+    """The error of the predicted cached tokens, as a share of the prompt; None if the policy predicts nothing."""
     retries: int = 0
     """Turns that were sent again because their worker went away."""
     computed_tokens: int = 0
@@ -44,11 +45,11 @@ class Result:
     tpot_p50_s: float = 0.0
     tpot_p99_s: float = 0.0
     session_s: float = 0.0
-    """The mean over sessions of all the time that they wait for answers."""
+    """How long a session waits for answers in all, as a mean over sessions."""
     new_p50_s: float = 0.0
     new_p90_s: float = 0.0
     new_max_s: float = 0.0
-    """These three of TTFT of turns that begin a session."""
+    """The TTFT of turns that begin a session; so are `new_p50_s` and `new_p90_s`."""
     running_max_s: float = 0.0
     """The longest TTFT of all other turns."""
     by_tenant: list[dict[str, Any]] = field(default_factory=list)
@@ -62,20 +63,20 @@ class Result:
 
 
 class LoadSamples:
-    """Each worker's outstanding tokens, sampled at arrivals: their mean imbalance, and a series for plots."""
+    """Samples each worker's outstanding tokens at arrivals, for the mean imbalance and a series for plots."""
 
     def __init__(self) -> None:
         self.times_s: list[float] = []
         self.tokens: list[list[int]] = []
         """Outstanding tokens of each worker at `times_s`."""
         self.interval_s = 0.0
-        """Between two points of the series."""
+        """The time between two points of the series."""
         self._next_s = 0.0
         self._imbalance = 0.0
         self._arrivals = 0
 
     def add(self, tokens: list[int], now_s: float) -> None:
-        """The outstanding tokens of all workers after an arrival."""
+        """Add the outstanding tokens of all workers after an arrival."""
         total = sum(tokens)
         self._imbalance += max(tokens) * len(tokens) / total if total else 1.0
         self._arrivals += 1
@@ -85,12 +86,12 @@ class LoadSamples:
             self._next_s = now_s + self.interval_s
 
     def imbalance(self) -> float:
-        """The mean over arrivals of the largest over the mean number of outstanding tokens."""
+        """The workers' largest / mean number of outstanding tokens, as a mean over arrivals."""
         return self._imbalance / self._arrivals if self._arrivals else 0.0
 
 
 def percentiles(values: Sequence[float], *quantiles: float) -> list[float]:
-    """Linear percentiles, bit-equal to `numpy.percentile`, which imports masked arrays; zeros if there are none."""
+    """Percentiles, bit-equal to `numpy.percentile`, which would import masked arrays; zeros without values."""
     if not values:
         return [0.0] * len(quantiles)
     ordered: list[float] = np.sort(np.array(values)).tolist()
@@ -102,7 +103,7 @@ def _percentile(ordered: Sequence[float], quantile: float) -> float:
     below = min(int(at), len(ordered) - 1)
     share = at - below
     lower, upper = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    if share < 0.5:  # from the nearer end, as numpy does
+    if share < 0.5:  # from the nearer end, like numpy
         return lower + (upper - lower) * share
     return upper - (upper - lower) * (1 - share)
 

@@ -1,4 +1,4 @@
-"""What to replay: the fleet, the policies, the loads. One `Setup` and one (policy, speed-up) make one run."""
+"""What to replay: the fleet, the policies, the loads. A run has one trace, `Setup`, policy and speed-up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ MAX_BYTES: Final = 1_048_576
 
 
 class WorkerKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Workers that are alike. None: as all others."""
+    """`count` workers that are alike. None: the value of the `Setup`."""
 
     count: int = 1
     speed: float = 1.0
@@ -50,7 +50,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_fleet(path: Path) -> tuple[WorkerKind, ...]:
-    """The kind of each worker of a region. Raises: TraceError, which says what is wrong and where; UnreadableFile."""
+    """The kind of each worker of a region, from a file. Raises: TraceError, UnreadableFile."""
     try:
         found = msgspec.convert(toml_in(path, MAX_BYTES), _File)
     except msgspec.ValidationError as error:
@@ -77,7 +77,7 @@ def _check_kind(path: Path, number: int, kind: WorkerKind) -> None:
 
 
 MAX_TIME_S: Final = 1e7
-"""Of virtual time: something happens each second of it."""
+"""The longest virtual time of a run, since each virtual second takes some work."""
 
 PRODUCTION: Final = "warmroute"
 WITH_EVENTS: Final = "warmroute+events"
@@ -86,18 +86,17 @@ WITH_WORKING_SET: Final = "warmroute+working-set"
 OURS: Final = (PRODUCTION, WITH_EVENTS, WITH_QUEUE, WITH_WORKING_SET)
 POLICIES: Final = (*OURS, *BASELINES)
 ACROSS_REGIONS: Final = frozenset({*OURS, "skylb"})
-"""Policies that know of regions; of the others each region has one of its own."""
+"""Policies that know of regions. Of any other policy, each region runs its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A fleet: in each of `regions`, `prefills` workers that compute prompts and, if it is split, `decodes` that
-    generate; the KV tokens of each worker on the device and on the host, and of a region's store; how many requests a
-    worker runs at once.
+    """A fleet. Each region has `prefills` workers that compute prompts and, if the fleet is split, `decodes` workers
+    that generate. `kv_tokens` and `host_tokens` are of a worker, `store_tokens` of a region.
 
-    `each_turn`: a turn comes in at any region, else a session at one; so do `home_share` of the sessions in any case.
-    `naming_share`, `routers`, `share_lag_s` (None: they share nothing), `share_loss` and `event_lag_s` are for the
-    production policy.
+    `each_turn`: each turn comes in at a random region, else all turns of a session at one. `home_share` of the sessions
+    come in at one region in any case. `naming_share`, `routers`, `share_lag_s` (None: routers share nothing),
+    `share_loss` and `event_lag_s` are for the production policy.
     """
 
     prefills: int = 8
@@ -121,9 +120,9 @@ class Setup:
     hinting_share: float = 0.0
     ending_share: float = 0.0
     tenant_shares: tuple[float, ...] = ()
-    """Whose sessions they are, if there are several tenants."""
+    """The share of sessions of each tenant, if there are several."""
     kinds: tuple[WorkerKind, ...] = ()
-    """Those of each worker of a region, where they differ."""
+    """The kind of each worker of a region, if the workers differ."""
 
     @property
     def workers(self) -> str:
@@ -136,12 +135,12 @@ class Setup:
 
 
 def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress: Progress | None = None) -> Result:
-    """Play a trace once. `TraceError` if it cannot be played on this fleet."""
+    """Play a trace once. Raises: TraceError, if it cannot be played on this fleet."""
     return _played(trace, setup, policy, speed_up, progress, watch_caches=False)[0]
 
 
 def run_watched(trace: Trace, setup: Setup, policy: str) -> tuple[Result, list[ReplayTurn]]:
-    """The same, with the turns, which know what caches held when they were sent. Raises: as `run`."""
+    """As `run`, and also return the turns, with what caches held when each turn was sent."""
     return _played(trace, setup, policy, 1.0, None, watch_caches=True)
 
 
@@ -166,7 +165,7 @@ def _played(
 
 
 class _Built:
-    """The workers of a set-up, and what belongs to them."""
+    """The workers of a set-up, with their schedulers, feeds and stores."""
 
     def __init__(self, trace: Trace, setup: Setup, *, with_events: bool) -> None:
         self._trace = trace

@@ -1,14 +1,14 @@
 """The event loop: a trace, a fleet and a policy on one virtual clock.
 
-Events are arrivals, and what a router can observe of a worker: first tokens and ends of answers. Between them only the
-steps that compute prompts are simulated (see `warmroute_lab.engine.model.model`). A worker is observed when a step,
-or a run of steps, ends, before all other events of that instant: so its state is current whenever a policy reads it.
+Events are arrivals, and what a router can observe of a worker: first tokens and ends of answers. Between these events
+only the steps that compute prompts are simulated (see `warmroute_lab.engine.model.model`). A worker is observed when a
+step, or a run of steps, ends, before all other events of that instant. So its state is current when a policy reads it.
 
-Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
-one's end, whatever the speed-up, which then only compresses the starts of sessions.
+Open-loop requests come at their time divided by `speed_up`. A turn that follows another comes its think time after the
+end of that turn, at any speed-up. So in closed loop `speed_up` only compresses the starts of sessions.
 
-A turn that is placed in another region than its client's arrives there half a round trip late, and so do its tokens at
-the client; so does one that something before the proxies sends to another region.
+If a turn is placed outside its client's region, it arrives half a round trip late, and its tokens reach the client half
+a round trip late. The same holds if something before the proxies sends a turn to another region.
 """
 
 import time
@@ -28,26 +28,26 @@ from warmroute_lab.replay.trace import Request, Trace, mixed
 PROGRESS_STEPS = 200
 MAX_RUNNING = 512
 FIRST = 1 << 48
-"""Observations come before all other events of an instant: a router knows what has happened."""
+"""Observations of workers come before all other events of an instant, so a router knows of them."""
 
 _tokens = attrgetter("tokens")
 
 Progress = Callable[[int, int], None]
-"""Called with the number of turns that have ended, and of all turns."""
+"""Called with the number of ended turns and the number of all turns."""
 
 
 def make_scheduler(
     role: Role, kv_tokens: int, block_tokens: int, *, max_running: int = MAX_RUNNING, **options: Any
 ) -> Scheduler:
-    """20,000 uncached tokens/s, blocks of routed requests stay; `options` as `Scheduler` has them."""
+    """A scheduler that computes 20,000 uncached tokens/s and pins blocks of waiting work; `options`: of `Scheduler`."""
     return Scheduler(
         role=role, kv_tokens=kv_tokens, page_size=block_tokens, max_running=max_running, pin_waiting=True, **options
     )
 
 
 class WorkerChange(NamedTuple):
-    """Something that happens to a worker: it is lost with all it does (`remove`), is lost and comes back empty at
-    once (`restart`), or is there for new work from now on (`add`)."""
+    """Something that happens to a worker: it is lost with all its work (`remove`), it is lost and comes back empty at
+    once (`restart`), or it takes work from now on (`add`)."""
 
     at_s: float
     kind: str
@@ -55,23 +55,23 @@ class WorkerChange(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What happens to workers during a run. `renew` makes the empty scheduler of a worker that restarts."""
+    """What happens to workers during a run. `renew` makes a new scheduler for a worker that restarts."""
 
     changes: Iterable[WorkerChange]
     renew: Callable[[Worker], Scheduler]
 
 
 class Ingress(NamedTuple):
-    """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session.
+    """The regions where turns come in. `each_turn`: each turn at a random region, else each session at one.
 
-    `home_share` of the sessions come in at one region all the same: something before the proxies knows them, and sends
-    them there. Their clients are where those of the others are.
+    `home_share` of the sessions come in at one region in any case, since something before the proxies knows them and
+    sends them there. Their clients are spread like those of other sessions.
     """
 
     regions: Sequence[str] = ("",)
     each_turn: bool = False
     rtt_s: float = 0.0
-    """Between any two regions."""
+    """The round trip between any two regions."""
     home_share: float = 0.0
 
 
@@ -90,7 +90,7 @@ class Simulation:
         changes: Changes | None = None,
         skip_share: float = 0.0,
     ) -> None:
-        """`skip_share` of the arrivals, the first ones, warm the caches up and are left out of the figures."""
+        """The first `skip_share` of the arrivals warm the caches up and are left out of the figures."""
         self.trace = trace
         self.fleet = fleet
         self.policy = policy
@@ -103,7 +103,7 @@ class Simulation:
         self._changes = changes
         self._skip_share = skip_share
         self.watch_caches = False
-        """Whether to note what caches hold of each turn when it is sent."""
+        """Whether to note for each turn how much of it caches hold when it is sent."""
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
         self._done = 0
@@ -150,14 +150,14 @@ class Simulation:
         )
 
     def at(self, when_s: float, what: ReplayTurn | Callable[[float], None]) -> None:
-        """Let a turn arrive, or something be called, at a time."""
+        """At `when_s`, let a turn arrive or call a function."""
         self._count += 1
         heappush(self._heap, (when_s, self._count, what))
 
     # --- arrivals ------------------------------------------------------------------------------------------------
 
     def _starts(self) -> list[ReplayTurn]:
-        """Turns with a time of their own, in order; the others start after the turn that they follow."""
+        """The turns that follow no other turn, in order of time. Registers the others as followers."""
         starts = []
         for request in self.trace.requests:
             if request.after is None:
@@ -185,7 +185,7 @@ class Simulation:
         while heap and heap[0][0] <= until_s:
             now_s, _, what = heappop(heap)
             if isinstance(what, Worker):
-                if what.next_s == now_s:  # else it was looked at since, or will be later
+                if what.next_s == now_s:  # else it was observed since, or will be later
                     self._observe(what, now_s)
             elif isinstance(what, ReplayTurn):
                 self._arrive(what)
@@ -198,7 +198,7 @@ class Simulation:
         self._samples.add(list(map(_tokens, self.fleet.workers)), turn.arrived_s)
 
     def _place(self, turn: ReplayTurn, now_s: float) -> None:
-        """Place a turn, and send it, unless the policy lets it wait."""
+        """Place a turn and send it, unless the policy lets it wait."""
         chosen = self.policy.choose(turn, now_s)
         if chosen is not None:
             self._send(turn, chosen, now_s)
@@ -220,7 +220,7 @@ class Simulation:
             self._land(turn, turn.work, now_s)
 
     def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
-        """A turn has arrived at its worker, if that worker was not lost meanwhile."""
+        """Let a turn arrive at its worker, unless the worker was lost meanwhile."""
         if turn.work is work:
             assert turn.worker is not None
             self._add(turn.worker, work, now_s)
@@ -270,7 +270,7 @@ class Simulation:
             self.at(ended_s + request.at_s, ReplayTurn(request, ended_s + request.at_s, self._origin(request)))
 
     def _release(self, turn: ReplayTurn) -> None:
-        """The turn no longer counts as load of its worker."""
+        """Remove the turn from the load of its worker."""
         worker = turn.worker
         assert worker is not None
         worker.requests -= 1
@@ -279,7 +279,7 @@ class Simulation:
     # --- what happens to workers ---------------------------------------------------------------------------------
 
     def _report(self, now_s: float) -> None:
-        """Let the policy read the engines' reports, as long as there are events."""
+        """Let the policy read the engines' reports, and schedule the next report if events remain."""
         self.policy.report(now_s)
         if self._heap or self._ahead:
             self.at(now_s + self.policy.report_every_s, self._report)

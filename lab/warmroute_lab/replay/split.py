@@ -1,9 +1,9 @@
 """The event loop of a fleet that is split into prefill and decode workers (PD), as SGLang does it.
 
-A turn is sent to a pair. The decode worker gives it KV pages first, in order of arrival; only then may the prefill
-worker compute its prompt. The KV is transferred when all of the prompt is computed, at a cost for each token of the
-prompt (`Costs.transfer_s`; links are not shared), and stays on the prefill worker until then. The decode worker lets
-the turn join its batch at the next step: that is its first token.
+A turn is sent to a pair of workers. First the decode worker gives it KV pages, in order of arrival; only then may the
+prefill worker compute its prompt. When the whole prompt is computed, its KV is transferred, at a cost for each token of
+the prompt (`Costs.transfer_s`; links are not shared). The KV stays on the prefill worker until the transfer has ended.
+The turn then joins the decode worker's batch at the next step and has its first token.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from warmroute_lab.replay.simulation import Simulation
 
 
 class SplitSimulation(Simulation):
-    """As `Simulation`, for prefill and decode workers."""
+    """A `Simulation` with prefill and decode workers."""
 
     def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
         assert turn.worker is not None
@@ -28,7 +28,7 @@ class SplitSimulation(Simulation):
         self._grant(decode, now_s)
 
     def _grant(self, decode: Worker, now_s: float) -> None:
-        """Start the prefill of turns that have their pages on the decode worker."""
+        """Start the prefill of the turns that get pages on the decode worker now."""
         for granted in decode.scheduler.allocate(now_s):
             turn: ReplayTurn = granted.owner
             assert turn.worker is not None

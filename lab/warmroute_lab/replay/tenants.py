@@ -10,13 +10,13 @@ from warmroute_lab.replay.trace import mixed
 
 
 def tenants_of(sessions: int, shares: Sequence[float]) -> list[int]:
-    """The tenant of each session, drawn by these shares: its number from 0. Equal for equal numbers of sessions."""
+    """The number of each session's tenant, from 0, drawn by these shares. Equal calls have equal results."""
     bounds = [bound / sum(shares) for bound in accumulate(shares)][:-1]
     return [sum(drawn / 2.0**64 >= bound for bound in bounds) for drawn in mixed(range(sessions), 4)]
 
 
 def by_tenant(turns: Sequence[ReplayTurn], shares: Sequence[float]) -> list[dict[str, Any]]:
-    """The figures of each tenant; empty if there are not several."""
+    """The figures of each tenant; empty without several tenants."""
     if len(shares) < 2:
         return []
     of_session = tenants_of(1 + max((turn.request.session for turn in turns), default=0), shares)

@@ -1,10 +1,10 @@
 """A trace: requests in blocks of tokens, each named by an id that stands for the whole prefix up to its end.
 
-A trace is *open loop* where requests come at their time whatever happens (chat of many users), and *closed loop* where
-a turn of a session comes some time after the one before it has ended (an agent that thinks and runs tools). Both may
-stand in one trace: a request either has a time, or follows another.
+In *open loop*, requests come at their recorded time whatever happens (chat of many users). In *closed loop*, a turn of
+a session comes some time after the previous turn has ended (an agent that thinks and runs tools). A trace may have
+both: a request either has a time, or follows another request.
 
-Ids are mixed to 64 bits and salted by the trace's position on the command line: two traces share nothing, and an id
+Ids are mixed to 64 bits and salted by the trace's position on the command line. So two traces share nothing, and an id
 reveals nothing of its neighbours, as in the index of a real proxy.
 """
 
@@ -16,26 +16,26 @@ import msgspec
 import numpy as np
 
 MAX_REQUESTS = 1_000_000
-"""Requests of a trace: about 1 KB each."""
+"""The most requests of a trace, of about 1 KB each."""
 
 MAX_ID_BYTES = 512 << 20
-"""Memory of the ids of a trace's blocks."""
+"""The most memory that the ids of a trace's blocks may take."""
 
 _SLOT_BYTES, _ID_BYTES = 8, 32
 
 
 class TraceError(ValueError):
-    """A trace that cannot be replayed; the message has the position and the reason."""
+    """A trace or a fleet that cannot be replayed; the message has the place and the reason."""
 
 
 class Request(msgspec.Struct, eq=False, gc=False):
     """One request.
 
-    `blocks` are the ids of the prompt's blocks and, where a trace knows the answer, of the answer's after them; the
-    block in which the prompt ends may be partial, and is full once the answer has come. `tail` is the id of that
-    prompt's end alone, None if the prompt ends with a block. `at_s` is the time of arrival, or, if `after` is the
-    number of another request of the trace, the time from its end. `session` is a number within the trace; `turn`
-    counts from 1. `continued_tokens` is how much of the prompt the turn before has already sent.
+    `blocks` has the ids of the prompt's blocks and then, if the trace knows the answer, of the answer's blocks. The
+    block in which the prompt ends may be partial; the answer then fills it. `tail` is the id of this partial block with
+    the prompt's end alone; None if the prompt ends with a block. `at_s` is the time of arrival or, if the request
+    follows request `after` of the trace, the time from the end of `after`. `session` is a number within the trace;
+    `turn` counts from 1. `continued_tokens`: how many tokens of the prompt the previous turn has already sent.
     """
 
     number: int
@@ -51,13 +51,13 @@ class Request(msgspec.Struct, eq=False, gc=False):
 
 
 class IdCount:
-    """Counts the ids of a trace before they are made: a few bytes of a file may stand for millions."""
+    """Counts the ids of a trace before they are made, since a few bytes of a file may stand for millions of ids."""
 
     def __init__(self) -> None:
         self._bytes = 0
 
     def add(self, slots: int, new: int) -> None:
-        """Count the slots of a list, and the ids that no list had before. Raises: TraceError."""
+        """Count the slots of a list, and its ids that are new in the trace. Raises: TraceError."""
         self._bytes += _SLOT_BYTES * slots + _ID_BYTES * new
         if self._bytes > MAX_ID_BYTES:
             raise TraceError(f"its blocks need more than {MAX_ID_BYTES >> 20} MiB of ids: replay a part of it")
@@ -72,10 +72,10 @@ class Trace:
     requests: list[Request]
     sessions: int
     named_sessions: bool
-    """Whether clients name their sessions: else a session is found only by what its prompts share."""
+    """Whether clients name their sessions; else a session is found only by the beginning that its prompts share."""
 
     def ceiling(self) -> float:
-        """The hit ratio with one cache that never forgets, in file order: no policy can do better."""
+        """The hit ratio of one cache that never forgets, in file order. No policy can exceed it."""
         seen: set[int] = set()
         hit = total = 0
         for request in self.requests:
@@ -104,7 +104,9 @@ def mixed(ids: "Sequence[int] | np.ndarray[Any, Any]", salt: int) -> list[int]:
 
 
 def concatenated(traces: Sequence[Trace]) -> Trace:
-    """Traces one after the other, as one: each begins when the one before has had its last (first) arrival."""
+    """Traces one after the other, as one. Each begins at the last arrival of the trace before; in closed loop, at the
+    last arrival that follows no other request.
+    """
     first = traces[0]
     if len(traces) == 1:
         return first

@@ -1,7 +1,7 @@
-"""The queue of a proxy in a replay: as `server.request.admission` uses `core.queue.dispatch_order`, on the virtual
-clock.
+"""The queue of a proxy in a replay: uses `core.queue.dispatch_order` on the virtual clock, as
+`server.request.admission` does on the wall clock.
 
-Tenants without limits; no turn is refused, however long it waits.
+Tenants have no limits, and no turn is refused, however long it waits.
 """
 
 import sys
@@ -20,7 +20,7 @@ from warmroute_proxy.core.queue.door import Announcing, begins
 from warmroute_proxy.core.queue.memory_wait import passes
 
 SWEEP_EVERY_S: Final = 0.25
-"""As the server does."""
+"""As in the server."""
 TIMEOUT_S: Final = 30.0
 """The server's default `queue_timeout_s`."""
 
@@ -42,12 +42,12 @@ class ProxyQueue:
         go: Callable[[ReplayTurn, RoutingRequest, Decision, float], None],
         memory_wait_s: float = 0.0,
     ) -> None:
-        """`go` is to dispatch a turn that has waited."""
+        """`go` is called to dispatch a turn that has waited."""
         self._policy = policy
         self._router = router
         self._go = go
         self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S, memory_wait_s)
-        self._due = False  # a round is to come at this instant
+        self._due = False  # whether a round is scheduled for this instant
         self._sweeps = False
         self._announcing = Announcing(router, self._queue)
 
@@ -56,7 +56,7 @@ class ProxyQueue:
         return self._queue.requests
 
     def enter(self, turn: ReplayTurn, routing: RoutingRequest, decision: Decision, now_s: float) -> Decision | None:
-        """Where a turn goes now, None if it waits."""
+        """The decision with which a turn goes now; None if it waits."""
         router, queue = self._router, self._queue
         passes_memory = passes(router, queue, routing, decision, now_s)
         if passes_memory and not queue.requests and router.has_capacity(routing.model, decision, now_s):

@@ -4,18 +4,18 @@ A page is named by a chained SHA-256 over its tokens as little-endian uint32,
 
     digest_i = SHA256(digest_{i-1} || tokens of page i),
 
-where the first page has nothing before it, or SHA256("sglang-cache-salt-v1\\0" || salt) when the request has a
+where the digest before the first page is empty, or SHA256("sglang-cache-salt-v1\\0" || salt) if the request has a
 `cache_salt`. The published hash is the digest's first 8 bytes, big endian, as a signed int64. `extra_key` separates
-trees but is not in the hash, so two of them publish equal hashes for equal tokens (definitions:
+trees but is not in the hash, so two extra keys publish equal hashes for equal tokens (definitions:
 `sglang/srt/mem_cache/utils.py`, `cpp_utils/hash_binding.cpp`). A token of this engine is 4 bytes of text, and its id
-those bytes as a little-endian uint32, so a page is hashed as the bytes that it is.
+is those bytes as a little-endian uint32. So the hash runs over the text bytes of a page.
 
 With EAGLE a unit of the tree is a pair of neighbouring tokens: a page of n units covers n + 1 tokens, `token_ids` are
 pairs, and the hash runs over the pairs.
 
-The recorder stands between a rank's scheduler and its publisher. It keeps one entry for every resident page (bounded
-by the tiers' capacities) and merges consecutive pages of a path into one event, as long as they agree in all but
-hashes and tokens. Only what a request computed carries its `session_id`; copies between tiers do not.
+The recorder gets the changes from a rank's scheduler and keeps them for the publisher. It has one entry for every
+resident page (bounded by the tiers' capacities). It merges consecutive pages of a path into one event, as long as they
+differ only in hashes and tokens. Pages that a request computed carry its `session_id`; copies between tiers do not.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ _SALT_TAG = b"sglang-cache-salt-v1\0"
 
 
 class _Event(msgspec.Struct, omit_defaults=True, tag=True):
-    """A map with the class name under `type`; optional fields with their default are left out."""
+    """Encoded as a map with the class name under `type`, without the fields that have their default."""
 
 
 class BlockStored(_Event):
-    """Pages of one path entered a tier. `token_ids` are the tokens of all of them, or pairs of tokens."""
+    """Pages of one path entered a tier. `token_ids` are the tokens of all these pages, or pairs of tokens."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -69,7 +69,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class Batch(msgspec.Struct, array_like=True):
-    """What one message carries: a positional array."""
+    """The content of one message, encoded as an array."""
 
     ts: float
     events: list[Event]
@@ -104,7 +104,7 @@ def _ids(tokens: bytes) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The text on the pages of a request, and its names. `answer` gives the text behind the prompt."""
+    """The text on the pages of a request, its salt and its session. `answer` returns the text after the prompt."""
 
     prompt: bytes
     answer: Callable[[], bytes] = bytes
@@ -112,7 +112,7 @@ class Path:
     session_id: str | None = None
 
     def cut(self, begin: int, end: int) -> bytes:
-        """These bytes of prompt and answer."""
+        """Bytes `begin` to `end` of prompt and answer together."""
         return self.prompt[begin:end] if end <= len(self.prompt) else (self.prompt + self.answer())[begin:end]
 
 
@@ -126,7 +126,7 @@ class _Page:
 
 
 class Recorder:
-    """The events of one rank since they were last taken."""
+    """The events of one rank since the last `take`."""
 
     def __init__(self, page_size: int, path_of: Callable[[Work], Path], *, bigram: bool = False) -> None:
         self.page_size = page_size
@@ -137,8 +137,8 @@ class Recorder:
         self._copies: list[Event] = []
 
     def take(self) -> list[Event]:
-        """The events to publish now. Copies to the host tier come with the next call after what they copy: SGLang
-        looks for finished copies one scheduler round later."""
+        """The events to publish now. A copy to the host tier comes one call later than the page that it copies, since
+        SGLang looks for finished copies one scheduler round later."""
         events, self._events, self._copies = self._events, self._copies, []
         return events
 

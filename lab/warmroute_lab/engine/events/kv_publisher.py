@@ -2,15 +2,16 @@
 
 A message is three frames: topic, sequence number (8 bytes, big endian, from 0 for each rank of each process), and the
 batch as msgpack. Rank r publishes on the endpoint's port + r, and replays on the replay endpoint's port + r. A
-subscriber that missed something sends ["", first wanted sequence number] to the replay socket and gets
-["", topic, sequence, batch] for everything from there on that is still in the buffer, then ["", "", -1, ""].
+subscriber that missed a batch sends ["", first wanted sequence number] to the replay socket. It gets
+["", topic, sequence, batch] for each batch from that number on that is still in the buffer, then ["", "", -1, ""].
 
-An endpoint with a wildcard host is bound, another is connected to, unless `bind` says otherwise. Port 0 lets the
-system choose (for all ranks consecutive ones); `/server_info` has them.
+The publisher binds an endpoint with a wildcard host and connects to any other, unless `bind` says otherwise. With port
+0 the system chooses consecutive ports for the ranks; `/server_info` has them.
 
-`max_queue_size` is accepted and not used: nothing is queued here.
+`max_queue_size` is accepted but has no effect: the publisher has no queue.
 
-Bounds: the newest `buffer_steps` batches are kept for replay; beyond `hwm` unsent batches a subscriber loses some.
+Bounds: the newest `buffer_steps` batches are kept for replay; a subscriber with more than `hwm` unsent batches loses
+some.
 """
 
 import asyncio
@@ -50,9 +51,9 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(text: str) -> KvEventsConfig | None:
-    """The configuration in a JSON text; None when it names no publisher.
+    """The configuration in a JSON text; None if its publisher is "null".
 
-    Raises: ValueError with what is wrong.
+    Raises: ValueError.
     """
     try:
         config = msgspec.json.decode(text, type=KvEventsConfig)
@@ -65,7 +66,7 @@ def read_config(text: str) -> KvEventsConfig | None:
     if not 1 <= config.buffer_steps <= MAX_BUFFER_STEPS:
         message = f"buffer_steps must be between 1 and {MAX_BUFFER_STEPS}, got {config.buffer_steps}"
         raise ValueError(message)
-    if not 1 <= config.hwm <= MAX_HWM:  # 0 would be no limit
+    if not 1 <= config.hwm <= MAX_HWM:  # to ZeroMQ, 0 means no limit
         message = f"hwm must be between 1 and {MAX_HWM}, got {config.hwm}"
         raise ValueError(message)
     return None if config.publisher == "null" else config
@@ -75,7 +76,7 @@ class Publisher:
     """All ranks of one engine: their sockets, sequence numbers and replay buffers."""
 
     def __init__(self, config: KvEventsConfig, ranks: int) -> None:
-        """Raises: OSError when a port cannot be had."""
+        """Raises: OSError, if a port is not available."""
         self._config = config
         self._topic = config.topic.encode()
         self._context = zmq.Context()
@@ -86,8 +87,8 @@ class Publisher:
             self._routers: list[zmq.Socket[bytes]] = []
             self.replay_port: int | None = None
             if config.replay_endpoint is not None:
-                # A ROUTER drops what is over its mark, and learns what was read only every half of it: a whole replay
-                # (with its end) must fit beside that much of the one before.
+                # A ROUTER drops messages above its high-water mark. It learns only every half mark how many were read.
+                # So a whole replay, with its end, must fit beside half a mark of the previous replay.
                 hwm = 2 * (config.buffer_steps + 2)
                 self._routers, self.replay_port = self._sockets(zmq.ROUTER, config.replay_endpoint, ranks, hwm)
         except OSError:
@@ -98,10 +99,10 @@ class Publisher:
         loop = asyncio.get_running_loop()
         for rank, router in enumerate(self._routers):
             loop.add_reader(_option(router, zmq.FD), self._replay, rank)
-            loop.call_soon(self._replay, rank)  # the descriptor signals only what arrives from now on
+            loop.call_soon(self._replay, rank)  # the descriptor signals only requests that arrive from now on
 
     def publish(self, rank: int, events: list[Event]) -> None:
-        """Send one batch, if there is anything in it."""
+        """Send `events` as one batch, unless it is empty."""
         if not events:
             return
         number, self._next[rank] = self._next[rank], self._next[rank] + 1
@@ -112,7 +113,7 @@ class Publisher:
             self._replay(rank)
 
     def describe(self, block_size: int) -> dict[str, Any]:
-        """`kv_events` of `/server_info`: where to subscribe."""
+        """The member `kv_events` of `/server_info`: where to subscribe."""
         host, _ = _host_and_port(self._config.endpoint)
         facts = {
             "publisher": self._config.publisher,
@@ -125,7 +126,7 @@ class Publisher:
         return facts if self.replay_port is None else {**facts, "replay_endpoint_port_base": self.replay_port}
 
     def close(self) -> None:
-        """Close the sockets; what is unsent is dropped."""
+        """Close the sockets and drop unsent messages."""
         for router in self._routers:
             asyncio.get_running_loop().remove_reader(_option(router, zmq.FD))
         self._context.destroy(linger=0)
@@ -135,7 +136,7 @@ class Publisher:
         while _option(router, zmq.EVENTS) & zmq.POLLIN:
             frames = router.recv_multipart()
             if len(frames) != 3:
-                continue  # SGLang does not answer those either
+                continue  # SGLang does not answer such requests either
             client, _, wanted = frames
             first = int.from_bytes(wanted, "big")
             for number, batch in self._recent[rank]:

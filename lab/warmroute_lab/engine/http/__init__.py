@@ -1,4 +1,4 @@
 """HTTP/1.1 for an engine, and what every handler needs of a request.
 
-It knows no path and no scheduler.
+No module here knows a path or a scheduler.
 """

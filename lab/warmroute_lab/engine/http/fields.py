@@ -1,7 +1,7 @@
-"""Reads members of a JSON body as the protocol's servers do: lax where a value can only mean one thing.
+"""Reads members of a JSON body as the protocol's servers do: lax if a value can only mean one thing.
 
-A number in a string, a whole float or a boolean is an integer; "yes", "on", "1" and their opposites are booleans. A
-string is a string only. `None` is an absent member. What cannot be read is refused as a breach of the schema.
+A number in a string, a whole float or a boolean counts as an integer; "yes", "on", "1" and their opposites count as
+booleans. Nothing else counts as a string. `None` counts as absent. Any other value raises `Refusal.schema`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def string(body: Body, name: str) -> str | None:
 
 
 def flag(body: Body, name: str) -> bool:
-    """A boolean; absent is false."""
+    """A boolean; false if it is absent."""
     value = body.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -52,7 +52,7 @@ def integer(body: Body, name: str) -> int | None:
 
 
 def within(body: Body, name: str, low: int | None, high: int | None) -> int | None:
-    """An integer in `[low, high]`; outside of it the request is well formed and cannot be granted."""
+    """An integer in `[low, high]`. A value outside is a semantic `Refusal`: well formed, but it cannot be served."""
     value = integer(body, name)
     if value is not None and low is not None and value < low:
         raise Refusal(400, f"{name} must be at least {low}, got {value}.")
@@ -62,7 +62,7 @@ def within(body: Body, name: str, low: int | None, high: int | None) -> int | No
 
 
 def mapping(body: Body, name: str) -> Body:
-    """An object; absent is an empty one."""
+    """An object; empty if it is absent."""
     value = body.get(name)
     if value is None:
         return {}
@@ -72,7 +72,7 @@ def mapping(body: Body, name: str) -> Body:
 
 
 def strings(body: Body, name: str, most: int) -> tuple[str, ...]:
-    """A string or a list of at most `most`; empty if it is absent."""
+    """The strings of a member: one string, or a list of at most `most`; empty if it is absent."""
     value = body.get(name)
     items = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(items, list) or len(items) > most or not all(isinstance(item, str) for item in items):
@@ -81,7 +81,7 @@ def strings(body: Body, name: str, most: int) -> tuple[str, ...]:
 
 
 def each(body: Body, name: str, kind: type, count: int) -> list[Any]:
-    """A value for each of `count` prompts: one for all of them, or a list with one for each."""
+    """A value for each of `count` prompts, from one value for all or from a list."""
     value = body.get(name)
     values = value if isinstance(value, list) else [value] * count
     if len(values) != count or not all(item is None or isinstance(item, kind) for item in values):

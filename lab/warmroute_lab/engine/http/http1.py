@@ -1,12 +1,12 @@
 """A lean HTTP/1.1 server protocol: httptools parses, a callback answers, and `on_leave` reports a disconnect.
 
 One `EngineExchange` is one request and its answer. Answers go out in the order of the requests; a pipelined request
-waits. An answer is either whole (`respond`) or a stream (`start_stream`, `send`, `end`). A connection that closes while
-an answer is due calls `on_leave`, at once, also while the head is still held back.
+waits. An answer is either whole (`respond`) or a stream (`start_stream`, `send`, `end`). If the connection closes while
+an answer is due, `on_leave` is called at once, even if no byte of the answer was sent.
 
-Limits: `MAX_BODY_BYTES` (413), `MAX_HEADER_BYTES` (431); a connection is closed beyond `MAX_CONNECTIONS`,
-`MAX_PIPELINED` requests or `MAX_UNSENT_BYTES` of answer, and after `KEEP_ALIVE_S` without traffic, as the engines of
-this protocol do.
+Limits: `MAX_BODY_BYTES` (413), `MAX_HEADER_BYTES` (431). A connection is closed beyond `MAX_CONNECTIONS`,
+`MAX_PIPELINED` requests or `MAX_UNSENT_BYTES` of answer. As in the engines of this protocol, it is also closed after
+`KEEP_ALIVE_S` without traffic.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 import httptools
 
 KEEP_ALIVE_S = 5.0
-READ_FIRST_S = 0.01  # what has come meanwhile is read before an idle connection is closed
+READ_FIRST_S = 0.01  # time to read a request that has arrived before an idle connection is closed
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 16
@@ -49,7 +49,7 @@ class EngineExchange:
         self.on_leave: Callable[[], None] | None = None
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
-        """Answer whole. Without effect when the client has left or an answer has ended."""
+        """Send a whole answer. Has no effect if the client has left or an answer has ended."""
         if self.closed:
             return
         self._protocol.write(
@@ -134,7 +134,7 @@ class HttpProtocol(asyncio.Protocol):
         self._start_idle()
 
     def pause_writing(self) -> None:
-        """The client does not read: close, since unsent bytes are bounded."""
+        """Close the connection: the client does not read, and unsent bytes are bounded."""
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -152,17 +152,17 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request itself is answered; what follows on this connection is of an unknown protocol.
+            # The request itself is answered. The bytes after it belong to another protocol, which is not known here.
             self._keep = False
             if self._current is None and self._transport is not None:
                 self._transport.close()
         except httptools.HttpParserError:
             self._refuse(400, b"malformed HTTP request")
         if self._current is None and self._transport is not None and self._idle is None:
-            self._start_idle()  # a request that stops half way expires too
+            self._start_idle()  # a request that stops halfway expires too
 
     def close_if_idle(self) -> None:
-        """Close a connection on which nothing is due; used when the server stops."""
+        """Close the connection unless an answer is due. The server calls this when it stops."""
         if self._current is None and self._transport is not None:
             self._transport.close()
         self._keep = False
@@ -222,7 +222,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(data)
 
     def answered(self) -> None:
-        """The current exchange has its answer."""
+        """The current exchange has its answer: go on with the next request, or close."""
         self._current = None
         if self._transport is None:
             return
@@ -265,7 +265,7 @@ class HttpProtocol(asyncio.Protocol):
             self._idle = None
 
     def _expire(self) -> None:
-        """A process that stood still finds this due before it reads a request that has come."""
+        """Close the idle connection, but not at once: if the process stood still, a request may wait to be read."""
         self._idle = asyncio.get_running_loop().call_later(READ_FIRST_S, self._close_idle)
 
     def _close_idle(self) -> None:

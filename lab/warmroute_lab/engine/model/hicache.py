@@ -1,15 +1,15 @@
 """HiCache: the settings of the host and storage tiers, and the storage tier's `file` backend.
 
-The backend is a directory with an empty file for each page, named by the page's key. The key holds the whole path and
-the namespace of the page, so engines that name the same directory share it, and it outlives them. (SGLang's file
-backend has the page's KV in such a file, named by the page's SHA-256.) Page size and served model are in the name of
-a subdirectory: engines that differ in them share nothing.
+The backend is a directory with an empty file for each page, named by the page's key. The key is a hash of the page's
+whole path and namespace, so engines that name the same directory share its pages, and the pages outlive the engines.
+(SGLang's file backend has the page's KV in such a file, named by the page's SHA-256.) Page size and served model are in
+the name of a subdirectory: engines that differ in either share nothing.
 
-Backends are attached and detached at run time, when nothing is live, with the answers of SGLang's
+Backends are attached and detached at run time while the engine is idle, with the answers of SGLang's
 `/hicache/storage-backend`.
 
-Bounds: a directory takes `MAX_PAGES` pages from one engine, then nothing more is stored. A directory that cannot be
-read or written (full, gone, not allowed) has nothing and takes nothing; the engine goes on without it, as SGLang does.
+Bounds: one engine stores and finds at most `MAX_PAGES` pages in a directory. A directory that cannot be read or
+written (full, gone, not allowed) counts as empty and takes no pages; the engine goes on without it, as SGLang does.
 """
 
 import logging
@@ -45,7 +45,7 @@ class ExtraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class HiCache:
-    """The settings of an engine with a hierarchical cache. `ratio` is host capacity per device capacity."""
+    """The settings of an engine's cache tiers. `ratio` is host capacity per device capacity."""
 
     ratio: float = 2.0
     size_gb: float = 0.0
@@ -56,14 +56,14 @@ class HiCache:
     bytes_per_token: float = BYTES_PER_TOKEN
 
     def host_tokens(self, device_tokens: int) -> int:
-        """The capacity of a rank's host tier; a size in GB (10^9 bytes) goes before the ratio."""
+        """The capacity of a rank's host tier, from the size in GB (10^9 bytes) or, without a size, from the ratio."""
         return int(self.size_gb * 1e9 / self.bytes_per_token) if self.size_gb else int(device_tokens * self.ratio)
 
 
 def read_extra_config(text: str | None) -> ExtraConfig:
     """The options of a storage backend.
 
-    Raises: ValueError with what is wrong.
+    Raises: ValueError.
     """
     try:
         extra = msgspec.json.decode(text or "{}", type=ExtraConfig)
@@ -77,9 +77,9 @@ def read_extra_config(text: str | None) -> ExtraConfig:
 
 
 def directory_of(extra: ExtraConfig) -> Path:
-    """Where the file backend stores.
+    """The directory of the file backend.
 
-    Raises: ValueError when no directory is configured.
+    Raises: ValueError, if no directory is configured.
     """
     root = os.environ.get(DIRECTORY_VARIABLE) or extra.file_storage_path
     if root is None:
@@ -89,10 +89,10 @@ def directory_of(extra: ExtraConfig) -> Path:
 
 
 class FileStore:
-    """The pages in one directory: those found there and those put there."""
+    """The pages in one directory, as far as this engine has found or stored them."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises: OSError when the directory cannot be made."""
+        """Raises: OSError, if the directory cannot be made."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._known: set[int] = set()
@@ -112,7 +112,7 @@ class FileStore:
             self._tried(lambda: self._store(key))
 
     def clear(self) -> None:
-        """Remove every page, those of other engines too."""
+        """Remove every page, also the pages of other engines."""
         self._known.clear()
         self._tried(self._empty)
 
@@ -141,12 +141,12 @@ class FileStore:
 
 
 class StorageBackend:
-    """The attached backend. `apply` gives the store, or None, and the threshold in tokens to the schedulers."""
+    """The attached backend. `apply` gives the schedulers the store (None if detached) and the threshold in tokens."""
 
     def __init__(
         self, config: HiCache, model: str, page_size: int, apply: Callable[[FileStore | None, int], None]
     ) -> None:
-        """Raises: ValueError or OSError when the configured backend cannot be opened."""
+        """Raises: ValueError or OSError, if the configured backend cannot be opened."""
         self._config = replace(config, storage_backend=None)
         self._folder_name = f"{_UNSAFE.sub('-', model)}-{page_size}"
         self._apply = apply
@@ -156,7 +156,7 @@ class StorageBackend:
             self._config = config
 
     def attach(self, changes: dict[str, Any]) -> tuple[bool, str]:
-        """Attach the backend that a PUT names, or change the attached one's policies. Returns success and a message."""
+        """Attach the backend that a PUT names, or change its policies. Returns success and a message."""
         backend = changes["hicache_storage_backend"]
         attached = self._config.storage_backend
         if attached is not None and backend != attached:

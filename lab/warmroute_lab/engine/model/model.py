@@ -1,24 +1,24 @@
 """The scheduler as a pure model on a virtual clock: what one rank computes in each step, and how long that takes.
 
 No sockets, no wall clock, no asyncio. A caller adds work with its arrival time and then drives the model in one of
-two ways, with bit-equal results: step by step (`begin` the next step, let its modelled duration pass, `finish` it), as
-the engine does against the wall; or from event to event (`advance`, `next_event_s`), as a replay does. All times are
+two ways, which have bit-equal results. The engine goes step by step on the wall clock: `begin` the next step, let its
+modelled duration pass, `finish` it. A replay goes from event to event (`advance`, `next_event_s`). All times are
 virtual seconds.
 
-A step starts when the one before has ended and there is something to do, and runs
-- *prefill*: a chunk of uncached prompt tokens (`prefill.py`). What it computed is cached when its step ends.
-- *decode*: one token for every sequence whose prompt is complete (`batch.py`).
-Its duration is prefill / rate + overhead, plus, when it decodes, a base and a share for each sequence: decoding
+A step starts when the step before has ended and work is there. A step runs
+- *prefill*: a chunk of uncached prompt tokens (`prefill.py`), whose pages are cached when the step ends;
+- *decode*: one token for every sequence whose prompt is complete (`DecodeBatch`).
+Its duration is prefill / rate + overhead. If it decodes, a base and a share for each sequence come on top. So decoding
 gets slower as the batch grows, and a long prompt delays the tokens of all sequences, as in a real engine.
 
-Every step with prefill in it is simulated. A run of steps that only decode is not: until a sequence ends or another
-one joins, only the token counts change, so the run is one multiplication, whichever way the model is driven.
+Every step with prefill is simulated. Steps that only decode are not: until a sequence ends or another joins, only the
+token counts change. So a run of such steps is one multiplication, in both ways of driving the model.
 
 Roles. *Prefill* ends work with its first token, and holds its pages until `release` (the transfer has ended).
-*Decode* keeps no cache: work gets its pages first (`allocate`), then its KV from a prefill engine (`deliver`), and
-joins the batch at the next step with the token that came with it.
+*Decode* keeps no cache: work gets its pages first (`allocate`), then its KV and first token from a prefill engine
+(`deliver`), and joins the batch at the next step.
 
-Bounds: `max_running` sequences run; the caller bounds what waits.
+Bounds: `max_running` sequences run; the caller bounds the waiting work.
 """
 
 from collections import deque
@@ -34,18 +34,18 @@ from warmroute_lab.engine.model.radix import RadixCache
 from warmroute_lab.engine.model.tiers import HostTier, LowerTiers, TierListener
 from warmroute_lab.engine.model.work import Event, Phase, Step, Work, WorkTotals
 
-# The sequences that decode together: each step brings every one of them a token.
+# The sequences that decode together: each step brings every sequence a token.
 #
-# Between two changes of the batch all steps are equal, so a run of them needs no simulation: step n of a run ends at
+# Between two changes of the batch all steps are equal, so a run of steps needs no simulation: step n of a run ends at
 # origin + n * length. A caller that takes the steps one by one gets the same numbers from the same formula, without the
 # drift of repeated addition.
 #
-# Tokens are not counted by sequence either. The batch numbers its steps; a sequence notes on joining which one brings
-# its last token, and a heap has the next of these on top.
+# Tokens are not counted for each sequence either. The batch numbers its steps. A sequence that joins notes the number
+# of the step that brings its last token; a heap has the sequence that ends next on top.
 
 
 class _Ending(NamedTuple):
-    """When a sequence has its last token. `order` is that of joining, and decides between equal steps."""
+    """The step with the last token of a sequence. `order`: its number of joining, which decides between equal steps."""
 
     last_step: int
     order: int
@@ -53,7 +53,7 @@ class _Ending(NamedTuple):
 
 
 class DecodeBatch:
-    """The sequences that decode, and `planned` steps (0 when none), the last one ending at the time returned."""
+    """The sequences that decode. `planned`: how many steps are planned. `plan_run` and `cut` return when they end."""
 
     __slots__ = (
         "_costs",
@@ -71,9 +71,9 @@ class DecodeBatch:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._step_s_of: dict[int, float] = {}
-        """The length of a step by width, as far as they were needed."""
+        """Width -> the length of a step; filled as needed."""
         self.width = 0
-        """Sequences; one piece of work may be several."""
+        """The number of sequences; one `Work` may have several."""
         self.planned = 0
         self._steps = 0  # since the start
         self._ending: list[_Ending] = []
@@ -83,7 +83,7 @@ class DecodeBatch:
         self._done = 0  # steps of this run
 
     def join(self, work: Work) -> None:
-        """`work` has its first token."""
+        """Add `work`, which has its first token."""
         work.last_step = self._steps + work.output_tokens - 1
         self.width += work.width
         self._joins += 1
@@ -100,12 +100,14 @@ class DecodeBatch:
         return work.output_tokens - (work.last_step - self._steps)
 
     def plan_mixed(self) -> None:
-        """Plan one step that prefills too; the caller knows its length."""
+        """Plan one step that also prefills; the caller computes its length."""
         self.planned = 1 if self.width else 0
         self._step_s = 0.0
 
     def plan_run(self, start_s: float, *, one_step: bool) -> float:
-        """Decode until a sequence ends; goes on with the run that ends at `start_s` if its steps are as long."""
+        """Plan steps until a sequence ends, or one step. Continues the run that ends at `start_s` if the step length
+        is the same. Returns when the last step ends.
+        """
         width = self.width
         step_s = self._step_s_of.get(width)
         if step_s is None:
@@ -116,7 +118,7 @@ class DecodeBatch:
         return self._origin_s + (self._done + self.planned) * step_s
 
     def cut(self, at_s: float) -> float:
-        """Let a run end with the step that is under way at `at_s`, or ends then. It must last longer than that."""
+        """Cut a run that lasts beyond `at_s`: its last step is the one that runs or ends at `at_s`. Returns its end."""
         origin_s, step_s, done = self._origin_s, self._step_s, self._done
         steps = max(1, int((at_s - origin_s) / step_s) - done)
         while steps > 1 and origin_s + (done + steps - 1) * step_s >= at_s:
@@ -127,16 +129,16 @@ class DecodeBatch:
         return origin_s + (done + steps) * step_s
 
     def reached_s(self) -> float:
-        """When the last step of a run that was applied has ended."""
+        """When the last applied step of the run ended."""
         return self._origin_s + self._done * self._step_s
 
     def apply(self, steps: int) -> Sequence[Work]:
-        """`steps` of those planned have ended. Removes and returns the work that has ended, in order of joining."""
+        """Apply `steps` of the planned steps. Removes and returns the work that has ended, in order of joining."""
         self.planned -= steps
         self._done += steps
         self._steps = steps = self._steps + steps
         ending = self._ending
-        if not ending or ending[0].last_step != steps:  # as after most runs, which end because work joins
+        if not ending or ending[0].last_step != steps:  # most runs end because work joins
             return ()
         ended = []
         while ending and ending[0].last_step == steps:
@@ -150,7 +152,7 @@ class DecodeBatch:
 __all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Work", "WorkTotals"]
 
 _WAITING, _PREFILL, _DECODE, _DONE = Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
-"""Looked up once: a member of an enum costs more than the rest of the line that needs it."""
+"""Looked up once, since each look-up of an enum member is slow."""
 
 
 class Scheduler:
@@ -173,7 +175,7 @@ class Scheduler:
         self.page_size = page_size
         self.max_running = max_running
         self.costs = costs = costs or Costs()
-        self.pin_waiting = pin_waiting and role != "decode"  # which keeps no cache
+        self.pin_waiting = pin_waiting and role != "decode"  # a decode rank keeps no cache
         tiers = LowerTiers(host, page_size, listener) if host is not None and host.tokens else None
         self.pool = KvPool(kv_tokens // page_size, page_size, tiers, listener)
         self.clock_s = 0.0
@@ -189,7 +191,7 @@ class Scheduler:
         self._now_s = 0.0  # how far the caller has advanced
         self._events: list[Event] = []
         self._planned = False
-        """Whether the chunk of `_prefill` and the steps of `_batch` run, or run next."""
+        """Whether a chunk of `_prefill` or steps of `_batch` are planned and not yet applied."""
         self._start_s = 0.0
         self._end_s = 0.0
 
@@ -199,7 +201,7 @@ class Scheduler:
         return self.pool.pages_needed(Work(prompt_tokens, output_tokens, (), width)) <= self.capacity_pages
 
     def add(self, work: Work, now_s: float) -> None:
-        """Queue work that arrived at `now_s`; in order of arrival."""
+        """Queue work that arrived at `now_s`. Call it in order of arrival."""
         work.arrival_s = now_s
         work.phase = _WAITING
         if self.pin_waiting:
@@ -209,7 +211,7 @@ class Scheduler:
         self.waiting.append(work)
 
     def allocate(self, now_s: float) -> list[Work]:
-        """Decode role: give pages to waiting work, in order, while they last. Returns the work that got them."""
+        """Decode role: give pages to waiting work, in order, while pages are free. Returns the work that got pages."""
         granted = []
         while self.waiting:
             work = self.waiting[0]
@@ -225,7 +227,7 @@ class Scheduler:
         return granted
 
     def deliver(self, work: Work, cached_tokens: int, now_s: float) -> None:
-        """Decode role: the KV of `work` and its first token have come; `cached_tokens` is what prefill reports."""
+        """Decode role: the KV of `work` and its first token have come; prefill has reported `cached_tokens`."""
         self.allocated.discard(work)
         work.phase = Phase.DELIVERED
         work.cached_tokens = cached_tokens
@@ -235,16 +237,16 @@ class Scheduler:
         self.delivered.append(work)
 
     def release(self, work: Work, at_s: float) -> None:
-        """Prefill role: the transfer has ended, the pages may be reused."""
+        """Prefill role: the transfer of `work` has ended, so its pages may be reused."""
         self.transferring.discard(work)
         self._finish_work(work)
         if self.waiting and not self._running:  # the head of the queue waited for these pages
             self.clock_s = max(self.clock_s, at_s)
 
     def abort(self, work: Work) -> None:
-        """Take work out, wherever it is. What it had computed stays cached; a step under way is not shortened.
+        """Remove work in any phase. The pages that it has computed stay cached; a step under way is not shortened.
 
-        Under `advance` it happens at the time advanced to.
+        With `advance`, the abort happens at the last `until_s`.
         """
         if work.phase is _DONE:
             return
@@ -262,7 +264,7 @@ class Scheduler:
     # --- step by step --------------------------------------------------------------------------------------------
 
     def begin(self) -> Step | None:
-        """The next step, or None when nothing can run. Call `finish` with it before beginning another."""
+        """Begin the next step; None if nothing can run. Call `finish` with the step before you begin another."""
         if not self._plan(inf, one_step=True):
             return None
         delivered = [work for _, work, ended in self._events if not ended]
@@ -271,7 +273,7 @@ class Scheduler:
         return Step(self._start_s, self._end_s, self._prefill.shares, decode, delivered)
 
     def finish(self, step: Step) -> list[Work]:
-        """Apply a step at its end. Returns the work that has a new token; work that ended is `DONE` or `TRANSFER`."""
+        """Apply a step at its end. Returns the work with a new token; its phase is `DONE` or `TRANSFER` if it ended."""
         emitted = [work for work in step.decode if work.phase is _DECODE]  # else aborted meanwhile
         self._apply()
         for work in emitted:
@@ -286,7 +288,7 @@ class Scheduler:
     def advance(self, until_s: float) -> list[Event]:
         """Apply every step that ends at or before `until_s`. Returns the events, in order of time.
 
-        A step that would start at `until_s` is not begun: work that arrives then may still join it.
+        A step that would start at `until_s` is not begun, since work that arrives then may still join it.
         """
         while self._planned or (self.clock_s < until_s and self._plan(until_s)):
             if self._end_s > until_s:
@@ -300,9 +302,9 @@ class Scheduler:
         return events
 
     def next_event_s(self) -> float:
-        """No event comes before this time if nothing is added; infinite when nothing can run.
+        """A time before which no event comes if no work is added; infinite if nothing can run.
 
-        Begins the step that can start now: call it when everything that arrives at this instant has been added.
+        Begins the step that can start now, so call it after all work that arrives at this instant was added.
         """
         if self._events:
             return self._events[0][0]
@@ -333,7 +335,7 @@ class Scheduler:
         return list(self._running)
 
     def waiting_uncached_tokens(self) -> int:
-        """Prompt tokens that still have to be computed, by what the device has cached now."""
+        """Prompt tokens that are still to compute, given what the device has cached now."""
         uncached = self._prefill.remaining_tokens()
         for work in self.waiting:
             uncached += work.prompt_tokens - self.pool.match(work) * self.page_size
@@ -371,7 +373,7 @@ class Scheduler:
                 duration_s += self.costs.decode_s(width)
             batch.plan_mixed()
             self._end_s = start_s + duration_s
-        elif batch.width:  # with what was delivered
+        elif batch.width:  # including delivered work
             self._end_s = batch.plan_run(start_s, one_step=one_step)
             if (self.waiting or self.delivered) and (arrival_s := self._next_arrival_s()) > start_s:
                 self._cut(arrival_s)
@@ -383,12 +385,12 @@ class Scheduler:
         return True
 
     def _cut(self, at_s: float) -> None:
-        """Work may join at `at_s`: end a run of decode steps with the step under way then."""
+        """End a run of decode steps with the step that is under way at `at_s`, since work may join then."""
         if self._batch.planned > 1 and at_s < self._end_s:
             self._end_s = self._batch.cut(at_s)
 
     def _settle(self) -> None:
-        """Apply the steps of a run that have ended by now, and let it end with the step under way."""
+        """Apply the steps of a run that have ended by now, and end the run with the step under way."""
         if self._batch.planned > 1:
             self._cut(self._now_s)
             if self._end_s <= self._now_s:
@@ -432,14 +434,14 @@ class Scheduler:
                     self._computed(work, take, end_s)
 
     def _apply_decode(self, steps: int) -> Sequence[Work]:
-        """Steps of the batch have ended. Returns the work that has ended with them."""
+        """Apply `steps` of the batch. Returns the work that has ended."""
         batch, totals = self._batch, self.totals
         totals.steps += steps
         totals.generated_tokens += steps * batch.width
         return batch.apply(steps)
 
     def _computed(self, work: Work, take: int, end_s: float) -> None:
-        """A chunk of `work` is done: cache its pages. The last one brings the first token."""
+        """Cache the pages of a chunk of `work` that is done. The last chunk brings the first token."""
         work.computed_tokens += take
         self.totals.prefill_uncached_tokens += take
         self.pool.keep(work, work.computed_tokens)
@@ -464,7 +466,7 @@ class Scheduler:
 
     def _finish_work(self, work: Work) -> None:
         if self.role == "aggregated" and work.width == 1 and 0 < work.computed_tokens == work.prompt_tokens:
-            # The last token was sampled, never computed: it has no KV yet.
+            # The last token was sampled but not computed, so it has no KV.
             self.pool.keep(work, work.prompt_tokens + work.generated - 1)
         self.pool.release(work)
         self._running.pop(work, None)

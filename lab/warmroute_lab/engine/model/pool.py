@@ -1,11 +1,11 @@
 """The KV capacity of one rank: pages reserved for running work, pages cached, and the tiers below.
 
-All pages of a request are reserved at admission (what is not cached on the device, and the answer, whose length the
-model knows). Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages. What
-was computed moves from the reservation into the cache.
+At admission, a request reserves all its pages that are not cached on the device, also for its answer, whose length the
+model knows. Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages.
+Computed pages move from the reservation into the cache.
 
-A page is a hit when all of it was computed, and the last token of a prompt is always computed. So the incomplete last
-page of a prompt is never a hit, and the answer is one only if `keys` cover it.
+A page can be a hit only if all of it was computed, and the last token of a prompt is always computed anew. So the
+incomplete last page of a prompt is never a hit. Pages of an answer are hits only if `keys` cover them.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from warmroute_lab.engine.model.work import Work
 
 
 class KvPool:
-    """Pages of `page_size` tokens on the device; `tiers` if there is a host tier."""
+    """The device's pages of `page_size` tokens. `tiers`: None without a host tier."""
 
     def __init__(
         self, capacity_pages: int, page_size: int, tiers: LowerTiers | None, listener: TierListener | None
@@ -27,11 +27,11 @@ class KvPool:
         self.cache = RadixCache(None if listener is None else lambda keys: listener.removed(keys, "device"))
         self.reserved_pages = 0
         self.lookahead_tokens = 0
-        """How many tokens behind a page must have been computed too: 1 where pages are of pairs of tokens (EAGLE)."""
+        """How many tokens after a page must have been computed too: 1 if pages consist of pairs of tokens (EAGLE)."""
         self._listener = listener
 
     def pages_needed(self, work: Work) -> int:
-        """What `work` takes when nothing of it is cached."""
+        """How many pages `work` takes if nothing of it is cached."""
         return -(-(work.prompt_tokens + work.output_tokens * work.width) // self.page_size)
 
     @property
@@ -39,22 +39,22 @@ class KvPool:
         return self.capacity_pages - self.cache.resident_pages - self.reserved_pages
 
     def match(self, work: Work) -> int:
-        """The leading pages of a prompt that are on the device, as far as they may be hits."""
+        """How many leading pages of a prompt are hits on the device."""
         limit = self._hit_limit(work)
         if work.path is None:
             return self.cache.match(work.keys, limit)[0]
         return min(limit, self.cache.resident(work.path))
 
     def _hit_limit(self, work: Work) -> int:
-        """The pages of a prompt that may be hits: what comes before its last token."""
+        """How many pages of a prompt may be hits: the full pages before its last token."""
         return (work.prompt_tokens - 1 - self.lookahead_tokens) // self.page_size
 
     def hold(self, work: Work) -> None:
-        """Protect the pages of waiting work from eviction, those cached now and those cached later."""
+        """Protect the pages of waiting work from eviction, also pages that are cached later."""
         work.path = self.cache.hold(work.keys)
 
     def unpin_last(self, waiting: Sequence[Work]) -> bool:
-        """Take back the `hold` of the latest work in `waiting` that has one; False when none has."""
+        """Undo the `hold` of the last work in `waiting` that has one; False if no work has one."""
         for work in reversed(waiting):
             if work.path is not None:
                 self.cache.release(work.path)
@@ -63,7 +63,7 @@ class KvPool:
         return False
 
     def admit(self, work: Work) -> bool:
-        """Look up the prompt and reserve its pages, evicting idle ones; False when there are not enough."""
+        """Look up the prompt and reserve its pages, evicting idle pages; False if too few pages are free or idle."""
         cache = self.cache
         limit = self._hit_limit(work)
         if work.path is None:
@@ -80,7 +80,7 @@ class KvPool:
             self._load_back(work, self.tiers, limit)
         if work.path is None:
             if missing > 0:
-                work.path = cache.hold(work.keys, matched)  # not all of it: the eviction may take the rest
+                work.path = cache.hold(work.keys, matched)  # only the hits: the eviction may take the rest
                 cache.evict(missing)
             work.path = cache.hold(work.keys, after=work.path)
         else:
@@ -104,20 +104,20 @@ class KvPool:
         work.kept_pages = pages
         work.reserved_pages -= count
         self.reserved_pages -= count
-        if self.tiers is not None:  # before the device: what storage had came by the host
+        if self.tiers is not None:  # before the device, since pages from storage pass through the host
             self.tiers.write(work, pages, work.cached_tokens // self.page_size)
         if self._listener is not None:
             report_stored(self._listener, work, pages - new, pages, "device", work.cached_tokens // self.page_size)
 
     def release(self, work: Work) -> None:
-        """`work` has ended: its cached pages become idle, the other pages free."""
+        """Let the cached pages of ended work become idle, and free its other pages."""
         self.cache.release(work.path)
         work.path = None
         self.reserved_pages -= work.reserved_pages
         work.reserved_pages = 0
 
     def flush(self) -> None:
-        """Remove all pages from device and host that no work holds. Storage keeps what it has."""
+        """Remove the pages that no work holds from device and host, not from storage."""
         self.cache.flush()
         if self.tiers is not None:
             self.tiers.host.flush()

@@ -2,15 +2,16 @@
 
 A chunk has at most `chunk_tokens` uncached prompt tokens: first the rest of a prompt that was begun earlier, then
 waiting prompts in order of arrival. The prefix cache is looked up when a prompt is admitted, so a prompt that waited
-finds what those before it have computed.
+finds what earlier prompts have computed.
 
-Admission is first come, first served by KV capacity (`pool.py`): a head of the queue that does not fit blocks those
-behind it. With `pin_waiting` the cached pages of waiting work are not evicted either. When nothing runs and the head of
-the queue does not fit because of that, the latest arrivals lose their pages. SGLang does not pin pages of waiting work.
+Admission is first come, first served by KV capacity (`pool.py`): if the head of the queue does not fit, it blocks all
+work behind it. With `pin_waiting` the cached pages of waiting work are not evicted either. If the head does not fit
+for this reason while nothing runs, the latest arrivals lose their pins. SGLang does not pin pages of waiting work.
 
-Cache tiers below the device (`tiers.py`) are looked up at admission. What they have is loaded in the step in which
-the prompt begins, and lengthens it: the copy from the host by its whole time, though SGLang hides part of it behind
-the computation layer by layer; the fetch from storage by what is left of it, since it starts when a request arrives.
+Cache tiers below the device (`tiers.py`) are looked up at admission. Their pages are loaded in the step in which the
+prompt begins, and lengthen this step. The copy from the host lengthens it by its whole time, though SGLang hides part
+of the copy behind the computation, layer by layer. The fetch from storage starts when the request arrives, so only the
+rest of its time counts.
 """
 
 from collections import deque
@@ -23,7 +24,7 @@ _PREFILL = Phase.PREFILL
 
 
 class Prefill:
-    """The chunk that is planned or runs, and the prompt that is not computed to its end."""
+    """The chunk that is planned or runs, and the prompt that is computed in part (`unfinished`)."""
 
     __slots__ = ("_costs", "_max_running", "_pool", "_running", "_totals", "_waiting", "load_s", "shares", "unfinished")
 
@@ -36,7 +37,7 @@ class Prefill:
         running: dict[Work, None],
         max_running: int,
     ) -> None:
-        """`waiting` and `running` are the scheduler's own: admitted work moves from one to the other."""
+        """`waiting` and `running` are the scheduler's collections: admitted work moves from the first to the second."""
         self._costs = costs
         self._pool = pool
         self._totals = totals
@@ -45,7 +46,7 @@ class Prefill:
         self._max_running = max_running
         self.unfinished: Work | None = None
         self.shares: list[tuple[Work, int]] = []
-        """The work of the chunk, each with its tokens."""
+        """The work in the chunk, and how many tokens of each."""
         self.load_s = 0.0
         """How much the tiers below the device lengthen the step."""
 

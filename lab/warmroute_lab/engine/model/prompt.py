@@ -1,12 +1,12 @@
-"""From a request body to the text the model reads, and from that to tokens and page keys.
+"""From a request body to the text that the model reads, and from the text to tokens and page keys.
 
-`render` writes the prompt in template order: tools, then messages as they come, then the head of the answer. It is
-canonical, so that what a template does not see makes no difference: no `cache_control`, no ids of tool calls, plain
-string content equals a list of one text part, and past reasoning is left out. An assistant message is rendered
-exactly as an answer was generated, so an answer that comes back verbatim continues the cached path. A last message of
-the assistant is, as in SGLang, the user's, or with `continue_final_message` the beginning of the answer.
+`render` writes the prompt in template order: tools, then messages as they come, then the head of the answer. The text
+is canonical: what a template does not see makes no difference. So it has no `cache_control`, no ids of tool calls and
+no past reasoning, and plain string content equals a list of one text part. An assistant message is rendered exactly as
+an answer was generated, so an answer that comes back verbatim continues the cached path. As in SGLang, an assistant
+message at the end counts as the user's, or with `continue_final_message` as the beginning of the answer.
 
-The embedded engine has no tokenizer: one token is 4 bytes of the rendered UTF-8 text, the last one may be shorter.
+The embedded engine has no tokenizer: one token is 4 bytes of the rendered UTF-8 text; the last token may be shorter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,12 +48,12 @@ def render(body: Mapping[str, Any]) -> bytes:
 
 
 def begun_answer(body: Mapping[str, Any]) -> bytes:
-    """The beginning of the answer that a chat body gives; it is not generated again."""
+    """The beginning of the answer, if the chat body has it; the engine does not generate it again."""
     return _open_end(body)[1] if body.get("messages") else b""
 
 
 def _open_end(body: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], bytes]:
-    """The messages in front of the answer, and what it begins with."""
+    """The messages before the answer, and the beginning of the answer."""
     messages = body["messages"]
     last_message = messages[-1] if messages else {}
     if last_message.get("role") != "assistant" or not isinstance(last_message.get("content"), str):
@@ -71,14 +71,14 @@ def render_plain(prompt: Any) -> bytes:
 
 
 def render_call(name: Any, arguments: Any) -> tuple[bytes, bytes]:
-    """One tool call of an answer: its head, and its arguments as the text that they are."""
+    """One tool call of an answer: its head, and its arguments as text."""
     return b"<|call|>" + _text(name) + b"\n", _text(arguments)
 
 
 def page_keys(rendered: bytes, page_size: int, namespace: bytes, *, bigram: bool = False) -> list[int]:
     """The chained key of every complete page, starting from a namespace (the salt).
 
-    With `bigram`, a page is of pairs of neighbouring tokens, as under EAGLE: it takes in the token after it.
+    With `bigram`, a page consists of pairs of neighbouring tokens, as with EAGLE, so it includes the token after it.
     """
     page_bytes = page_size * TOKEN_BYTES
     reach = page_bytes + TOKEN_BYTES if bigram else page_bytes
@@ -103,7 +103,7 @@ def _content(content: Any) -> Sequence[bytes]:
 
 
 def _part(part: Any) -> bytes:
-    """Text as it is, an image by where it comes from, anything else as JSON without its cache marks."""
+    """The text of a part, the address of an image, or any other part as JSON without its cache marks."""
     if isinstance(part, str):
         return part.encode()
     if not isinstance(part, dict):

@@ -4,23 +4,22 @@ A page is `page_size` tokens. Its key is a hash chained over the pages before it
 names the whole path from the root: two prompts share a key exactly when they share the salt and everything up to the
 end of that page.
 
-The tree is compressed: a `Node` is a run of pages that were always held together, and is split where two paths part
-or where only its beginning is needed. A request of hundreds of pages is a few nodes, and so is the cost of every
-operation on it. Because keys are chained, a map from the first key of each node finds children without a map in each
-node, and comparing one key compares everything before it.
+The tree is compressed: a `Node` is a run of pages that were always held together. A node is split if two paths part
+within it, or if only its beginning is needed. A request of hundreds of pages has a few nodes, so every operation on it
+visits a few nodes. Because keys are chained, one map from the first key of each node finds children without a map in
+each node, and comparing one key compares everything before it.
 
-Held paths are in the tree from their first to their last page, whether computed or not: a page is *resident* (its KV
-exists) or a *ghost* (a request will compute it, or waits for it). What is resident is the beginning of its path, and a
-ghost lives only while it is held. So a page that a waiting request shares is protected from the moment it is computed,
-and what is resident of a held path is found by walking up from its end.
+A held path is in the tree from its first to its last page. Each page is *resident* (its KV exists) or a *ghost* (a
+request will compute it, or waits for it). The resident pages are the beginning of the path, and a ghost lives only
+while it is held. So a page that a waiting request shares is protected from the moment it is computed. A walk up from
+the end of a held path finds its resident pages.
 
-Eviction is least recently used, leaf first, held pages excepted, at O(1) a node. No search for leaves is needed
-because of one rule: a path is put into the recency order *deepest node first*. A request that holds a node holds all
-its ancestors, so a parent becomes idle when its child does or later, and stands behind it in the order. The oldest idle
-node thus never has a child in the cache. Part of a node is evicted from its end.
+Eviction is least recently used, leaf first, without held pages, at O(1) a node. One rule makes a search for leaves
+unnecessary: a path is put into the recency order *deepest node first*. A request that holds a node holds all its
+ancestors, so a parent becomes idle when its child does or later, and stands behind the child in the order. The oldest
+idle node thus never has a child in the cache. If only part of a node is evicted, the part at its end goes.
 
-The number of resident pages is bounded by the caller, which evicts before it fills; `Scheduler` holds that bound.
-Ghosts are bounded by what is held.
+The caller bounds the number of resident pages: it evicts before it fills (`Scheduler`). Only held paths have ghosts.
 """
 
 from collections import OrderedDict
@@ -44,18 +43,18 @@ class Node:
 
 
 class RadixCache:
-    """`_heads` finds a node by its first key; `_idle` orders the resident nodes without a hold, oldest first."""
+    """The tree. `_heads`: first key -> node. `_idle`: the resident nodes without a hold, least recently used first."""
 
     __slots__ = ("_heads", "_idle", "_on_removed", "evicted_pages", "idle_pages", "resident_pages")
 
     def __init__(self, on_removed: Callable[[Sequence[int]], None] | None = None) -> None:
-        """`on_removed` gets the keys of pages that are evicted, in the order of their path."""
+        """`on_removed` is called with the keys of evicted pages, in the order of their path."""
         self._on_removed = on_removed
         self._heads: dict[int, Node] = {}
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self.resident_pages = 0
         self.idle_pages = 0
-        """Resident pages without a hold: what can be evicted."""
+        """Resident pages without a hold, which can be evicted."""
         self.evicted_pages = 0
 
     def __len__(self) -> int:
@@ -81,7 +80,7 @@ class RadixCache:
         return matched, from_idle
 
     def known(self, keys: Sequence[int], limit: int) -> int:
-        """How many leading pages of `keys[:limit]` are resident, or will be when held paths are computed."""
+        """How many leading pages of `keys[:limit]` are resident, or will be once the held paths are computed."""
         heads = self._heads
         limit = min(limit, len(keys))
         known = 0
@@ -93,9 +92,9 @@ class RadixCache:
         return known
 
     def hold(self, keys: Sequence[int], limit: int | None = None, *, after: Node | None = None) -> Node | None:
-        """Hold the path `keys[:limit]`, or what follows its beginning that ends in `after` and is held already.
+        """Hold the path `keys[:limit]`. `after`: the node that ends the beginning of the path that is already held.
 
-        What is not resident of it becomes ghosts. Returns the last node of the path.
+        Pages that are not resident become ghosts. Returns the last node of the path.
         """
         heads = self._heads
         node = after
@@ -110,7 +109,7 @@ class RadixCache:
             if pages < len(child.keys):
                 child = self._split(child, pages)
             if not child.holds:
-                self._idle.pop(child, None)  # the beginning of a node that was just split was never in the order
+                self._idle.pop(child, None)  # after a split, the new beginning is not in the order
                 self.idle_pages -= pages
             child.holds += 1
             node = child
@@ -124,7 +123,7 @@ class RadixCache:
         return 0 if path is None else path.end - len(path.keys) + path.filled
 
     def fill(self, path: Node | None, pages: int) -> int:
-        """The first `pages` pages of a held path have been computed. Returns how many of them are new."""
+        """Mark the first `pages` pages of a held path as resident. Returns how many of them are new."""
         new = 0
         while path is not None and path.filled < (count := len(path.keys)):
             known = count if path.end <= pages else pages - path.end + count
@@ -153,7 +152,7 @@ class RadixCache:
             path = path.parent
 
     def evict(self, pages: int) -> None:
-        """Drop the `pages` least recently used idle pages. The caller has checked that there are as many."""
+        """Drop the `pages` least recently used idle pages. The caller has checked that `idle_pages` suffice."""
         if pages <= 0:
             return
         self.evicted_pages += pages
@@ -173,7 +172,7 @@ class RadixCache:
             pages -= count
 
     def flush(self) -> None:
-        """Drop every idle page; they are neither counted nor reported as evicted."""
+        """Drop all idle pages, which are neither counted nor reported as evicted."""
         for node in self._idle:
             del self._heads[node.keys[0]]
         self._idle.clear()
@@ -181,7 +180,7 @@ class RadixCache:
         self.idle_pages = 0
 
     def _split(self, node: Node, pages: int) -> Node:
-        """Cut `node` after its first `pages` pages. It keeps its identity and its end; returns the new beginning."""
+        """Cut `node` after its first `pages` pages. `node` stays the end of the run. Returns the new beginning."""
         filled = min(node.filled, pages)
         upper = Node(node.keys[:pages], node.parent, node.end - len(node.keys) + pages, filled, node.holds)
         node.keys = node.keys[pages:]
@@ -193,7 +192,7 @@ class RadixCache:
 
 
 def _shared(run: list[int], keys: Sequence[int], at: int, limit: int) -> int:
-    """How many leading pages of `run` are `keys[at:limit]`; the first one is known to be. Keys are chained: bisect."""
+    """How many leading pages `run` and `keys[at:limit]` share, at least one. Bisects, since the keys are chained."""
     most, left = len(run), limit - at
     if most > left:  # noqa: PLR1730 - min() takes three times as long
         most = left

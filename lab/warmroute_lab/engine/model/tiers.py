@@ -1,16 +1,16 @@
-"""The cache tiers below the device, as SGLang's HiCache has them with `write_through`, and the listener to changes.
+"""The cache tiers below the device, as in SGLang's HiCache with `write_through`, and the listener to changes.
 
-Host: whatever is cached on the device is copied to the host at once. It is a radix cache of its own with its own
-capacity: LRU, leaf first, and touched whenever the device's copy of a path is written or used. Evicting on the device
-leaves the host's copy. (SGLang evicts from the host only what is not on the device. With a host tier larger than the
-device's the pages used last are on both, so that comes to nearly the same.)
+Host: a page that is cached on the device is copied to the host at once. The host is a second radix cache with its own
+capacity (LRU, leaf first). A path on the host is touched whenever the device's copy is written or used. Eviction from
+the device leaves the host's copy. (SGLang evicts from the host only pages that are not on the device. If the host tier
+is larger than the device, the pages used last are on both, so the effect is nearly the same.)
 
-Storage: what was copied to the host is given to `Storage` too, an object that the caller may share between ranks and
-engines. It answers for the continuation of what device and host have; a hit shorter than a threshold is not fetched
+Storage: pages that were copied to the host also go to `Storage`, which the caller may share between ranks and engines.
+Storage is looked up for pages that continue those of device and host. A hit shorter than a threshold is not fetched
 (SGLang: `prefetch_threshold`, 256 tokens).
 
-What a lower tier has is loaded back: it takes device pages like any other part of a prompt, and is resident on the
-device, and on the host, when the first prefill step of its request ends.
+Pages of a lower tier are loaded back. They take device pages like any other part of a prompt. When the first prefill
+step of the request ends, they are resident on the device and on the host.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ PREFETCH_THRESHOLD_TOKENS: Final = 256
 
 
 class TierListener(Protocol):
-    """Receives each change of host and, after it, device. Changes of storage are not reported, as in SGLang."""
+    """Receives each change of the host, then of the device. As in SGLang, changes of storage are not reported."""
 
     def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:
-        """Pages `work.keys[start:stop]` are new in a tier. Not `computed`: they were copied from another tier."""
+        """Pages `work.keys[start:stop]` are new in a tier. `computed`: False if they came from another tier."""
 
     def removed(self, keys: Sequence[int], tier: Tier) -> None:
-        """These pages, a part of one path in its order, were evicted from a tier."""
+        """These pages were evicted from a tier. They are part of one path, in its order."""
 
     def cleared(self) -> None:
         """Device and host are empty."""
 
 
 class Storage(Protocol):
-    """A set of pages by key, such as a `set` or a directory. Its owner bounds it."""
+    """A set of page keys, such as a `set` or a directory. Its owner bounds its size."""
 
     def __contains__(self, key: object, /) -> bool: ...
 
@@ -52,7 +52,7 @@ class HostTier(NamedTuple):
 
 
 class LowerTiers:
-    """The host tier of one rank, and the storage behind it. `storage` may be attached and detached when idle."""
+    """The host tier of one rank, and the storage behind it. `storage` may be set or removed while the rank is idle."""
 
     def __init__(self, host: HostTier, page_size: int, listener: TierListener | None) -> None:
         self.host_pages = host.tokens // page_size
@@ -65,20 +65,20 @@ class LowerTiers:
         self._listener = listener
 
     def lookup(self, keys: Sequence[int], device_pages: int, limit: int) -> tuple[int, int]:
-        """What continues the first `device_pages` of `keys[:limit]`: pages on the host, then pages in storage."""
+        """How many pages after the first `device_pages` of `keys[:limit]` the host has, and storage after those."""
         limit = min(limit, len(keys))
-        path = self.host.hold(keys, limit)  # and so touch it
+        path = self.host.hold(keys, limit)  # holding touches the path
         known = max(device_pages, self.host.resident(path))
         self.host.release(path)
         return known - device_pages, self._stored(keys, known, limit) - known
 
     def known(self, keys: Sequence[int], device_pages: int, limit: int) -> int:
-        """How many leading pages of `keys[:limit]` all tiers have, or will have, together. Touches nothing."""
+        """How many leading pages of `keys[:limit]` the tiers together have or will have. Touches nothing."""
         limit = min(limit, len(keys))
         return self._stored(keys, max(device_pages, self.host.known(keys, limit)), limit)
 
     def _stored(self, keys: Sequence[int], known: int, limit: int) -> int:
-        """How far storage continues the first `known` pages."""
+        """How many leading pages are known with those in storage, if the first `known` are."""
         storage = self.storage
         if storage is None or (limit - known) * self.page_size < self.prefetch_threshold_tokens:
             return known
@@ -88,9 +88,9 @@ class LowerTiers:
         return known if (stop - known) * self.page_size < self.prefetch_threshold_tokens else stop
 
     def write(self, work: Work, pages: int, computed_from: int) -> None:
-        """The first `pages` pages of `work` are on the device: copy what the tiers lack, and touch the rest.
+        """Copy the first `pages` pages of `work`, which are on the device, to tiers that lack them; touch the others.
 
-        Pages before `computed_from` were not computed by `work`.
+        `work` has computed only the pages from `computed_from` on.
         """
         host = self.host
         path = host.hold(work.keys, pages)
@@ -110,7 +110,7 @@ class LowerTiers:
 
 
 def report_stored(listener: TierListener, work: Work, start: int, stop: int, tier: Tier, computed_from: int) -> None:
-    """Report new pages: those loaded from another tier apart from those that `work` computed."""
+    """Report new pages, in separate calls for loaded pages and for pages that `work` computed (`computed_from` on)."""
     if start < min(stop, computed_from):
         listener.stored(work, start, min(stop, computed_from), tier, computed=False)
     if max(start, computed_from) < stop:

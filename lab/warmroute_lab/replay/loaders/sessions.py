@@ -1,15 +1,15 @@
-"""Agent sessions reduced to lengths and shared prefixes: one line a session, closed loop.
+"""Reads agent sessions that are reduced to lengths and shared prefixes: one line a session, closed loop.
 
     {"session": name, "block": 64, "tool_tokens": n, "system_tokens": n, "turns": [turn, ...]}
     turn = [t_s, input_tokens, output_tokens, blocks, shared_blocks, base_turn, think_s, api_s]
 
-The first `shared_blocks` blocks of a turn's prompt are the first ones of turn `base_turn` of the same session (-1:
-none); the rest are new. Tools and system prompt are shared by all sessions in which both have the same size.
+The first `shared_blocks` blocks of a turn's prompt are those of turn `base_turn` of the same session (-1: none); its
+other blocks are new. Sessions in which tools and system prompt have the same sizes share both.
 
 Sessions start at a random time within an hour (equal for equal seeds, one draw a session in file order). A turn comes
-`think_s`, at most half an hour, after the one before has ended. A session is cut after an hour of thinking and
-answering. Blocks are coarsened to `BLOCK_TOKENS`: a coarse block is named by its last fine one, and whether it is full
-is part of its name. Answers have no ids of their own.
+`think_s`, at most half an hour, after the previous turn has ended. A session is cut after an hour of thinking and
+answering. Blocks are coarsened to `BLOCK_TOKENS`: the id of a coarse block has the id of its last fine block, and
+whether the coarse block is full. Answers have no ids of their own.
 """
 
 from typing import Annotated, Final
@@ -38,10 +38,10 @@ class _Session(msgspec.Struct, gc=False):
 
 
 class _Chains:
-    """Coarse chains of the turns of one session; equal blocks are one number object, since a prompt has hundreds."""
+    """The coarse chains of a session's turns. Equal ids are one object in memory, since a prompt has hundreds."""
 
     def __init__(self, shared: list[int], fine_tokens: int, number: int, salt: int, ids: IdCount) -> None:
-        """`ids` counts those of the trace; the fine ones are counted apart, since they end with the session."""
+        """`ids` counts the coarse ids of the trace. Fine ids are counted apart, since they end with the session."""
         self._ids, self._fine_ids = ids, IdCount()
         self._shared = shared
         self._ratio = BLOCK_TOKENS // fine_tokens
@@ -52,7 +52,7 @@ class _Chains:
         self._next = 0
 
     def add(self, blocks: int, shared_blocks: int, base_turn: int) -> list[int]:
-        """The chain of the next turn: all its coarse blocks, the last may be partial."""
+        """The chain of the next turn: its coarse blocks, of which the last may be partial."""
         base = self._fine[base_turn] if base_turn >= 0 else []
         fine = base[:shared_blocks]
         fresh = blocks - len(fine)

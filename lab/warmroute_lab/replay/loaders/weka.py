@@ -1,4 +1,4 @@
-"""Traces of agent sessions with sub-agents, as AIPerf's `weka_trace`, InferenceX and llm-d replay them, closed loop.
+"""Reads traces of agent sessions with sub-agents, as AIPerf's `weka_trace`, InferenceX and llm-d do; closed loop.
 
 A file is one session as a JSON object, or one session a line
 (https://github.com/ai-dynamo/aiperf/blob/main/docs/tutorials/weka-trace.md and src/aiperf/dataset/loader/
@@ -8,13 +8,15 @@ weka_trace_models.py; the format is that of https://github.com/callanjfox/kv-cac
     request = {"t": s, "type": "n" | "s", "in": n, "out": n, "hash_ids": [...], "api_time": s, "think_time": s, ...}
     request = {"t": s, "type": "subagent", "agent_id": ..., "requests": [request, ...], ...}
 
-An id stands for its block and all before it, within the file alone: sessions share nothing. Requests of a sub-agent
-have the time of the session, or, where one of a file's is earlier than its sub-agent, of the sub-agent.
+An id stands for its block and all blocks before it, within its session alone: sessions share nothing. The times of a
+sub-agent's requests count from the start of the session. But if any such request of a session has an earlier time than
+its sub-agent, they all count from the start of their sub-agents.
 
-What a request waited for is not recorded. It comes after the request that had ended last when it came, of its session
-or, for a sub-agent, of its own or the one that started it, with the recorded pause, at most half an hour. A turn after
-sub-agents therefore waits for the last of them. Each sub-agent is a session of its own. AIPerf also takes apart agents
-that are recorded as one stream; here those are one session that forks.
+The trace does not record what a request waited for. In the replay a request follows the request that had ended last
+when it came, after the recorded pause, at most half an hour. The followed request is of the same session; for a
+sub-agent it is of the sub-agent or, before its first, of the session. A turn after sub-agents therefore waits for the
+last of them. Each sub-agent counts as a separate session. AIPerf also splits agents that are recorded as one stream;
+here such agents are one session that forks.
 
 Sessions start at a random time within an hour (equal for equal seeds, one draw a session in the order of files).
 """
@@ -31,9 +33,9 @@ from warmroute_lab.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, Tr
 BLOCK_TOKENS: Final = 512
 MAX_TIME_S: Final = 1e9
 MAX_OPEN: Final = 256
-"""Requests of a session at once, of which one may be followed."""
+"""A request follows one of the latest requests: at most this many are looked at."""
 MAX_COMPARED: Final = 8
-"""The requests before one that it may continue: those that come last."""
+"""How many of the latest requests of a session a prompt is compared with, to find what it continues."""
 
 _Time = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIME_S)]
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TURN_TOKENS)]
@@ -63,7 +65,7 @@ class _Session(msgspec.Struct, gc=False):
 
 
 class _Ended(msgspec.Struct, gc=False):
-    """A request, when it ended in the recording, and how much of its chain a later one may share."""
+    """A request, when it ended in the recording, and its chain, whose beginning a later request may share."""
 
     number: int
     ended_s: float
@@ -78,7 +80,7 @@ class _Reader:
         self.sessions = 0
         self._salt = salt
         self._ids = IdCount()
-        self._names: dict[int, int] = {}  # of a file's ids
+        self._names: dict[int, int] = {}  # id of the session -> its number
         self._next_name = 0
 
     def add(self, session: _Session, start_s: float) -> None:
@@ -116,7 +118,7 @@ class _Reader:
         follows: _Ended | None,
         start_s: float,
     ) -> None:
-        """A request. `own`: those of its session or sub-agent before it."""
+        """Add a request. `own`: the earlier requests of its session or sub-agent."""
         tokens = max(1, call.input_tokens)
         chain, tail = self._chain(call.hash_ids, tokens, fine_tokens)
         continued = max((_common(chain, each.chain) for each in own[-MAX_COMPARED:]), default=0) * BLOCK_TOKENS
@@ -132,7 +134,7 @@ class _Reader:
         own.append(_Ended(number, at_s + (call.api_time or 0.0), chain))
 
     def _chain(self, fine: list[int], tokens: int, fine_tokens: int) -> tuple[list[int], int | None]:
-        """The chain of blocks, and the name of its partial end. What has no id is new in each request."""
+        """The chain of blocks, and the id of its partial end. Blocks without an id are new in each request."""
         ratio = BLOCK_TOKENS // fine_tokens
         full, rest = divmod(tokens, BLOCK_TOKENS)
         self._ids.add(full + 1, full + 1)
@@ -150,7 +152,7 @@ class _Reader:
 
 
 def load(name: str, sessions: Iterable[tuple[str, bytes]], salt: int, seed: int) -> Trace:
-    """The trace of these sessions, each with the place that a message names. Raises: TraceError."""
+    """The trace of `sessions`: pairs of a place, for error messages, and a JSON text. Raises: TraceError."""
     random = np.random.default_rng(seed)
     reader = _Reader(salt)
     decode = msgspec.json.Decoder(_Session).decode
@@ -172,7 +174,7 @@ def _time(each: _Call | _SubAgent) -> float:
 
 
 def _last_ended(ended: list[_Ended], at_s: float) -> _Ended | None:
-    """Of the last `MAX_OPEN` that had ended by then, the one that ended last."""
+    """Of the last `MAX_OPEN` requests, the one that ended last before or at `at_s`."""
     return max((each for each in ended[-MAX_OPEN:] if each.ended_s <= at_s), key=_ended_s, default=None)
 
 

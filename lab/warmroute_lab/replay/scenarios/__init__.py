@@ -1,4 +1,4 @@
 """Ready-made comparisons: each has a trace and a list of runs.
 
-A scenario says what to run. It runs nothing, and holds no figures.
+A scenario only says what to run: it runs nothing and has no results.
 """

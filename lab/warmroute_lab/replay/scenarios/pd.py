@@ -1,20 +1,20 @@
 """The same GPUs, aggregated or split into prefill and decode workers (PD): time per token and TTFT against load.
 
-In an aggregated worker a chunk of a prompt (8,192 tokens, 0.41 s) is computed in the same step as the next token of
-all sequences, and delays it; a decode worker never computes prompts, so its tokens come at the pace of its batch
-(Cloudflare, 16 April 2026: the p90 of the time per token fell from 100 ms with large variance to 20-30 ms). What that
-costs: some of the GPUs cannot prefill, and the KV of each prompt crosses the network before the second token. So an
-aggregated fleet has the lower TTFT, and serves more where prompts are most of the work.
+An aggregated worker computes a chunk of a prompt (8,192 tokens, 0.41 s) in the same step as the next token of all
+sequences, so the chunk delays these tokens. A decode worker never computes prompts, so its tokens come at the pace of
+its batch (Cloudflare, 16 April 2026: the p90 of the time per token fell from 100 ms with large variance to 20-30 ms).
+The split has a cost: some GPUs cannot prefill, and the KV of each prompt crosses the network before the second token.
+So an aggregated fleet has the lower TTFT, and serves more requests if prompts are most of the work.
 
-The load is open loop, requests with tools and a good deal of fresh text (mean prompt 10,000 tokens, of which 60 % can
-be cached, answers of 400 tokens); at 1x uncached prompts are 0.15 of what 8 workers compute, at 4x 0.6. Where all but a
-few percent of each prompt is cached, as in a long session of an agent that is well placed, there is little to hold
-tokens up, and little to gain.
+The load is open loop: requests with tools and much new text (mean prompt 10,000 tokens, of which 60 % can be cached,
+answers of 400 tokens). At 1x, uncached prompts take 0.15 of what 8 workers can compute; at 4x, 0.6. If all but a few
+percent of each prompt is cached, as in a long agent session on a warm worker, prompts delay few tokens, and a split
+gains little.
 
-Constants, all of the engine model (`warmroute_backend.costs.Costs`): 20,000 prefill tokens/s a worker,
-chunks of 8,192; a step costs 5 ms, decoding 15 ms + 0.1 ms a sequence more (a reference queueing model, not a
-measurement). Transfer: 2 ms + 400,000 tokens/s, which is 28 GB/s at 70 KB a token (MLA, bf16), half of a 400 Gb/s link;
-Mooncake measured 164 GB/s over four such links. 8 workers of 3M KV tokens.
+The constants are those of the engine model (`warmroute_backend.costs.Costs`), a reference queueing model and not a
+measurement: 20,000 prefill tokens/s a worker, chunks of 8,192; a step costs 5 ms, and decoding 15 ms + 0.1 ms a
+sequence more. A transfer takes 2 ms + 400,000 tokens/s. This rate is 28 GB/s at 70 KB a token (MLA, bf16), half of a
+400 Gb/s link; Mooncake measured 164 GB/s over four such links. There are 8 workers of 3M KV tokens.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ CALLS: Final = ToolCalls(sessions=3700, within_s=885.0, output_median=300.0, out
 
 
 def scenario(calls: ToolCalls = CALLS) -> Scenario:
-    """All runs of the table; other `calls` are for tests."""
+    """The trace and runs of the table. Tests pass other `calls`."""
     trace = tool_calls_trace(calls, "tool calls")
     runs = []
     for prefills, decodes in SPLITS:

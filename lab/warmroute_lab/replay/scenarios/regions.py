@@ -1,17 +1,17 @@
-"""Cloudflare's step from 60 % to 80 %: agents on four regions, and a header that names the session.
+"""Cloudflare's rise of cached input from 60 % to 80 %: agents in four regions, and a header that names the session.
 
 Cloudflare wrote on 16 April 2026 that the share of cached input tokens rose from 60 % to 80 % at peak times when its
 heaviest users adopted a session affinity header, which sends a session to the region that has its tensors. Inside a
 region they place by KV cache already. Not all traffic adopted it, and the baseline was not random.
 
-Here: 4 regions of 4 replicas with 3.5M KV tokens each; 1,200 agents that start within an hour; each turn comes in at
-any region. Without the header a turn stays where it came in, and its region finds what is left of the context of some
-turns ago: every region has to hold every session, so the KV cache is four times too small. With it, the proxy forwards
-the turn to where the session lives. The first quarter of the arrivals warms the caches up and is left out.
+The scenario has 4 regions of 4 replicas with 3.5M KV tokens each, and 1,200 agents that start within an hour. Each turn
+comes in at a random region. Without the header a turn stays in that region, which has at best the context of some turns
+ago: every region must hold every session, so the KV cache is four times too small. With the header, the proxy forwards
+the turn to the session's region. The first quarter of the arrivals warms the caches up and is left out.
 
-The same with other placements inside the regions, which know nothing of them: with the header a turn comes in at the
-session's region by itself, over the same network. That tells the gain of the header from the gain of the placement. How
-much fits in the caches decides where all of this lies.
+Other runs use placements that know nothing of regions. With the header, their turns come in at the session's region
+directly, over the same network. These runs separate the gain of the header from the gain of the placement. All results
+depend on how much fits into the caches.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from warmroute_lab.replay.scenarios.scenario import Run, Scenario
 from warmroute_lab.replay.setup import Setup
 
 SHARES: Final = (0.0, 0.34, 1.0)
-"""Of the sessions, those that send the header."""
+"""The shares of sessions that send the header."""
 BLIND: Final = ("random", "least_tokens")
 INSIDE: Final = ("lmetric", "llmd_affinity", "smg_event")
 ACROSS: Final = ("warmroute", "warmroute+events")
@@ -34,7 +34,7 @@ SKIP_SHARE: Final = 0.25
 
 
 def setup(naming_share: float, replicas: int = REPLICAS) -> Setup:
-    """The fleet, when that share of the sessions sends the header."""
+    """The fleet, if `naming_share` of the sessions send the header."""
     return Setup(
         prefills=replicas, kv_tokens=KV_TOKENS, regions=4, rtt_s=RTT_S, each_turn=True, naming_share=naming_share,
         skip_share=SKIP_SHARE,
@@ -42,7 +42,7 @@ def setup(naming_share: float, replicas: int = REPLICAS) -> Setup:
 
 
 def scenario(agents: Agents = AGENTS, replicas: int = REPLICAS) -> Scenario:
-    """All runs of the table; other `agents` and `replicas` are for tests."""
+    """The trace and runs of the table. Tests pass other `agents` and `replicas`."""
     trace = agents_trace(agents, "agents")
     runs = [Run(f"any region, {name} inside", name, setup(0.0, replicas)) for name in BLIND]
     for name in (*INSIDE, *ACROSS):
