@@ -1,9 +1,9 @@
 """The embedded fleet as real processes: two regions with engines and a proxy each, and a delay between them.
 
-Each region has a prefill engine, two decode engines and an aggregated one. Everything listens on a port that the
-system assigns, so the order of a start is given by who must know whose address: engines and the relay first, side by
-side; then the proxies, whose configuration (`fleet.toml`, rendered) names them; then the relay learns where the proxies
-are. However a `with Fleet(...)` block ends, all processes are gone when it is left.
+Each region has a prefill engine, two decode engines and an aggregated one. The system assigns the ports, so a process
+starts when the addresses that it needs are known. Engines and the relay start first, in parallel. Then the proxies
+start; their configuration (`fleet.toml`, rendered) has those addresses. Last, the relay gets the addresses of the
+proxies. However a `with LocalFleet(...)` block ends, all its processes are gone afterwards.
 """
 
 import json
@@ -36,7 +36,7 @@ HTTP_TIMEOUT_S = 10.0
 
 Policy = Literal["cost", "round_robin"]
 Ports = dict[str, tuple[int, int]]
-"""Region -> the ports of its proxy, for clients and for operators; 0, or none: the system assigns them."""
+"""Region -> the ports of its proxy, for clients and for operators. The system assigns a port that is 0 or missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Proxy:
 
 @dataclass
 class LocalFleet:
-    """A fleet in `run_dir` (logs, rendered configuration, ledgers); secret and key are those of `state_dir`."""
+    """A fleet with logs, rendered configuration and ledgers in `run_dir`, and its secret and key in `state_dir`."""
 
     child_type: ClassVar[type[Child]] = Child
 
@@ -197,7 +197,7 @@ class LocalFleet:
 
 
 def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
-    """The template with its values filled in, each as TOML writes it."""
+    """The template with its values filled in, each written as TOML."""
     text = (resources.files("warmroute_lab") / template).read_text(encoding="utf-8")
     return Template(text).substitute({name: toml_value(each) for name, each in values.items() if each is not None})
 

@@ -1,9 +1,9 @@
 """The recorded agent sessions that the demo replays, loaded from the packaged samples.
 
-A recording is what one program sent, in order. Words of prose are masked, everything else is as it was on the wire:
-shared prefixes, lengths, tool names, ids, headers. Each body is a chat-completions body in template order (model,
-tools, messages with the system text first, then the rest); `scripts/convert_sessions.py` says how the other dialects
-got there.
+A recording has the requests of one program, in order. Words of prose are masked; everything else is as it was on the
+wire: shared prefixes, lengths, tool names, ids, headers. Each body is a chat-completions body in template order: model,
+tools, messages with the system text first, then the rest. `scripts/convert_sessions.py` tells how requests of other
+dialects are converted.
 """
 
 import gzip

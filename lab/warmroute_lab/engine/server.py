@@ -16,12 +16,12 @@ from warmroute_lab.engine.settings import Settings
 DRAIN_S = 2.0
 FLUSH_S = 0.02
 START_LOG = "warmroute_lab.engine.start"
-"""The logger of the lines that SGLang writes about its pool, in its words."""
+"""The logger of the two lines that SGLang writes about its KV pool, in SGLang's words."""
 BACKLOG = 4096
 
 
 class StartError(Exception):
-    """An address or a directory cannot be used; the message has which one, and why."""
+    """An address or a directory cannot be used; the message says which one, and why."""
 
 
 async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -> None:
@@ -32,7 +32,7 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
     loop = asyncio.get_running_loop()
     try:
         engine = EmbeddedEngine(settings)
-    except OSError as error:  # a port of the KV events, the directory of the storage tier
+    except OSError as error:  # from the port of KV events or the directory of the storage tier
         raise StartError(str(error)) from None
     routes = Routes(engine)
     connections: set[HttpProtocol] = set()
@@ -83,7 +83,7 @@ async def _listen(
 
 
 def _log_pool(settings: Settings) -> None:
-    """The two lines by which a launcher compares a pool with its plan."""
+    """Log the two lines that a launcher compares with its plan of the pool."""
     log, tokens = logging.getLogger(START_LOG), settings.kv_tokens // settings.page_size * settings.page_size
     size_gb = tokens * settings.kv_bytes_per_token / 2**30
     log.info(

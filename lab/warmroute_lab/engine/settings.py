@@ -10,7 +10,7 @@ from warmroute_lab.engine.model.hicache import BYTES_PER_TOKEN, HiCache
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`kv_tokens` is per data-parallel rank."""
+    """The settings of one engine. `kv_tokens` is per data-parallel rank."""
 
     role: Role = "aggregated"
     engine_id: str = "engine"
@@ -33,18 +33,18 @@ class Settings:
     kv_cache_dtype: str = "auto"
     speculative_algorithm: str | None = None
     obey_prompts: bool = False
-    """Whether directives in the messages of a chat say what is answered."""
+    """Whether the engine obeys directives in the messages of a chat."""
 
     role_switch: bool = False
-    """Whether prefill and decode can be switched while it runs."""
+    """Whether the engine can switch between prefill and decode while it runs."""
     request_log: Path | None = None
-    """Where each ended request is written, a line of JSON each."""
+    """The file that gets one line of JSON for each ended request."""
 
     costs: Costs = field(default_factory=Costs)
 
     @property
     def bigram(self) -> bool:
-        """Whether pages are of pairs of tokens: with drafts of the EAGLE family."""
+        """Whether a page is of pairs of tokens, as with drafts of the EAGLE family."""
         return self.speculative_algorithm is not None
 
     @property

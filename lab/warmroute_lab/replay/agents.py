@@ -1,8 +1,8 @@
-"""Made-up agents: sessions whose context grows turn by turn, closed loop.
+"""Synthetic agents: sessions whose context grows turn by turn, closed loop.
 
-Each session begins with tools and a system prompt that all share and a prefix of its own, and appends in each turn the
-answer before and something new (a tool's output, a person's words). So all of a prompt but what is new was computed in
-the turn before, and answers are found in the cache too.
+A session begins with tools and a system prompt that it shares with others, and a prefix of its own. Each turn appends
+the last answer and something new (a tool's output, a person's words). So only the new part of a prompt was not computed
+in the turn before, and answers are found in the cache too.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ BLOCK_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Sizes in tokens, times in seconds. Lognormal where mean and median (or sigma) are given, else exponential.
+    """Sizes in tokens, times in seconds.
 
-    `kinds` of agents have a shared prompt each. With `waves`, sessions start in that number of bursts, each at the
-    start of its share of the time and a twentieth of it long.
+    A value with a mean and a median (or sigma) is lognormal; one with a mean alone is exponential. Each of the `kinds`
+    of agents has a shared prompt of its own. With `waves`, the time is divided into that number of equal parts, and
+    sessions start in bursts: each in the first twentieth of a part.
     """
 
     sessions: int = 1200

@@ -1,8 +1,8 @@
-"""The fleet as a replay sees it: workers with the engine's own scheduler model, and the turns on their way.
+"""The fleet in a replay: workers with the engine's own scheduler model, and the turns under way.
 
-What a policy may look at is exact and of this instant: which blocks a worker has cached, how many uncached tokens are
-still to compute there, how many requests and tokens it was given that have not ended. No real router knows that much:
-policies that are compared by it are compared at their best.
+Policies see exact values of this moment: the blocks that a worker has cached, its uncached tokens still to compute, and
+its requests and tokens that have not ended. No real router knows all of these, so a replay compares policies at their
+best.
 """
 
 from collections import OrderedDict, deque
@@ -15,7 +15,7 @@ from warmroute_lab.replay.trace import Request
 
 
 class Store:
-    """What all workers of a region share: at most `max_blocks` keys, the least recently used goes first."""
+    """The storage that a region's workers share: at most `max_blocks` keys. The least recently used goes first."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
@@ -40,26 +40,26 @@ class ReplayTurn(msgspec.Struct, eq=False):
     request: Request
     arrived_s: float
     origin: str
-    """The region that the client sent it to."""
+    """The region that the client sent the request to."""
     worker: "Worker | None" = None
     work: Work | None = None
-    """What the worker has to do for it, None when it is done or was lost."""
+    """What `worker` has to do for the request; None when it is done or was lost."""
     decode: "Worker | None" = None
     decode_work: Work | None = None
     network_s: float = 0.0
-    """Half a round trip to the place of its worker."""
+    """Half a round trip to the place of `worker`."""
     first_token_s: float = 0.0
     ended_s: float = 0.0
     cached_tokens: int = 0
     predicted_tokens: int | None = None
-    """What the policy expected to be cached; None if it expects nothing."""
+    """The cached tokens that the policy expected; None if it predicts none."""
     retries: int = 0
     held_tokens: int = 0
-    """Prompt tokens that some worker's tiers held or would hold when it was sent, where caches are watched."""
+    """The most prompt tokens that one worker's tiers held, or would hold, at sending; set if caches are watched."""
     here_tokens: int = 0
-    """Those of the worker that it was sent to."""
+    """The prompt tokens that the tiers of `worker` held, or would hold, at sending."""
     after_evictions: bool = False
-    """Whether some worker had evicted anything by then."""
+    """Whether any worker had evicted pages before the turn was sent."""
     state: Any = None
     """The policy's own state of this turn."""
 
@@ -89,7 +89,7 @@ class Worker:
         self.requests = 0
         """Requests sent here that have not ended."""
         self.tokens = 0
-        """Prompt tokens of those."""
+        """Prompt tokens of these requests."""
         self.next_s = float("inf")
         self._estimates: deque[int] = deque()
         self._waiting_estimate = 0
@@ -101,7 +101,7 @@ class Worker:
         self.next_s = float("inf")
 
     def cached_tokens(self, request: Request, *, in_flight: bool = False) -> int:
-        """Tokens of the prompt that are cached here now; with `in_flight`, those that routed requests will compute too.
+        """Tokens of the prompt cached here now; with `in_flight`, also those that routed requests will compute.
 
         Never the whole prompt: an engine computes at least its last token.
         """
@@ -112,7 +112,7 @@ class Worker:
         return pages * scheduler.page_size
 
     def held_tokens(self, request: Request) -> int:
-        """Tokens of the prompt that all cache tiers of this worker have, or will have of routed requests."""
+        """Tokens of the prompt in any cache tier of this worker, now or once routed requests are computed."""
         scheduler = self.scheduler
         limit = (request.input_tokens - 1) // scheduler.page_size
         pages = scheduler.cache.known(request.blocks, limit)
@@ -122,8 +122,10 @@ class Worker:
         return pages * scheduler.page_size
 
     def pending_tokens(self) -> int:
-        """Uncached prompt tokens still to compute: of admitted prompts what is left, of waiting ones the estimate made
-        when they were routed."""
+        """Uncached prompt tokens still to compute.
+
+        An admitted prompt counts with what is left of it, a waiting one with the estimate made when it was routed.
+        """
         estimates = self._estimates
         while len(estimates) > len(self.scheduler.waiting):
             self._waiting_estimate -= estimates.popleft()
@@ -139,7 +141,7 @@ class Worker:
 
 
 class ReplayFleet:
-    """All workers, and those that may be given work now. Policies ask; the simulation changes."""
+    """All workers, and those that may get work now. Policies read it; the simulation changes it."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers

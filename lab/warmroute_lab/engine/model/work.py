@@ -1,4 +1,4 @@
-"""The values of a scheduler: a request and its phase, the costs of steps, events, and counts for metrics."""
+"""The data of a scheduler: requests and their phases, steps, events, and totals for metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ class Phase(Enum):
 class Work(msgspec.Struct, eq=False):
     """One request as the scheduler sees it: sizes and page keys, no text.
 
-    `keys` are the page keys of the prompt and, where the answer is kept, of prompt + answer. `width` is the number
-    of sequences that share the prompt (`n`); `output_tokens` the length of the longest.
+    `keys` are the page keys of the prompt, or of prompt and answer if the cache keeps the answer. `width` sequences
+    (`n`) share the prompt; `output_tokens` is the length of the longest one.
     """
 
     prompt_tokens: int
@@ -39,26 +39,26 @@ class Work(msgspec.Struct, eq=False):
     phase: Phase = Phase.NEW
     cached_tokens: int = 0
     cached_host_tokens: int = 0
-    """Of `cached_tokens`, those loaded back from the host; what is neither host nor storage was on the device."""
+    """The part of `cached_tokens` loaded back from the host. The part from neither tier was on the device."""
     cached_storage_tokens: int = 0
     computed_tokens: int = 0
     generated: int = 0
-    """Tokens so far. `finish` keeps it current; under `advance` it is set when the work ends."""
+    """Tokens generated so far. `finish` updates the count at each step, `advance` only when the work ends."""
     first_token_s: float | None = None
     allocated_s: float | None = None
     delivered_s: float = 0.0
     reserved_pages: int = 0
     kept_pages: int = 0
-    """Pages from the root that are in the cache on behalf of this work: matched or computed."""
+    """Number of leading pages of `keys` that the cache has for this work: matched or computed."""
     path: Node | None = None
-    """What the work holds of the cache, by its last node."""
+    """The last node of the cache path that this work holds."""
     last_step: int = 0
-    """The scheduler's decode step that brings the last token."""
+    """The number of the scheduler's decode step that produces the last token."""
 
 
 @dataclass(slots=True)
 class Step:
-    """One step that runs. `delivered` (decode role) got the token of its prefill engine at `start_s`."""
+    """One step of a scheduler. The works in `delivered` (decode role) got their prefill engine's token at `start_s`."""
 
     start_s: float
     end_s: float
@@ -68,7 +68,7 @@ class Step:
 
 
 Event = tuple[float, Work, bool]
-"""What a router observes: the time, the work, and whether it ended (True) or got its first token (False)."""
+"""What a router observes: the time, the work, and whether the work ended (True) or got its first token (False)."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class WorkTotals:
 
     @property
     def load_back_tokens(self) -> int:
-        """Tokens that came back to the device from the host; those from storage came by the host."""
+        """Tokens loaded to the device from the host. Tokens from storage pass through the host, so they count too."""
         return self.cached_host_tokens + self.cached_storage_tokens
 
     @property

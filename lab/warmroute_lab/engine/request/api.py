@@ -1,6 +1,7 @@
-"""The JSON shapes of answers: usage, whole bodies, and the pieces that stream chunks are made of.
+"""The JSON of answers: usage, whole bodies, and the parts of stream chunks.
 
-A request has a job for each of its prompts, and a job an answer for each choice; their indexes run on over all of it.
+A request has one job per prompt, and a job has one answer per choice. The choices of all jobs of a request are numbered
+in one sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ Json = dict[str, Any]
 
 
 def usage(jobs: Sequence[Job]) -> Json:
-    """The usage object of a request. A prompt counts once, its choices are summed."""
+    """The usage object of a request. Each prompt counts once; the tokens of its choices are summed."""
     prompt_tokens, cached_tokens, completion_tokens, reasoning = (
         sum(column) for column in zip(*(job.counts() for job in jobs), strict=True)
     )
@@ -33,7 +34,7 @@ def usage(jobs: Sequence[Job]) -> Json:
 
 
 def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
-    """The running usage that comes with a chunk of one choice."""
+    """The usage so far, sent with a chunk of one choice."""
     counts = job.counts()
     completion_tokens = job.answers[index].count(job.work.generated)
     return {
@@ -47,7 +48,7 @@ def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
 
 
 def cached_details(job: Job) -> Json | None:
-    """The cached tokens by tier, if there are any. A decode engine reports the tiers of its prefill engine."""
+    """The cached tokens by tier; None if there are none. A decode engine reports the tiers of its prefill engine."""
     cached = job.counts().cached
     if not cached:
         return None
@@ -61,7 +62,7 @@ def cached_details(job: Job) -> Json | None:
 
 
 def sglext(jobs: Sequence[Job]) -> Json | None:
-    """The extension object, if requested and not empty; a batch has that of its first prompt."""
+    """The `sglext` object; None if it was not requested or is empty. A batch has the object of its first prompt."""
     details = cached_details(jobs[0]) if jobs[0].request.cached_details else None
     return None if details is None else {"cached_tokens_details": details}
 
@@ -71,7 +72,7 @@ def weights(generated: int) -> Json:
 
 
 def choices_of(jobs: Sequence[Job]) -> Iterator[tuple[int, Job, int]]:
-    """Every choice of a request: its index in the answer, its job, its number there."""
+    """Every choice of a request: its index in the answer, its job, and its number within the job."""
     index = 0
     for job in jobs:
         for number in range(len(job.answers)):
@@ -139,12 +140,12 @@ def ending(answer: ScriptedAnswer, *, aborted: bool) -> Json:
 
 
 def call_id(job: Job, choice: int, index: int) -> str:
-    """The id of a tool call: from the request's own id, so that it differs from call to call of a session."""
+    """The id of a tool call. It contains a hash of the request's id, so the requests of a session get different ids."""
     return f"call_{crc32(job.rid.encode()):08x}{choice:x}{index:03x}"
 
 
 def completion_logprobs(job: Job, pieces: list[Piece]) -> Json | None:
-    """Log probabilities as the completions endpoint has them. It does not know where in the text a token stands."""
+    """Log probabilities in the shape of the completions endpoint, which gives -1 for every text offset."""
     top = job.request.logprobs
     if top is None:
         return None
@@ -157,7 +158,7 @@ def completion_logprobs(job: Job, pieces: list[Piece]) -> Json | None:
 
 
 def generate_item(job: Job, index: int, ended: str | None) -> Json:
-    """`/generate`'s object for one choice; `ended` is None while it runs, else "planned" or "abort"."""
+    """`/generate`'s object for one choice; `ended` is None while the choice runs, else "planned" or "abort"."""
     answer, generated = job.answers[index], job.work.generated
     completion_tokens = answer.count(generated)
     meta: Json = {

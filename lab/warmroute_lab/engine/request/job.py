@@ -15,11 +15,11 @@ class PartnerCall(Protocol):
     """The open connection of a job to its partner."""
 
     def close(self) -> None:
-        """Give up."""
+        """Give up the call: close its connection."""
 
 
 class Reply(Protocol):
-    """Sends the jobs of one request to its client. `reply.py` has one for each endpoint, streamed or whole."""
+    """Sends the answer of one request. `reply.py` has a class for whole answers and one per kind of stream."""
 
     def token(self, job: "Job") -> None:
         """`job.work.generated` has grown by one."""
@@ -28,14 +28,14 @@ class Reply(Protocol):
         """The job has ended as planned."""
 
     def abort(self, job: "Job") -> None:
-        """The job was aborted on request: what there is, with finish reason "abort"."""
+        """The job was aborted on request: send what there is, with finish reason "abort"."""
 
     def fail(self, job: "Job", refusal: Refusal) -> None:
-        """The engine could not go on."""
+        """The job failed: send the refusal."""
 
 
 class JobTokens(NamedTuple):
-    """The tokens of a job, as its client gets them."""
+    """The token counts that a job reports to its client."""
 
     prompt: int
     cached: int
@@ -45,7 +45,7 @@ class JobTokens(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A live request. It is in the engine's table from acceptance to its one entry in the finish log."""
+    """An accepted prompt. The engine's table has it from `submit` to `_close`; the finish log gets one entry of it."""
 
     request: PromptRequest
     model: str
@@ -56,15 +56,15 @@ class Job:
     created: int = field(default_factory=lambda: int(time.time()))
     reply: Reply = field(init=False)
     ids: list[str] = field(init=False)
-    """The id of each choice. Of several choices, each has an id of its own, and none has that of the request."""
+    """The id of each choice. A single choice has the request's id; several choices each get a new one."""
     dropped: bool = False
-    """Whether it ended before it was scheduled."""
+    """Whether the job ended before it was scheduled."""
     prefill_ttft_s: float = 0.0
-    """Decode role: queue, compute and transfer as the prefill engine modelled them, in virtual seconds."""
+    """Decode role: the time that the prefill engine modelled for queue, compute and transfer, in virtual seconds."""
     link: PartnerCall | None = None
-    """Decode role: the call to the prefill engine's rendezvous while it is open."""
+    """Decode role: the call to the prefill engine while it is open, else None."""
     storage_backend: str | None = None
-    """The name of the storage tier's backend, where one is attached."""
+    """The name of the storage tier's backend; None if none is attached."""
     fault_at: int | None = None
     """The token at which the request's script orders an error."""
 
@@ -73,12 +73,12 @@ class Job:
 
     @property
     def rid(self) -> str:
-        """By what name it is live: that of the request, or of its first choice if there are several."""
+        """The job's key in the engine's table: the id of the request, or of its first choice if there are several."""
         return self.ids[0]
 
     @property
     def bootstrap_room(self) -> int:
-        """The rendezvous of a PD job, checked at acceptance; other jobs have none."""
+        """The bootstrap room of a PD job, checked when the job was accepted. Raises: LookupError for other jobs."""
         if self.request.bootstrap_room is None:
             raise LookupError("this job has no bootstrap room")
         return self.request.bootstrap_room
@@ -88,10 +88,10 @@ class Job:
         return sum(answer.count(generated) for answer in self.answers)
 
     def counts(self) -> JobTokens:
-        """The prompt counts once, the choices are summed.
+        """The token counts to report: the prompt counts once, and the choices are summed.
 
-        Several choices are reported as SGLang does: it computes their prompt once before it starts them, so each of
-        them, and with it the request, finds all complete pages of the prompt cached.
+        If there are several choices, SGLang computes their prompt once before it starts them. Each choice then finds
+        all complete pages of the prompt cached, so the request reports these pages as cached.
         """
         work = self.work
         if self.dropped:
@@ -104,11 +104,11 @@ class Job:
         return JobTokens(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
 
     def drop(self) -> None:
-        """Note that it ends now; one that was never scheduled reports no tokens at all."""
+        """Note that the job ends now. A job that was never scheduled reports no tokens at all."""
         self.dropped = self.work.phase in (Phase.NEW, Phase.WAITING)
 
     def ttft_s(self) -> float | None:
-        """The modelled time to the first token, in virtual seconds; None before it."""
+        """The modelled time to the first token, in virtual seconds; None before that token."""
         work = self.work
         if work.first_token_s is None:
             return None

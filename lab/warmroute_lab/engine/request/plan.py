@@ -1,7 +1,7 @@
-"""From a `PromptRequest` to a `Job`: the limit of its answer, its text, and the work; or a refusal.
+"""Makes a `Job` of a `PromptRequest` (output limit, text of the answers, and work), or refuses the request.
 
-An answer is planned whole before its first token. Bound: `MAX_PLANNED_TOKENS` for all answers of a request together,
-where the request forces their length, each token counted once more for every log probability alternative.
+An answer is planned whole before its first token. If a request forces the length of its answers (`ignore_eos`), they
+have at most `MAX_PLANNED_TOKENS` in all. A token counts once more for each of its log probability alternatives.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MAX_PLANNED_TOKENS = 1_000_000
 
 
 def jobs_of(settings: Settings, requests: Sequence[PromptRequest], ranks: Sequence[int]) -> list[Job]:
-    """The jobs of one request, each on its rank; or `Refusal`."""
+    """The jobs of one request, each with its rank. Raises: Refusal."""
     counts = [max(1, prompt.tokens(request.rendered)) for request in requests]
     limits = [_output_limit(settings, request, count) for request, count in zip(requests, counts, strict=True)]
     forced = zip(requests, limits, strict=True)
@@ -65,7 +65,7 @@ def _answer(settings: Settings, request: PromptRequest, choice: int, limit: int)
 
 
 def _namespace(settings: Settings, request: PromptRequest) -> bytes:
-    """The cache that a request looks into: its salt's, and of several models its own, as with an engine each."""
+    """The cache namespace of a request: its salt, and its model, because models share no cached pages."""
     models = settings.models
     model = request.model if request.model in models[1:] else models[0]
     return request.namespace + b"|" + model.encode()

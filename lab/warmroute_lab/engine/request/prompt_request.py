@@ -1,7 +1,7 @@
-"""Reads a request body into a `PromptRequest` for each of its prompts: all that the engine uses, checked once.
+"""Reads a request body into one `PromptRequest` per prompt, and checks all fields that the engine uses.
 
-Unknown fields are ignored and unknown model names are accepted, as engines of this protocol do. A chat has one prompt;
-a completion and `/generate` may have several (a batch), each of which is a request of its own.
+Unknown fields are ignored and unknown model names are accepted, as in other engines of this protocol. A chat has one
+prompt. A completion or `/generate` may have several (a batch); each of them becomes a `PromptRequest` of its own.
 """
 
 import os
@@ -20,23 +20,24 @@ from warmroute_lab.engine.model import prompt
 from warmroute_lab.engine.request import text
 from warmroute_lab.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Script, ScriptedCall
 
-# Directives in a prompt's own text, which the engine obeys when it is started with `--obey-prompts`.
+# Directives in a prompt's own text, which the engine obeys if it is started with `--obey-prompts`.
 #
-# Programs send no script in their metadata, but they send what their user types. So a line of it says what is answered:
+# Agent programs send no script in their metadata, but they send what their user types. So a line of that text orders
+# the answer:
 #
 #     obey: call bash {"command": "ls"}
 #     obey: think 40; call read {"path": "a.py"}; call read {"path": "b.py"}
 #     obey: run 400
 #     obey: answer All is done.
 #
-# Each such line is a step: one answer of the model. The newest message of role `user` or `tool` that has such lines
-# counts; its step is that with the number of assistant messages behind it, so one message drives many turns. A
-# directive has to begin its line: one inside the arguments of a call, as for a sub-agent, is for whoever gets it as a
-# message.
+# Each such line is a step: one answer of the model. Only the newest message of role `user` or `tool` with such lines
+# counts. The number of assistant messages after it selects the line, so one message drives many turns. A directive must
+# begin its line. A directive inside the arguments of a call, as for a sub-agent, is not obeyed here: it is for the
+# program that gets it as a message.
 #
-# Orders of a step are separated by `;`. `answer` takes the rest of the line, or a JSON string where line breaks are
-# needed. Behind the last step, pseudo-words come. Only tools that the request offers can be called. For any other tool,
-# and for a line that cannot be read, the answer is a text that says so.
+# The orders of a step are separated by `;`. `answer` takes the rest of the line, or a JSON string if line breaks are
+# needed. After the last step, answers are pseudo-words. Only tools that the request offers can be called. For any other
+# tool, and for a line that cannot be read, the answer is a text that says so.
 
 
 MAX_RUN_TOKENS: Final = 100_000
@@ -48,14 +49,14 @@ _decoded: Final = JSONDecoder().raw_decode
 
 
 class BadDirective(ValueError):
-    """What is wrong with a line; the message is for whoever wrote it."""
+    """A directive cannot be read; the message tells its author why."""
 
 
 def obeyed(body: Mapping[str, Any]) -> Script:
-    """The step that the messages of a chat body order; no script where they order nothing."""
+    """The step that the messages of a chat body order; `NO_SCRIPT` if they order nothing."""
     messages: Sequence[Mapping[str, Any]] = body.get("messages") or ()
     if body.get("continue_final_message"):
-        messages = messages[:-1]  # the answer itself, begun
+        messages = messages[:-1]  # the beginning of the answer
     turn = 0
     for message in reversed(messages):
         role = str(message.get("role")).lower()
@@ -116,7 +117,7 @@ def _word(line: str, at: int) -> tuple[str, int]:
 
 
 def _arguments(line: str, at: int) -> tuple[str, int]:
-    """The JSON object of a call, as it is written."""
+    """The JSON object of a call as it was written, and the position after it."""
     begin = len(line) - len(line[at:].lstrip())
     try:
         value, end = _decoded(line, begin)
@@ -187,8 +188,8 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class PromptRequest:
-    """One prompt of a request. `None` stands for an absent member. `begun`: the end of `rendered` that is the
-    beginning of the answer.
+    """One prompt of a request. `None` stands for an absent field. `begun` is the end of `rendered` that already belongs
+    to the answer.
     """
 
     kind: Kind
@@ -219,7 +220,7 @@ class PromptRequest:
 
     @property
     def namespace(self) -> bytes:
-        """`cache_salt` and `extra_key` name separate trees: each with its length, so that no two pairs collide."""
+        """`cache_salt` and `extra_key`, which name separate caches. Lengths are included, so no two pairs collide."""
         out = b""
         for value in (self.cache_salt, self.extra_key):
             out += b"-" if value is None else b"%d:%b" % (len(value.encode()), value.encode())
@@ -250,9 +251,9 @@ def overridden(body: Body, headers: Headers) -> Body:
 
 
 def read(kind: Kind, body: Body, headers: Headers, *, obey_prompts: bool = False) -> list[PromptRequest]:
-    """Check a body and take from it what the engine uses: a `PromptRequest` for each prompt.
+    """Check a body and return one `PromptRequest` per prompt.
 
-    `obey_prompts`: a chat without a script of its own has the one that its messages order.
+    With `obey_prompts`, a chat without a script in its metadata follows the directives in its messages.
     """
     prompts, batch = _prompts(kind, body)
     rids = _rids(body, len(prompts), batch=batch)
@@ -278,7 +279,7 @@ def read(kind: Kind, body: Body, headers: Headers, *, obey_prompts: bool = False
 
 
 def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> PromptRequest:
-    """The members that all prompts of a request share; `read` adds those of each prompt."""
+    """A `PromptRequest` with the fields that all prompts of a request share; `read` fills in those of each prompt."""
     sampling = fields.mapping(body, "sampling_params") if kind == "generate" else body
     options = fields.mapping(body, "stream_options")
     stream = fields.flag(body, "stream")
@@ -363,7 +364,7 @@ def _check_messages(body: Body) -> None:
 
 
 def _rids(body: Body, count: int, *, batch: bool) -> list[str]:
-    """The id of each prompt: as given, numbered for a batch with one id, or drawn."""
+    """The id of each prompt: the given id, with a number if a batch has only one id, or a random one."""
     given = fields.each(body, "rid", str, count)
     if batch and isinstance(body.get("rid"), str):
         return [f"{rid}_{i}" for i, rid in enumerate(given)]
@@ -373,7 +374,7 @@ def _rids(body: Body, count: int, *, batch: bool) -> list[str]:
 
 
 def _bootstrap_rooms(body: Body, count: int) -> list[int | None]:
-    """The bootstrap room of each prompt: a single one is that of the first, and the others count up from it."""
+    """The bootstrap room of each prompt. A single room is that of the first prompt; the others count up from it."""
     if isinstance(body.get("bootstrap_room"), list):
         return fields.each(body, "bootstrap_room", int, count)
     bootstrap_room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)

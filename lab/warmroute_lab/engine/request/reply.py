@@ -1,14 +1,15 @@
-"""Answers of requests, streamed or whole.
+"""Sends the answers of requests, streamed or whole.
 
-A stream's head goes out with the first token, not before; only `/generate` sends it at once. A chat stream is: a
-role-only chunk per choice, a chunk per token, a finish chunk per choice, an `sglext` chunk and a usage chunk (both with
-`choices: []`, when asked for), `[DONE]`. A job that fails after it was accepted answers a stream with 200 and an error
-event, then the usage chunk and `[DONE]`, as engines of this protocol do, even when nothing was sent before; a whole
-answer gets the status. The prompts of a batch are jobs of their own: a whole answer waits for all of them, a stream
-mixes their chunks, and the first that fails ends the answer.
+The HTTP head of a stream goes out with the first token; only `/generate` sends it at once. A chat stream is a role-only
+chunk per choice, a chunk per token, a finish chunk per choice, and `[DONE]`. If requested, an `sglext` chunk and a
+usage chunk (both with `choices: []`) come before `[DONE]`.
 
-The chunk of one token is the hot path: its fixed parts are encoded once per choice, and nothing but the text is
-encoded per token.
+If a job fails after it was accepted, a stream has status 200, an error event, the usage chunk and `[DONE]`, as in other
+engines of this protocol, even if nothing was sent before. A whole answer has the error's status. Each prompt of a batch
+is a job of its own: a whole answer waits for all jobs, and a stream mixes their chunks. The first job that fails ends
+the answer.
+
+The chunk of one token is the hot path: its fixed parts are encoded once per choice, and only the text per token.
 """
 
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ class _Stream:
             self._head()
 
     def _head(self) -> None:
-        """What comes before the first token."""
+        """Send the chunks that come before the first token."""
 
     def _close(self, job: Job, *, aborted: bool) -> None:
         self._end(job, aborted=aborted)
@@ -180,7 +181,7 @@ class ChatStream(_Stream):
             self._chunk(number, delta, counted=True, logprobs=logprobs)
 
     def _call(self, number: int, piece: Piece) -> None:
-        """A piece of a tool call. Only its first has a name and an id."""
+        """Send a piece of a tool call. Only the first piece has the name and the id."""
         first = piece.kind == CALL_HEAD
         self._calls[number] += first
         call = self._calls[number]
@@ -199,7 +200,7 @@ class ChatStream(_Stream):
             self._chunk(number, {"reasoning_content": None}, **api.ending(answer, aborted=aborted))
 
     def _chunk(self, number: int, delta: Json, *, counted: bool = False, **choice: object) -> None:
-        """Send a chunk of one choice; `counted` ones carry the running usage, if it was asked for."""
+        """Send a chunk of one choice. A `counted` chunk has the usage so far if the request asked for it."""
         chunk = self._chunk_object(self._job, number, [{**self._choice(number, delta), **choice}])
         if counted and self._job.request.continuous_usage:
             chunk["usage"] = api.choice_usage(self._job, number, cache_report=True)
@@ -218,7 +219,7 @@ class ChatStream(_Stream):
 
 
 class CompletionStream(_Stream):
-    """`text_completion` events; the finish reason comes with the last text, and the usage member is always there."""
+    """`text_completion` events. The finish reason comes with the last text; every event has a `usage` member."""
 
     __slots__ = ("_ended",)
     _OBJECT = "text_completion"

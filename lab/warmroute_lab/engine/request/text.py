@@ -1,13 +1,13 @@
 """The text of answers: deterministic pseudo-words, or the script of the request.
 
-The text is drawn from a digest of (seed, prompt, choice), so the same prompt gets the same answer from every engine
-with the same seed, and a shorter answer is a prefix of a longer one. A request may carry a script in its metadata,
-so that an agent loop can be driven without a model:
+The pseudo-words come from a digest of (seed, prompt, choice). So all engines with the same seed give a prompt the same
+answer, and a shorter answer is a prefix of a longer one. A request may have a script in its metadata, which drives an
+agent loop without a model:
 
     "metadata": {"script": {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}], "output_tokens": 40}}
 
-or a list of such steps, indexed by the number of assistant messages in the prompt; past its end, or where a step is
-null, the default text comes. Values may be JSON strings, since OpenAI metadata values are strings.
+or a list of such steps. The number of assistant messages in the prompt selects the step. If the list has no such step,
+or the step is null, the answer is pseudo-words. Values may be JSON strings, since OpenAI metadata values are strings.
 `error_after_tokens` in a step makes the engine fail the request with a 500 at that token.
 """
 
@@ -93,7 +93,7 @@ class ScriptedAnswer:
         return calls
 
     def rendered(self) -> bytes:
-        """The answer as a later prompt that contains it renders it."""
+        """The bytes of the answer as a later prompt contains them."""
         out: list[bytes] = []
         for piece in self.pieces:
             if piece.kind == CALL_HEAD:
@@ -115,8 +115,8 @@ def answer(
 ) -> ScriptedAnswer:
     """Plan one choice of at most `limit` tokens.
 
-    An answer that has `begun` goes on as it would have gone on, where it began as it would have begun; else it is
-    planned as another answer.
+    If the answer planned without `begun` starts with that text, the result is the rest of that answer. Otherwise
+    `begun` has no effect.
     """
     if begun:
         longer = limit + prompt.tokens(begun.encode())
@@ -125,7 +125,7 @@ def answer(
         if rest is not None:
             return ScriptedAnswer(rest, whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
-    most = limit + 1  # whatever a script orders: one token over the limit shows that it was reached
+    most = limit + 1  # even if a script orders more: one token over the limit shows that it was reached
     pieces: list[Piece] = []
     if thinking:
         thought = script.think_tokens or max(1, total // 3)
@@ -150,7 +150,7 @@ def answer(
 
 def words(seed: bytes, count: int) -> str:
     """Pseudo-words, exactly `count` tokens long. A shorter text of the same seed is a prefix of a longer one."""
-    draws = array("H", hashlib.shake_256(seed).digest(2 * count))  # a word and its space are a token or more
+    draws = array("H", hashlib.shake_256(seed).digest(2 * count))  # a word with its space is at least one token
     return " ".join([_WORDS[draw % len(_WORDS)] for draw in draws])[: count * prompt.TOKEN_BYTES]
 
 
@@ -216,7 +216,7 @@ def _pieces(kind: int, text: str) -> list[Piece]:
 
 
 def _rest(pieces: list[Piece], begun: str) -> list[Piece] | None:
-    """The pieces behind the content `begun`; None if the content begins otherwise."""
+    """The pieces after the content `begun`; None if the content does not start with it."""
     content = ""
     for i, piece in enumerate(pieces):
         if piece.kind == CONTENT:
@@ -235,7 +235,10 @@ def _call_pieces(call: ScriptedCall) -> list[Piece]:
 
 
 def _stop_at(pieces: list[Piece], stops: Sequence[str]) -> tuple[int, str] | None:
-    """Cut the content before the first stop string. Returns the tokens generated until then, and the stop string."""
+    """Cut the content before the first stop string.
+
+    Returns the number of tokens generated up to the end of that string, and the string; None if no stop string occurs.
+    """
     content = "".join(piece.text for piece in pieces if piece.kind == CONTENT)
     found = [(at, stop) for stop in stops if stop and (at := content.find(stop)) >= 0]
     if not found:

@@ -1,8 +1,8 @@
-"""Faults on order: a broken engine, for tests of what stands in front of it.
+"""Faults on request: the engine behaves like a broken one, to test what stands in front of it.
 
-`POST /engine/faults` arms one fault for the next inference requests. SGLang has no such path; what a client sees is
-what a broken SGLang, its host or something between the two shows. A fault changes what is answered, never what is
-computed: the request runs in the scheduler as always, so `/engine/finished` says what it cost.
+`POST /engine/faults` arms one fault for the next inference requests. SGLang has no such path. A client sees what it
+would see if SGLang, its host or the network were broken. A fault changes the answer, never the computation: the request
+runs in the scheduler as always, so `/engine/finished` reports its cost.
 
     crash          the process ends at once, as from kill -9
     hang           the request is accepted and never answered
@@ -12,14 +12,14 @@ computed: the request runs in the scheduler as always, so `/engine/finished` say
     cut            the connection closes in the middle of the answer
     truncate       a stream ends in good order without finish, usage and `[DONE]`; a whole answer is half of its JSON
     content_type   200 with an HTML page
-    error_first    200, and an error as the first event (a whole answer: 500)
+    error_first    200, and an error as the first event (a whole answer: an error answer with `status`)
     status         an error answer with `status`
     no_hits        the answer reports no cached tokens
-    usage          the usage object has the members of `usage` instead of its own (null removes one), or is missing
+    usage          `usage` replaces members of the usage object (null removes one); without `usage`, it is missing
 
-`crash`, `reset`, `cut` and `truncate` strike when `after_events` events of a stream are out, and a whole answer at its
-end. With `containing`, a fault strikes only requests whose body has that text. Limits: `MAX_ARMED` faults wait, each
-for at most `MAX_COUNT` requests.
+`crash`, `reset`, `cut` and `truncate` strike a stream after `after_events` events, and a whole answer at its end. With
+`containing`, a fault strikes only requests whose body contains that text. Limits: at most `MAX_ARMED` faults are armed,
+each for at most `MAX_COUNT` requests.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _PAGE: Final = b"<html><body>It works!</body></html>"
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """One order."""
+    """The body of `POST /engine/faults`."""
 
     fault: Name
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)] = 1
@@ -63,15 +63,15 @@ _ORDER: Final = msgspec.json.Decoder(Fault)
 
 
 class Faults:
-    """The orders of one engine that are still to be carried out, oldest first."""
+    """The armed faults of one engine, oldest first."""
 
     def __init__(self) -> None:
         self._armed: deque[Fault] = deque()
         self.hides_hits = False
-        """Whether all answers report no cached tokens, until further notice."""
+        """Whether all answers report no cached tokens."""
 
     def arm(self, body: bytes) -> None:
-        """Take an order; `Refusal` says what is wrong with it."""
+        """Arm the fault of a request body. Raises: Refusal, which says what is wrong with the body."""
         try:
             fault = _ORDER.decode(body)
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
@@ -81,7 +81,7 @@ class Faults:
         self._armed.append(fault)
 
     def struck(self, exchange: EngineExchange) -> EngineExchange:
-        """The exchange for the next inference request: itself, or one that misbehaves as ordered."""
+        """The exchange for the next inference request: `exchange` itself, or one that misbehaves as a fault orders."""
         if self.hides_hits:
             return FaultyExchange(exchange, Fault("no_hits"))
         if not self._armed:
@@ -185,7 +185,7 @@ class FaultyExchange(EngineExchange):
         self._behind.respond(status, body, content_type)
 
     def _break(self, body: bytes, content_type: bytes) -> None:
-        """Carry out one of `_BREAKS`, in the middle of a stream, or at the end of a whole answer (`body`)."""
+        """Carry out one of `_BREAKS` in the middle of a stream, or at the end of a whole answer (`body`)."""
         name, transport = self._fault.fault, self._protocol._transport
         if name == "crash":
             os._exit(137)
@@ -217,14 +217,14 @@ class FaultyExchange(EngineExchange):
 
 
 def _reset_on_close(transport: asyncio.BaseTransport) -> None:
-    """Have the system answer the other side with a reset when this connection closes."""
+    """Make the system send a reset to the other side when this connection closes."""
     raw = transport.get_extra_info("socket")
     if raw is not None:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _with_usage(body: bytes, usage: dict[str, Any] | None) -> bytes:
-    """A JSON object with another usage object: members replaced, or removed by None; without `usage`, none at all."""
+    """A JSON object with `usage` merged into its usage object (None removes a member); no `usage`: no such object."""
     answer = msgspec.json.decode(body)
     if not isinstance(answer.get("usage"), dict):
         return body

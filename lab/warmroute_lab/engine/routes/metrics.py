@@ -1,7 +1,6 @@
 """What an engine reports: loads, Prometheus metrics, server and model information.
 
-Names and shapes are those of the protocol that the engine speaks (prefix `sglang:` included); the values are the
-model's, in virtual time.
+Names and shapes are those of SGLang, with the prefix `sglang:`. The values are the model's, in virtual time.
 """
 
 import time
@@ -17,10 +16,10 @@ from warmroute_lab.engine.model.model import Phase, Scheduler, WorkTotals
 from warmroute_lab.engine.model.tiers import LowerTiers
 from warmroute_lab.engine.serving.engine import EmbeddedEngine
 
-# Conditions on order: an engine whose reports look as those of one in trouble, for tests of what watches it.
+# Conditions on request: the engine's reports look like those of an engine in trouble, to test what watches them.
 #
-# `POST /engine/conditions` with `{"show": ["retraction_storm"]}` shows those named, and no others; `[]` ends them all.
-# SGLang has no such path. Names are those of the proxy's conditions; what an engine in that state reports:
+# `POST /engine/conditions` with `{"show": ["retraction_storm"]}` shows exactly the named conditions; `[]` ends them
+# all. SGLang has no such path. The names are those of the proxy's conditions. Each makes the engine report:
 #
 #     accept_length_falls_after_hits  a low accept length, and prompts of which half came from the host
 #     pd_transfers_fail_or_are_slow   transfers that fail
@@ -28,12 +27,12 @@ from warmroute_lab.engine.serving.engine import EmbeddedEngine
 #     pd_side_starves                 a queue of requests
 #     predicted_hits_are_not_reported answers that report no cached tokens
 #
-# Totals grow with each reading of `/metrics`.
+# Totals grow each time `/metrics` is read.
 
 
 HIDDEN_HITS: Final = "predicted_hits_are_not_reported"
 ACCEPT_LENGTH: Final = 3.0
-"""Of drafts, where the engine has a speculative algorithm and shows nothing else."""
+"""The reported accept length of drafts, if the engine has a speculative algorithm and no condition changes it."""
 
 _VALUES: Final[Mapping[str, Mapping[str, float]]] = {
     "accept_length_falls_after_hits": {"spec_accept_length": 1.2},
@@ -50,20 +49,20 @@ _EACH_READING: Final[Mapping[str, Mapping[str, float]]] = {
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True):
-    """One order."""
+    """The body of `POST /engine/conditions`."""
 
     show: list[str]
 
 
 class Shown:
-    """The conditions that an engine shows, and what it has added to its totals for them."""
+    """The conditions that an engine shows, and what they have added to its totals."""
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
         self._added: dict[str, float] = {}
 
     def order(self, body: bytes) -> None:
-        """Show the conditions of an order; `Refusal` says what is wrong with it."""
+        """Show the conditions of a request body. Raises: Refusal, which says what is wrong with the body."""
         try:
             names = msgspec.json.decode(body, type=Order).show
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -74,7 +73,7 @@ class Shown:
         self.names = frozenset(names)
 
     def read(self) -> None:
-        """Somebody reads the totals: they grow."""
+        """Let the totals grow: `/metrics` is being read."""
         for name in self.names:
             for family, more in _EACH_READING.get(name, {}).items():
                 self._added[family] = self._added.get(family, 0.0) + more
@@ -84,13 +83,13 @@ class Shown:
         return found[0] if found else modelled
 
     def total(self, family: str, modelled: float) -> float:
-        """What is reported for a total. Once raised it stays: totals never fall."""
+        """The value to report for a total. What a condition added stays after it ends, since totals never fall."""
         return modelled + self._added.get(family, 0.0)
 
 
 ENGINE_NAME = "warmroute-embedded"
 SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all"})
-"""What `/v1/loads?include=` may name; of these the engine has no `spec` and no `lora`."""
+"""The sections that `/v1/loads?include=` may name. The engine reports nothing for `spec` and `lora`."""
 
 _MODES = {"aggregated": "null", "prefill": "prefill", "decode": "decode"}
 
@@ -265,7 +264,7 @@ def models(engine: EmbeddedEngine) -> dict[str, Any]:
 
 
 def prometheus(engine: EmbeddedEngine, shown: Shown) -> str:
-    """`/metrics`, as the conditions that are shown change it."""
+    """The text of `/metrics`, as changed by the conditions that are shown."""
     shown.read()
     out: list[str] = []
     labels = f'model_name="{engine.settings.models[0]}",engine_type="{ENGINE_NAME}"'

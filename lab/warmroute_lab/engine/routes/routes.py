@@ -1,4 +1,4 @@
-"""Which path does what. A handler answers its exchange itself, now or when the scheduler is that far."""
+"""The paths of an engine and their handlers. A handler answers at once, or when the scheduler is that far."""
 
 import logging
 import re
@@ -24,16 +24,16 @@ from warmroute_lab.engine.routes.metrics import HIDDEN_HITS, Shown
 from warmroute_lab.engine.serving.bootstrap import route
 from warmroute_lab.engine.serving.engine import EmbeddedEngine
 
-# Keys of paths, what is attached or detached at run time, and the switch between prefill and decode.
+# The keys of paths, the storage backend (attached and detached at run time), and the switch between prefill and decode.
 #
-# With `--api-key`, all paths but health and metrics need `Authorization: Bearer <key>`. With `--admin-api-key`, control
-# paths need that key instead; alone it leaves inference and information open. Without either, control paths are open,
-# except for the storage backend: it can be cleared, but not attached or detached.
+# With `--api-key`, all paths but health, readiness and metrics need `Authorization: Bearer <key>`. With
+# `--admin-api-key`, control paths need that key instead; without `--api-key`, all other paths stay open. Without
+# `--admin-api-key`, the storage backend can be cleared, but not read, attached or detached.
 
 BACKEND: Final = "/hicache/storage-backend"
 PATHS: Final = frozenset({"/flush_cache", "/abort_request", "/pd_role_switch", BACKEND, f"{BACKEND}/clear"})
 OPEN: Final = ("/health", "/ready", "/metrics")
-"""Paths that begin so need no key."""
+"""Paths that begin with these strings need no key."""
 
 _TEXT = b"text/plain; charset=utf-8"
 _NO_KEY = (
@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Admin:
-    """The guard of all paths, and the handlers of the storage backend by method and path."""
+    """Checks the keys of all paths, and handles the paths of the storage backend."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class Admin:
         }
 
     def refuses(self, exchange: EngineExchange) -> bool:
-        """Whether the request lacks the key for its path; it has been answered then."""
+        """Whether the request lacks the key for its path. If so, this method has answered it."""
         settings = self._engine.settings
         if exchange.path.startswith(OPEN):
             return False
@@ -141,23 +141,23 @@ def _reason(engine: EmbeddedEngine, new: str) -> str | None:
     return None
 
 
-# Requests that a browser sends for a page of another host: an engine on this machine has no key that would stop them.
+# Requests that a browser sends for a page of another host. Such a page could use any engine without a key.
 #
-# Each browser names the page's origin in a POST, and says of each request to this machine where it comes from (Fetch
-# Metadata). A page may have had its name resolved to this machine, so the name in `Host` counts for nothing.
+# Browsers name the page's origin in a POST, and tell this machine where each request comes from (Fetch Metadata). The
+# name of a page's host may resolve to this machine, so the name in `Host` proves nothing.
 
 _OWN = frozenset({b"none", b""})
-"""What a browser says of an address that a person has typed."""
+"""Values of `sec-fetch-site` for an address that a person has typed, and for a client that is not a browser."""
 
 
 def is_of_another_page(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page has sent it. The engine has no pages, so each page is another host's."""
+    """Whether a web page has sent the request. The engine has no pages, so each page is another host's."""
     return b"origin" in headers or headers.get(b"sec-fetch-site", b"") not in _OWN
 
 
 _log = logging.getLogger(__name__)
 BOOTSTRAP_ROOM = re.compile(r"[0-9]{1,20}")
-"""The number of a bootstrap room in a path: 64 bits."""
+"""The number of a bootstrap room in a path. A number of 64 bits has at most 20 digits."""
 
 Handler = Callable[[EngineExchange], None]
 
@@ -221,8 +221,8 @@ class Routes:
             handler(exchange)
         except Refusal as refusal:
             exchange.respond(refusal.status, refusal.body(native=exchange.path == "/generate"))
-        except Exception as error:  # a fault of ours must not take the connection's other requests down
-            # The name only: a message may quote a prompt.
+        except Exception as error:  # our own error must not end the connection's other requests
+            # Only the error's name: a message may quote a prompt.
             _log.error("%s while answering %s", type(error).__name__, exchange.path)
             exchange.respond(500, Refusal(500, "internal error").body(native=exchange.path == "/generate"))
 
@@ -254,7 +254,7 @@ class Routes:
             except Refusal as refusal:
                 if kind != "generate" or not refusal.semantic or body.get("stream") is not True:
                     raise
-                exchange.start_stream()  # this endpoint's streams begin before they are looked into
+                exchange.start_stream()  # this endpoint begins a stream before it checks the request
                 exchange.send(refusal.native_event() + DONE)
                 exchange.end()
 
@@ -279,7 +279,7 @@ class Routes:
     # --- control -------------------------------------------------------------------------------------------------
 
     def _health(self, exchange: EngineExchange) -> None:
-        """Active: answers when the first rank's scheduler has come to the end of its step."""
+        """Active check: answers when the first rank's scheduler has ended its current step."""
         if self._engine.draining:
             exchange.respond(503, b"", _TEXT)
         else:
@@ -329,28 +329,31 @@ class Routes:
         )
 
     def _arm(self, exchange: EngineExchange) -> None:
-        """The embedded engine's own: break the next requests as ordered."""
+        """Break the next requests as ordered. SGLang has no such path."""
         self._faults.arm(exchange.body)
         exchange.respond(200, b"{}")
 
     def _show(self, exchange: EngineExchange) -> None:
-        """The embedded engine's own: report as an engine in trouble does."""
+        """Report like an engine in trouble. SGLang has no such path."""
         self._shown.order(exchange.body)
         self._faults.hides_hits = HIDDEN_HITS in self._shown.names
         exchange.respond(200, b"{}")
 
     def _flip(self, exchange: EngineExchange) -> None:
-        """Switch between prefill and decode, as SGLang's `/pd_role_switch`."""
+        """Switch between prefill and decode, as SGLang's `/pd_role_switch` does."""
         status, answer = role_switch(self._engine, parse(exchange.body))
         exchange.respond(status, encode(answer))
 
     def _set_draining(self, exchange: EngineExchange) -> None:
-        """The embedded engine's own: be as SGLang after SIGTERM, `/ready` and `/health` 503 while it serves, or not."""
+        """Start or stop draining. SGLang has no such path.
+
+        As in SGLang after SIGTERM, `/ready` and `/health` answer 503 while the engine still serves requests.
+        """
         self._engine.draining = fields.flag(parse(exchange.body), "draining")
         exchange.respond(200, b"{}")
 
     def _finished(self, exchange: EngineExchange) -> None:
-        """The embedded engine's own log of ended requests, for audits. SGLang has no such path."""
+        """The log of ended requests, for audits. SGLang has no such path."""
         engine = self._engine
         body = {"running": len(engine.jobs), "total": engine.finished_total, "finished": list(engine.finished)}
         exchange.respond(200, encode(body))

@@ -1,4 +1,4 @@
 """The engine at work: requests go to schedulers, whose steps pass at the pace of the wall clock.
 
-It decides no cache content and no step length: the model does.
+The model decides what caches contain and how long steps take.
 """

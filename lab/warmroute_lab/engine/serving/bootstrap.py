@@ -1,17 +1,18 @@
-"""The rendezvous of prefill and decode: both legs name the same room, decode calls, prefill answers when KV is there.
+"""The rendezvous of prefill and decode: both legs name a room, decode calls, and prefill answers when the KV is there.
 
-Decode posts to `/room/<room>` of the prefill engine's bootstrap port once it has pages for the request, and waits on
-that call. Prefill holds its own request in the bootstrap queue until the call has come, computes, lets the transfer
-time pass, and answers the call with what it modelled. The open connection is the liveness of the pair: when decode
-goes away or gives up, the prefill leg ends at once; when prefill goes away, the decode leg does.
+Once the decode engine has pages for a request, it posts to `/room/<room>` of the prefill engine's bootstrap port and
+waits for the answer. The prefill engine holds its own request in the bootstrap queue until that call has come. Then it
+computes, lets the transfer time pass, and answers the call with its modelled times. The open connection shows that both
+sides live. If the decode engine disconnects or gives up, the prefill leg ends at once; if the prefill engine
+disconnects, the decode leg ends.
 
-(SGLang exchanges addresses over this port and pushes KV out of band; one call carries both here. It notices a dead
-partner by heartbeat after about 10 s; here the connection shows it at once.)
+SGLang exchanges addresses over this port, pushes KV out of band, and notices a dead partner by heartbeat after about
+10 s. Here one call does both, and its connection shows a dead partner at once.
 
-A decode leg that gives up before its partner has come is remembered, so that the partner fails when it comes.
+If a decode leg gives up before its partner has come, the room is remembered, and the partner fails when it comes.
 
-Bounds: `MAX_BOOTSTRAP_ROOMS` rooms, and as many remembered; a room whose second leg does not come within `timeout_s`
-(wall) is failed and removed.
+Bounds: `MAX_BOOTSTRAP_ROOMS` rooms, and as many remembered ones. If the second leg of a room does not come within
+`timeout_s` (wall time), the room fails and is removed.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ DECODE_GONE = "Aborted by decode-side abort notification."
 
 
 class Meet(msgspec.Struct):
-    """The call of a decode engine."""
+    """The body of a decode engine's call."""
 
     rid: str
     prompt_tokens: int
@@ -47,7 +48,7 @@ class Meet(msgspec.Struct):
 
 
 class Handover(msgspec.Struct):
-    """The answer of a prefill engine: counts, and its modelled times in virtual seconds."""
+    """The body of a prefill engine's answer: token counts, and modelled times in virtual seconds."""
 
     cached_tokens: int
     ttft_s: float
@@ -58,7 +59,7 @@ class Handover(msgspec.Struct):
 
 @dataclass(slots=True)
 class BootstrapRoom:
-    """A rendezvous: at least one of `job` (prefill's) and `call` (decode's) is there."""
+    """A rendezvous. It has the prefill engine's `job`, the decode engine's `call`, or both."""
 
     timer: asyncio.TimerHandle
     job: Job | None = None
@@ -67,7 +68,10 @@ class BootstrapRoom:
 
 
 class BootstrapRooms:
-    """Prefill's table of rooms. `on_meet` starts a job whose partner has come; `on_lost` ends one without partner."""
+    """The prefill engine's table of rooms.
+
+    `on_meet` starts a job whose partner has come; `on_lost` fails a job without a partner.
+    """
 
     def __init__(
         self, timeout_s: float, on_meet: Callable[[Job, Meet], None], on_lost: Callable[[Job, str], None]
@@ -82,7 +86,7 @@ class BootstrapRooms:
         return sum(1 for room in self._rooms.values() if room.job is not None and room.call is None)
 
     def taken(self, number: int) -> Refusal | None:
-        """The refusal of a job whose room is taken, if it is."""
+        """The refusal of a job if its room already has one or the table is full, else None."""
         room = self._rooms.get(number)
         if room is not None and room.job is not None:
             return Refusal(500, f"Duplicate or cancelled bootstrap room {number}")
@@ -121,13 +125,13 @@ class BootstrapRooms:
             self._on_meet(room.job, meet)
 
     def hand_over(self, number: int, handover: Handover) -> None:
-        """The transfer has ended: answer decode and forget the room."""
+        """The transfer has ended: answer the decode engine and forget the room."""
         room = self._forget(number)
         if room is not None and room.call is not None:
             room.call.respond(200, msgspec.json.encode(handover))
 
     def fail(self, number: int, message: str) -> None:
-        """The prefill leg has ended badly: answer decode and forget the room."""
+        """The prefill leg has failed: answer the decode engine and forget the room."""
         room = self._forget(number)
         if room is not None and room.call is not None:
             room.call.respond(500, msgspec.json.encode({"message": message}))
@@ -166,7 +170,10 @@ class BootstrapRooms:
 
 
 def route(query: str, dp_size: int, page_size: int, kv_cache_dtype: str) -> tuple[int, bytes, bytes]:
-    """What `GET /route` answers: facts of the whole engine when all ranks are -1, else one rank. Status, type, body."""
+    """The status, content type and body of `GET /route`.
+
+    If all ranks in the query are -1, the body has facts of the whole engine, else the address of one rank.
+    """
     names = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
     ranks = [parse_qs(query).get(name, [""])[0] for name in names]
     if not all(_RANK.fullmatch(rank) for rank in ranks):
@@ -185,7 +192,7 @@ def route(query: str, dp_size: int, page_size: int, kv_cache_dtype: str) -> tupl
 
 
 class BootstrapCall(asyncio.Protocol):
-    """Decode's call to a prefill engine: one request, one answer, one connection."""
+    """A decode engine's call to a prefill engine: one request, one answer, one connection."""
 
     def __init__(
         self, host: str, port: int, room: int, meet: Meet, on_end: Callable[[Handover | None, str], None]
@@ -199,14 +206,14 @@ class BootstrapCall(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._connect(host, port))
 
     def close(self) -> None:
-        """Give up: the prefill engine sees the connection close."""
+        """Give up the call: the prefill engine sees the connection close."""
         self._on_end = None
         self._end(None, "")
 
     async def _connect(self, host: str, port: int) -> None:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, host, port)
-        except (OSError, ValueError) as error:  # ValueError: what is not even a host name
+        except (OSError, ValueError) as error:  # ValueError: not a valid host name
             self._end(None, f"the prefill engine cannot be reached ({error.__class__.__name__})")
 
     def connection_made(self, transport: Any) -> None:

@@ -1,14 +1,14 @@
 """The engine: takes requests, gives them to a rank's scheduler, and ends each of them exactly once.
 
-A `Job` is live from `submit` until `_close`, which is the only place where it leaves the table and gives its pages
-back. Before that it gets its entry in the finish log (`_note`), and then its client the end of the answer. A client
-that leaves aborts its job at once (SGLang notices within about 4 s).
+A `Job` is live from `submit` to `_close`, which alone removes it from the table and releases its pages. Before that,
+`_note` writes its entry in the finish log, and then the client gets the end of the answer. If a client leaves, its job
+is aborted at once (SGLang notices within about 4 s).
 
-In PD the prefill leg waits in its room until decode calls, runs, and lets the transfer time pass; the decode leg gets
-its pages, calls, and joins the batch when the call is answered. When one leg fails, the other gets its error.
+In PD, the prefill leg waits in its room for the decode engine's call, runs, and lets the transfer time pass. The decode
+leg gets its pages, calls, and joins the batch when the call is answered. If one leg fails, the other gets its error.
 
-Bounds: live jobs by `max_queued` per rank on top of what runs (PD engines do not refuse for queue depth; there the
-number of connections is the bound); the finish log keeps the newest `FINISHED_MAX`.
+Bounds: `max_queued` waiting jobs per rank besides the running ones, and the newest `FINISHED_MAX` entries of the finish
+log. PD engines do not refuse for queue depth; there, the number of connections is the bound.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ from warmroute_lab.engine.serving.bootstrap import BootstrapCall, BootstrapRooms
 from warmroute_lab.engine.serving.kv_feed import KvFeed, path_of
 from warmroute_lab.engine.settings import Settings
 
-# Runs the modelled steps of one scheduler at the pace of the wall clock, and passes on their tokens.
+# Runs the modelled steps of one scheduler at the pace of the wall clock, and passes on the tokens of each step.
 #
-# The schedule is the model's: a step starts where the last one ended, whatever the wall does. A process that is late
-# (too many streams for its core) emits late and catches up, several steps in one turn of the event loop; the virtual
-# times it reports do not change.
+# The schedule is the model's: a step starts at the virtual time at which the last one ended, whatever the wall clock
+# shows. A process that is late (too many streams for its core) sends tokens late. It catches up with several steps in
+# one turn of the event loop. The virtual times that it reports do not change.
 
 MAX_STEPS_PER_TURN = 8
-"""Steps applied before the event loop gets to write and read, when late."""
+"""The steps that a late process applies before the event loop gets to write and read."""
 
 
 class VirtualClock:
@@ -61,9 +61,9 @@ class VirtualClock:
 
 
 class Pacer:
-    """Drives one `Scheduler`; `on_token` gets each work with a new token, once per step and work.
+    """Drives one `Scheduler`. In each step, `on_token` is called once for each work with a new token.
 
-    `on_step` gets each step that has ended, after its tokens, and None when there is nothing to do.
+    `on_step` is called with each ended step after its tokens, and with None if the scheduler has nothing to do.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Pacer:
         self._probes: list[Callable[[], None]] = []
 
     def wake(self) -> None:
-        """Something was added or released: begin a step if none is under way."""
+        """Begin a step if none is under way. Called when work was added or released."""
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
 
     def probe(self, done: Callable[[], None]) -> None:
-        """Call `done` when the scheduler next completes a step; at once when it has nothing to do."""
+        """Call `done` when the scheduler next completes a step, or at once if it has nothing to do."""
         if self._step is None and self._handle is None:
             done()
         else:
@@ -124,14 +124,14 @@ class Pacer:
             done()
 
 
-# The log of ended requests on disk: the entries of `/engine/finished`, also of an engine that was killed.
+# The log of ended requests on disk: the entries of `/engine/finished`, kept even if the engine is killed.
 #
-# One entry is one line of JSON, written by one `write` before the end of the answer is handed to the system: kill -9
-# leaves whole lines, and no client saw an answer end that is not in the log. A restarted engine adds to the same file.
+# One entry is one line of JSON, written by one `write` before the system gets the end of the answer. So kill -9 leaves
+# whole lines, and the log has every answer whose end a client saw. A restarted engine appends to the same file.
 
 
 class RequestLog:
-    """The writing end, open as long as the engine lives."""
+    """Appends to the log; open while the engine lives."""
 
     def __init__(self, path: Path) -> None:
         """Raises: OSError."""
@@ -228,7 +228,7 @@ class EmbeddedEngine:
             self._start(job)
 
     def abort(self, rid: str, *, everything: bool) -> None:
-        """Abort as SGLang does: a live `rid` aborts all requests whose ids begin with it; another aborts none."""
+        """Abort as SGLang does: a live `rid` aborts all requests whose ids begin with it; any other aborts none."""
         if everything or rid in self.jobs:
             hit = [job for name, job in self.jobs.items() if everything or name.startswith(rid)]
             for job in hit:
@@ -238,13 +238,13 @@ class EmbeddedEngine:
         return not self.jobs and all(scheduler.idle() for scheduler in self.schedulers)
 
     def switch_role(self, role: Role) -> None:
-        """Become prefill or decode. Only while idle: the caches are emptied, and the schedulers made again."""
+        """Become a prefill or decode engine. Call only while idle: it empties the caches and makes new schedulers."""
         self.flush()
         self.settings = replace(self.settings, role=role)
         self.pacers = [self._pacer(rank) for rank in range(self.settings.dp_size)]
 
     def flush(self) -> bool:
-        """Empty the caches, unless something is live."""
+        """Empty the caches if the engine is idle. Returns whether it was."""
         if not self.idle():
             return False
         for rank, scheduler in enumerate(self.schedulers):
@@ -264,7 +264,7 @@ class EmbeddedEngine:
             )
 
     def _turned_away(self, jobs: Sequence[Job]) -> Refusal | None:
-        """The refusal of the scheduler, if any: an answer like any other, so a stream of it begins with 200."""
+        """The scheduler's refusal, or None. It is sent as an answer of the job, so a stream begins with 200."""
         if self._full(jobs):
             return Refusal(503, "The request queue is full.")
         role = self.settings.role
@@ -279,7 +279,7 @@ class EmbeddedEngine:
         return None
 
     def _full(self, jobs: Sequence[Job]) -> bool:
-        """Whether a rank's queue has no capacity for its share. PD engines refuse nothing for the length of a queue."""
+        """Whether a rank's queue lacks room for the request's jobs. PD engines never refuse for queue depth."""
         if self.settings.role != "aggregated":
             return False
         coming = Counter(job.dp_rank for job in jobs)
@@ -331,7 +331,7 @@ class EmbeddedEngine:
             self._close(job)
 
     def _transferred(self, job: Job, transfer_s: float) -> None:
-        """Prefill: the KV is with decode, so both calls can be answered."""
+        """Prefill role: the decode engine has the KV, so answer its call and the client."""
         if not self._is_live(job):
             return
         ttft_s = job.ttft_s() or 0.0
@@ -345,7 +345,7 @@ class EmbeddedEngine:
         self._close(job)
 
     def _met(self, job: Job, meet: Meet) -> None:
-        """Prefill: the decode side has come; queue the prompt."""
+        """Prefill role: the decode engine has called; queue the prompt."""
         problem = legs.mismatch(job, meet, self.settings.dp_size)
         if problem is not None:
             self._lost(job, problem)
@@ -355,7 +355,7 @@ class EmbeddedEngine:
             pacer.wake()
 
     def _grant(self, pacer: Pacer, now_s: float) -> None:
-        """Decode: jobs that have their pages now call their prefill engine."""
+        """Decode role: allocate pages, and call the prefill engine of each job that got them."""
         for work in pacer.scheduler.allocate(now_s):
             job: Job = work.owner
             request = job.request
@@ -368,7 +368,7 @@ class EmbeddedEngine:
             )
 
     def _got(self, job: Job, handover: Handover | None, problem: str) -> None:
-        """Decode: the call has ended."""
+        """Decode role: the call to the prefill engine has ended."""
         job.link = None
         if handover is None:
             self._lost(job, problem)
@@ -403,7 +403,7 @@ class EmbeddedEngine:
         self._fail(job, legs.failed(self.settings.role, job, problem), problem)
 
     def _fail(self, job: Job, refusal: Refusal, problem: str | None = None) -> None:
-        """A failed prompt ends its request, and the other prompts of its batch. Its partner gets the `problem`."""
+        """End a failed prompt and its whole batch. PD partners get the `problem`, or else the refusal's message."""
         if self.settings.role == "aggregated":  # a PD engine reports the tokens of a prompt that it never computed
             job.drop()
         failed = [other for other in self.jobs.values() if other.reply is job.reply]
@@ -417,8 +417,10 @@ class EmbeddedEngine:
         return self.jobs.get(job.rid) is job
 
     def _note(self, job: Job, finish_reason: str, *, aborted: bool = False) -> None:
-        """Write the entry of a job that ends, before the end of its answer: bytes to a client go out at once, so a
-        kill between the two would leave an answer that is in no log.
+        """Write the log entry of a job that ends.
+
+        Call this before the end of its answer is sent. Bytes to a client go out at once, so a kill between the two
+        would leave an answer that is in no log.
         """
         entry = self._entry(job, finish_reason, aborted=aborted)
         self.finished.append(entry)
@@ -446,7 +448,7 @@ class EmbeddedEngine:
             self.emptied.set()
         pacer.scheduler.abort(work)
         if self.settings.role == "decode":
-            # Pages that a step freed were free at its end, however late the wall is.
+            # The pages that a step freed were free at its virtual end, even if the wall clock is late.
             self._grant(pacer, pacer.scheduler.clock_s if problem is None else self.clock.now_s())
         pacer.wake()
 

@@ -1,8 +1,8 @@
-"""When KV events are published: what the ranks recorded goes out at the moments at which SGLang publishes.
+"""When KV events are published: at the moments at which SGLang publishes them.
 
-These are the end of every step with prefill in it, just after its first tokens; every `DECODE_INTERVAL` decode steps;
-and whenever a rank has nothing to do. So while a rank only decodes, its events are published late. A rank's first
-message is that its cache is empty.
+A rank publishes its recorded events at the end of every step with prefill, just after the first tokens; after every
+`DECODE_INTERVAL` decode steps; and whenever it has nothing to do. So a rank that only decodes publishes its events
+late. The first message of a rank says that its cache is empty.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class KvFeed:
         *,
         bigram: bool = False,
     ) -> None:
-        """Raises: OSError when a port cannot be had."""
+        """Raises: OSError if a port cannot be opened."""
         self.page_size = page_size
         self.recorders = [Recorder(page_size, path_of, bigram=bigram) for _ in range(ranks)]
         self._decoded = [0] * ranks
@@ -55,7 +55,7 @@ class KvFeed:
         return self._publisher.describe(self.page_size)
 
     def after_step(self, rank: int, step: Step | None) -> None:
-        """A step has ended; None: there is nothing to do."""
+        """Publish if SGLang publishes after such a step; None stands for a rank that has nothing to do."""
         if step is None:
             self.rest(rank)
         elif step.prefill:
@@ -66,7 +66,7 @@ class KvFeed:
                 self._publish(rank)
 
     def rest(self, rank: int) -> None:
-        """Publish everything, the copies of what was just computed too."""
+        """Publish all events. Copies to the host tier come one call later than what they copy: hence two calls."""
         self._publish(rank)
         self._publish(rank)
 

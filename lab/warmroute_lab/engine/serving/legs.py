@@ -1,6 +1,6 @@
-"""The legs of a PD request: what a leg needs, and how its failure is worded.
+"""The legs of a PD request: the fields that a leg needs, and the messages of its failure.
 
-A leg that ends badly before its first token is a 500, with SGLang's message around the problem.
+If a leg fails before its first token, its client gets a 500 with SGLang's message around the problem.
 """
 
 from warmroute_backend.costs import Role
@@ -14,7 +14,7 @@ ABORTED = "Aborted by AbortReq."
 
 
 def lacking(role: Role, request: PromptRequest) -> Refusal | None:
-    """The refusal of a request without what a PD engine needs, if it lacks something."""
+    """The refusal of a request that lacks a field which its PD engine needs; None if it has them all."""
     if role == "aggregated":
         return None
     if request.bootstrap_room is None:
@@ -33,7 +33,7 @@ def lacking(role: Role, request: PromptRequest) -> Refusal | None:
 
 
 def mismatch(job: Job, meet: Meet, dp_size: int) -> str | None:
-    """Why a prefill job cannot serve the decode leg that has come."""
+    """The reason why a prefill job cannot serve the decode leg that has come; None if it can."""
     expected = meet.prefill_dp_rank
     if expected is None:
         expected = job.bootstrap_room % dp_size

@@ -3,16 +3,16 @@ Distributed LLM Serving", ICLR 2026, arXiv:2602.06502, sections 3.2 and 3.4; che
 github.com/vllm-project/aibrix, pkg/plugins/gateway/algorithms/dualmap.go, commit 9c8981ea:
 `addRequestToBestGlobalQueue`, `lazyExpansionController`).
 
-Two hashes of the start of the prompt name two workers, on a ring each; of two equal ones the second is its neighbour.
-The one with more of the prompt cached, or given to compute, is chosen, of equal ones the less loaded. If its uncached
-tokens ahead, with those of this request, are more than it computes within the SLO (5 s, as in the paper's experiments),
-then the one where the first token is expected sooner.
+Two hashes of the start of the prompt name two workers, each on a ring of its own. If both are the same worker, its
+neighbour is the second. The worker that has more of the prompt cached, or is computing more of it, gets the request; of
+equal ones, the less loaded. If that worker cannot compute its pending tokens and this request's within the SLO (5 s, as
+in the paper's experiments), the request goes to the worker with the earlier expected first token.
 
-The start of the prompt is two blocks, what the paper finds for 95 % of the conversation trace. Where more than 2/N of
-the last 200 requests share it, one more is taken, and so on; where fewer than 1/N do, one less again.
+The start of the prompt is two blocks, which the paper finds for 95 % of the conversation trace. If more than 2/N of the
+last 200 requests share it, one more block is hashed, and so on; if fewer than 1/N do, one block less.
 
-What is left out, and named so: moving requests that wait in a queue of the router to their other worker when both are
-overloaded (section 3.3), since a replay's routers keep no requests back. It is the paper's ablation "no rebalance".
+Left out is the rebalancing of section 3.3: if both workers are overloaded, requests that wait in the router's queue
+move to their other worker. Here requests do not wait at the router. The result is the paper's ablation "no rebalance".
 """
 
 from collections import Counter, deque
@@ -31,7 +31,7 @@ _SALTS: Final = (11, 23)
 
 
 class HotPrefixes:
-    """How many blocks of a prompt are hashed: more where many recent requests share them."""
+    """How many blocks of a prompt are hashed: more if many recent requests share them."""
 
     def __init__(self) -> None:
         self._extended: set[int] = set()
@@ -39,7 +39,7 @@ class HotPrefixes:
         self._counts: Counter[int] = Counter()
 
     def key(self, request: Request, block_tokens: int, workers: int) -> int:
-        """The id of the start of the prompt that is hashed; the request then counts among the recent ones."""
+        """The id of the prompt's start, for the rings to hash. Counts the request among the recent ones."""
         blocks = request.blocks[: request.input_tokens // block_tokens]
         if request.tail is not None:
             blocks = [*blocks, request.tail]
@@ -67,7 +67,7 @@ class HotPrefixes:
 
 
 class DualMap(Policy):
-    """Of two workers that the prompt's start names, the one with more of it cached, while that holds the SLO."""
+    """Of the two workers that the prompt's start names, the one with more of it cached, if that meets the SLO."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

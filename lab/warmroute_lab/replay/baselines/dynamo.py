@@ -3,19 +3,19 @@ selector/default.rs, `worker_logit` and `minimum_cost_index`, commit 07a6c9ce; w
 
     cost = prefill_load_scale * max(0, prefill blocks - overlap) + decode blocks
 
-Prefill blocks: the uncached tokens of requests whose first token has not come, and all tokens of this one, in blocks.
+Prefill blocks: the uncached tokens of requests without a first token yet, and all tokens of this request, in blocks.
 Overlap: blocks of this prompt that the worker has cached (`overlap_score_credit` 1, device only). Decode blocks: the
-different whole blocks of all requests that have not ended, this one included (a block that is not full has no hash;
-`project_worker_loads` in sequences/prompt_registry.rs); blocks of answers are not tracked, as by default. Temperature
-0; ties go to any of the best. `prefill_load_scale` is 1 by default.
+distinct full blocks of all requests that have not ended, this one included. A partial block has no hash
+(`project_worker_loads` in sequences/prompt_registry.rs). Blocks of answers are not tracked, as by default. Temperature
+0; ties are broken at random. `prefill_load_scale` is 1 by default.
 
 An independent implementation of this rule reaches a hit ratio that is 0.01 to 0.02 higher on 8 workers at 1x
-(conversation 0.254 for 0.242, synthetic 0.588 for 0.571). It may count the active blocks without those of the request
-that is placed: so counted, the ratios here are 0.244 and 0.578. The source above counts them; the rest of the
-difference is not explained.
+(conversation 0.254 against 0.242 here, synthetic 0.588 against 0.571). It may leave the blocks of the placed request
+out of the decode blocks: counted so, the ratios here are 0.244 and 0.578. The source above counts these blocks. The
+rest of the difference is not explained.
 
-Its index is fed by KV events; here it is exact and of this instant. Dynamo's optional queue, decay, predicted inserts
-and session affinity are off, as by default.
+KV events feed Dynamo's index; here the index is exact and always current. Dynamo's optional queue, decay, predicted
+inserts and session affinity are off, as by default.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ from warmroute_lab.replay.policy import Policy
 
 
 class Active:
-    """What one worker has been given and has not ended."""
+    """The load of one worker: uncached tokens of requests before their first token, and blocks of those not ended."""
 
     def __init__(self) -> None:
         self.prefill_tokens = 0
@@ -46,7 +46,7 @@ class _Placed(msgspec.Struct):
 
 
 class DynamoKv(Policy):
-    """The cheapest of prefill and decode blocks."""
+    """The worker with the lowest cost of prefill and decode blocks."""
 
     def __init__(self, fleet: ReplayFleet, *, prefill_load_scale: float = 1.0) -> None:
         super().__init__(fleet)
@@ -63,7 +63,7 @@ class DynamoKv(Policy):
             active = self.active[worker.index]
             prefill = (active.prefill_tokens + request.input_tokens) / block_tokens
             overlap = worker.cached_tokens(request) / block_tokens
-            # An id stands for all before it, so what is active of a prompt is its beginning.
+            # A block's id stands for all blocks before it too, so the active blocks of a prompt are its first ones.
             fresh = len(blocks) - bisect_left(blocks, True, key=lambda block: block not in active.blocks)
             return self._scale * max(0.0, prefill - overlap) + len(active.blocks) + fresh
 

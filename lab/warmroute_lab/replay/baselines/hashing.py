@@ -1,14 +1,15 @@
 """Policies that hash: the first blocks of a prompt, and consistent hashing with bounded loads.
 
-`PrefixHash`: hash of the first two blocks mod N. Prompts that share them share a worker, whatever else is in them.
+`PrefixHash`: hash of the first two blocks mod N. Prompts that share these blocks share a worker, whatever follows.
 
-`BoundedRing`: consistent hashing with bounded loads (V. Mirrokni, M. Thorup, M. Zadimoghaddam, arXiv:1608.01350): the
-first worker clockwise of the key whose load with this request is at most ceil(c * (all requests + 1) / N), c = 1.25; by
-session, or by the first two blocks. Loads are outstanding requests; 160 points a worker on the ring.
+`BoundedRing`: consistent hashing with bounded loads (V. Mirrokni, M. Thorup, M. Zadimoghaddam, arXiv:1608.01350). The
+key is the session or the first two blocks. The policy takes the first worker clockwise of the key whose load, with this
+request, is at most ceil(c * (all requests + 1) / N), c = 1.25. A load is the number of outstanding requests. Each
+worker has 160 points on the ring.
 
 `SmgPrefixHash`: SMG's `prefix_hash` (github.com/lightseekorg/smg, model_gateway/src/policies/prefix_hash.rs, commit
-3adfd7d7): ring by the first 256 tokens, load factor 1.25; where that worker has more than its share, the one with the
-fewest requests. Here the key is the first block, since a trace knows no shorter prefix.
+3adfd7d7): the ring's worker for the first 256 tokens, load factor 1.25. If that worker has more than its share, the
+worker with the fewest requests. Here the key is the first block, since a trace knows no shorter prefix.
 """
 
 from bisect import bisect_left
@@ -26,7 +27,7 @@ PREFIX_BLOCKS: Final = 2
 
 
 def prefix_key(request: Request, blocks: int) -> int:
-    """The id of the first blocks of a prompt, or of all of a shorter one: ids stand for all before them."""
+    """The id of a prompt's first blocks, or of a whole shorter prompt. An id stands for all blocks before it."""
     full = request.blocks[:blocks]
     if len(full) < blocks and request.tail is not None:
         return request.tail
@@ -87,7 +88,7 @@ class BoundedRing(Policy):
 
 
 class SmgPrefixHash(Policy):
-    """SMG's `prefix_hash`: the ring's worker up to 1.25 times its share, else the fewest requests."""
+    """SMG's `prefix_hash`: the ring's worker up to 1.25 times its share, else the worker with the fewest requests."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

@@ -2,12 +2,14 @@
 (github.com/llm-d/llm-d-router, pkg/epp/framework/plugins/scheduling/filter/prefixcacheaffinity/plugin.go and
 .../scorer/tokenload/token_load.go, with the loads of .../requestcontrol/dataproducer/inflightload).
 
-Workers that have at least 0.8 of the prompt are kept, unless the least loaded of them is more than 18 s slower
-than the least loaded of the others: in-flight tokens over the prefill rate. Of what is left the worker with the fewest
-tokens, those in flight there plus the uncached ones of this request; ties go to any of the best, as its picker shuffles
-them. In flight are the uncached tokens of each request, as estimated when it was routed, until its first token.
+The filter keeps the workers that have at least 0.8 of the prompt cached. If the least loaded of them is more than 18 s
+slower than the least loaded of the others (in-flight tokens over the prefill rate), the filter keeps all workers. Of
+the kept workers, the scorer takes the one with the fewest tokens: those in flight there plus the uncached ones of this
+request. Ties are broken at random, as llm-d's picker shuffles them. The uncached tokens of a request, as estimated when
+it was routed, are in flight until its first token.
 
-What a worker has cached is exact and of this instant here; the rate is the model's own, not llm-d's constant.
+Here the router knows exactly what a worker has cached at each moment, and the rate is the model's own, not llm-d's
+constant.
 """
 
 from random import Random
@@ -20,7 +22,7 @@ MAX_TTFT_PENALTY_S = 18.0
 
 
 class LlmdAffinity(Policy):
-    """Stay with workers that have the prefix, else the least load. `in_flight`: routed prefixes count as cached."""
+    """Workers that have the prefix, else the least load. With `in_flight`, routed prefixes count as cached."""
 
     def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
         super().__init__(fleet)

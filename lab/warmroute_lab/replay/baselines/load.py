@@ -1,10 +1,10 @@
-"""Policies that look at load alone: least tokens, least requests, power of two choices, and a sticky table.
+"""Plain policies: least tokens, least requests, power of two choices, a sticky table, load-blind ones, and LMetric.
 
-Tokens are the prompt tokens of requests that have not ended. The table sends a session where its first turn went, and
-the first turn to the worker with the fewest tokens: what a router with a session header and no other knowledge does.
+Tokens are the prompt tokens of requests that have not ended. The sticky table sends the first turn of a session to the
+worker with the fewest tokens, and later turns to the same worker, as a router does that knows only a session header.
 Power of two choices: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001;
 two different workers are drawn and the one with fewer tokens wins, as in SMG's `power_of_two`
-(github.com/lightseekorg/smg, model_gateway/src/policies/power_of_two.rs, commit 1373e8d8). Ties go to any of the best.
+(github.com/lightseekorg/smg, model_gateway/src/policies/power_of_two.rs, commit 1373e8d8). Ties are broken at random.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from warmroute_lab.replay.trace import mixed
 
 
 def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Random) -> Worker:
-    """Any of the workers with the lowest cost, each as likely."""
+    """A worker with the lowest cost; if there are several, one of them at random."""
     costs = [cost(worker) for worker in workers]
     lowest = min(costs)
     best = [worker for worker, found in zip(workers, costs, strict=True) if found == lowest]
@@ -25,7 +25,7 @@ def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Rand
 
 
 class _Drawing(Policy):
-    """Draws where load does not decide."""
+    """Breaks ties of load at random."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
@@ -56,7 +56,7 @@ class PowerOfTwo(_Drawing):
 
 
 class SessionSticky(LeastTokens):
-    """A table of sessions; the first turn goes to the fewest tokens. Where the worker is gone the session moves."""
+    """Keeps a session on the worker that had the fewest tokens at its first turn; moves it if that worker is gone."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
@@ -73,7 +73,7 @@ class SessionSticky(LeastTokens):
 
 
 class RoundRobin(Policy):
-    """One after the other, by the number of the arrival."""
+    """Each worker in turn, one per arrival."""
 
     exact = False
 
@@ -88,7 +88,7 @@ class RoundRobin(Policy):
 
 
 class RandomChoice(Policy):
-    """Any worker, each as likely."""
+    """A random worker."""
 
     exact = False
 
@@ -101,12 +101,12 @@ class RandomChoice(Policy):
 
 
 SESSION_SALT = 473
-"""Salt of the session hash. The draw decides the tail: over 600 salts, p90 TTFT of the conversation trace on 4 workers
-at twice its speed is 5 to 12 s. With this one they are close to those of the reference rows."""
+"""Salt of the session hash. The salt decides the tail: over 600 salts, p90 TTFT of the conversation trace on 4 workers
+at twice its speed is 5 to 12 s. The values with this salt are close to those of the reference rows."""
 
 
 class SessionHash(Policy):
-    """hash(session) mod N. Where workers come and go, most sessions move."""
+    """hash(session) mod N. If workers come or go, most sessions move."""
 
     exact = False
 
@@ -122,7 +122,7 @@ class SessionHash(Policy):
 #     least of prefill_tokens * (batch size + 1)
 #
 # `prefill_tokens`: uncached tokens queued at the worker and those of this request. Batch size: requests running or
-# queued. A prompt is never cached whole, so the product is never 0. Ties go to any of the best.
+# queued. A prompt is never cached whole, so the product is never 0. Ties are broken at random.
 
 
 class LMetric(Policy):

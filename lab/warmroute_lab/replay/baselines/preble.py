@@ -4,19 +4,19 @@ global_scheduler_with_time.py: `runtime_selector`, `calculate_min_load_cost`, `h
 against the two ports, github.com/vllm-project/aibrix, pkg/plugins/gateway/algorithms/prefix_cache_preble.go, commit
 0338af7d, and github.com/blitz-serving/blitz-router, docs/preble-design.md, commit 2ee7df69).
 
-    load   = sum of (prefill time of what was not cached + decode time) over requests given in the last 3 minutes
-    exploit, where more of the prompt is cached than not: of the workers with the longest prefix the least loaded
-    explore, else: the worker with the least load + prefill time of what is not cached there
-    rebalance: while the most loaded has over 1.5 times the load of the least, what would exploit the first goes to
-               the second; from 50 requests a worker on
+    load       sum of (prefill time of what was not cached + decode time) over requests given in the last 3 minutes
+    exploit    if more of the prompt is cached than not: the least loaded of the workers with the longest prefix
+    explore    otherwise: the worker with the least load + prefill time of what is not cached there
+    rebalance  from 50 requests per worker on, while the most loaded worker has over 1.5 times the load of the least
+               loaded: requests that would exploit the first go to the second
 
-Decode time of a request is the mean length of the answers of the window (45 tokens before there are any, as in the
-source) times the median time for each token of the last 200 (0.15 s before there are any).
+The decode time of a request is the mean answer length in the window (45 tokens before the first answer, as in the
+source) times the median time per token over the last 200 answers (0.15 s before the first).
 
-What differs: Preble keeps a tree of what it has routed where; here it is what a worker has cached or has been given to
-compute, so never out of date. Prefill times are those of the model replayed, where the source has fits for one model on
-one GPU. The cost of evicting (the paper's M) is 0, as in the code with its defaults. The worker-side scheduler
-(priorities by hit ratio) is not a router's affair and left out.
+Differences: Preble keeps a tree of the prefixes that it has routed to each worker. Here a prefix counts if the worker
+has it cached or was given it to compute, so it is never out of date. Prefill times are those of the replayed model; the
+source has fits for one model on one GPU. The cost of evicting (the paper's M) is 0, as in the code with its defaults.
+The worker-side scheduler (priorities by hit ratio) is not part of a router, so it is left out.
 """
 
 from collections import deque
@@ -29,14 +29,14 @@ from warmroute_lab.replay.policy import Policy
 WINDOW_S: Final = 180.0
 IMBALANCE: Final = 1.5
 REBALANCE_FROM: Final = 50
-"""Requests a worker."""
+"""Requests per worker before rebalancing begins."""
 ANSWER_TOKENS_PRIOR: Final = 45
 TOKEN_S_PRIOR: Final = 0.15
 TOKEN_TIMES: Final = 200
 
 
 class PrebleE2(Policy):
-    """Exploit a prefix that is most of the prompt, else explore; rebalance what is too uneven."""
+    """Exploits a prefix that is most of the prompt, else explores; rebalances if loads are too uneven."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
@@ -80,7 +80,7 @@ class PrebleE2(Policy):
         return lightest if is_heaviest and self.load_s(chosen) > IMBALANCE * self.load_s(lightest) else chosen
 
     def load_s(self, worker: Worker) -> float:
-        """Prefill and decode time of what the worker was given in the window."""
+        """Prefill and decode time of the requests that the worker was given in the window."""
         answer = self._answer_tokens / len(self._answers) if self._answers else ANSWER_TOKENS_PRIOR
         return self._prefill_s[worker.index] + self._count[worker.index] * answer * self._median_token_s
 

@@ -2,15 +2,15 @@
 EuroSys 2026, arXiv:2505.24095; github.com/skypilot-org/skypilot, sky/serve/load_balancer.py, `_queue_processor` and
 `ClientPool.select_replica`, and sky/serve/load_balancing_policies.py, `PrefixTreePolicy`, branch of commit 5a267c21).
 
-A balancer in each region. *Selective pushing*: a replica is given a request only while no request waits in its own
-queue. Of such replicas of the own region the one that the region's prefix tree knows more than half of the prompt of,
-else the one with the fewest requests. Where the region has none, the request goes to another region that has: the one
-that a tree of regions knows more than half of the prompt of, else the one where the fewest requests that it has pushed
-are under way; the balancer there chooses as above.
+Each region has a balancer. *Selective pushing*: a replica gets a request only while its own queue is empty; such a
+replica is free. Of the free replicas of its region, the balancer takes the one that has more than half of the prompt in
+the region's prefix tree, else the one with the fewest requests. If no replica of the region is free, the request goes
+to a region that has one. The balancer takes the region that has more than half of the prompt in a tree of regions, else
+the one to which it has pushed the fewest unfinished requests. There a replica is chosen in the same way.
 
-What differs: where no replica anywhere is free, the source keeps the request in the balancer's queue until one is; a
-replay's routers keep nothing back, so it goes to the replica of the own region with the shortest queue. Whether a queue
-is empty is known at once, where the source asks every 0.1 s.
+Differences: if no replica of any region is free, the source keeps the request in the balancer's queue until one is.
+Here the request goes at once to the replica of its own region with the shortest queue. The source asks every 0.1 s
+whether a queue is empty; here the balancer knows at once.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ CACHE_THRESHOLD: Final = 0.5
 
 
 class SkyLb(Policy):
-    """Push if nothing waits: to the own region by its tree, else to another by the tree of regions."""
+    """Pushes to free replicas: in the own region by its tree, else in another one by the tree of regions."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
@@ -34,7 +34,7 @@ class SkyLb(Policy):
         names = {worker.region for worker in fleet.workers}
         self._replicas = {name: RoutedTree(block_tokens) for name in names}
         self._regions = {name: RoutedTree(block_tokens) for name in names}
-        self._pushed: Counter[tuple[str, str]] = Counter()  # requests under way, by (from, to)
+        self._pushed: Counter[tuple[str, str]] = Counter()  # unfinished requests, by (from region, to region)
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request

@@ -1,16 +1,17 @@
-"""SMG's (and sglang-router's) `cache_aware` without KV events: a tree of what was routed where
+"""SMG's (and sglang-router's) `cache_aware` without KV events: a tree of the prefixes routed to each worker
 (github.com/lightseekorg/smg, commit 73da68ca, model_gateway/src/policies/cache_aware.rs: `select_worker`,
 `is_imbalanced`, `select_worker_with_tokens`; crates/kv_index: `match_and_insert_with`, `evict_tenant_by_size`).
 
-Imbalanced means that the request counts of the busiest and the idlest worker differ by more than a number and by more
-than a factor: then the worker with the fewest requests. Else, if more than a share of the prompt is in the tree, the
-worker that was last sent that prefix; if not, the worker with the fewest requests. Of equal ones the one that has
-processed fewest. Either way the prompt is then in the tree for that worker, cached there or not.
+Load is imbalanced if the request counts of the busiest and the idlest worker differ by more than a number and by more
+than a factor. Then the worker with the fewest requests gets the request. Otherwise, if more than a share of the prompt
+is in the tree, the worker that was last sent that prefix gets it; if not, the worker with the fewest requests. A tie
+goes to the worker that has processed the fewest. In each case the tree then has the prompt for that worker, cached
+there or not.
 
-Share, number and factor are 0.5, 32 and 1.0001 in sglang-router's first release and in most comparisons (`FIRST`); the
-command line of both gateways now has 0.3, 64 and 1.5 (model_gateway/src/main.rs; `CLI`). Every 120 s the tree is cut to
-2^26 characters over all workers, leaves first, the least recently used first: here to 2^24 tokens, in blocks. The first
-release cut each worker's share alone, which is left out: its tree has no limit but the trace.
+Share, number and factor are 0.5, 32 and 1.0001 in sglang-router's first release and in most comparisons (`FIRST`). The
+command line of both gateways now has 0.3, 64 and 1.5 (model_gateway/src/main.rs; `CLI`). Every 120 s, SMG cuts the tree
+to 2^26 characters over all workers, by the least recently used leaves first; here to 2^24 tokens, in blocks. The first
+release cut only each worker's part, which is left out: `FIRST` has no limit on its tree.
 """
 
 from collections import OrderedDict
@@ -26,7 +27,7 @@ EVICT_EVERY_S: Final = 120.0
 
 
 class Thresholds(NamedTuple):
-    """When a prefix counts, when counts of requests are too uneven for it to matter, and how much is remembered."""
+    """The share that counts as a match, the number and factor of imbalance, and the tree's largest size."""
 
     cache: float
     balance_abs: int
@@ -43,12 +44,12 @@ class RoutedTree:
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._tenants: dict[int, dict[int | str, None]] = {}  # of a block, the last one sent there at the end
+        self._tenants: dict[int, dict[int | str, None]] = {}  # by block; the last one sent there at the end
         self._sizes: OrderedDict[tuple[int, int | str], int] = OrderedDict()  # the least recently used first
         self.tokens = 0
 
     def match(self, request: Request, among: set[int | str]) -> tuple[int, int | str | None]:
-        """(matched tokens, the tenant of `among` that was last sent that prefix)."""
+        """The matched tokens, and the tenant of `among` that was last sent that prefix."""
         tokens, last_tenant = 0, None
         for block, size in self._path(request):
             tenant = next((name for name in reversed(self._tenants.get(block, {})) if name in among), None)
@@ -58,7 +59,7 @@ class RoutedTree:
         return tokens, last_tenant
 
     def insert(self, request: Request, tenant: int | str) -> None:
-        for block, size in reversed(self._path(request)):  # leaves are older than what they hang on
+        for block, size in reversed(self._path(request)):  # the deepest block first: leaves are evicted first
             tenants = self._tenants.setdefault(block, {})
             if tenant not in tenants:
                 self.tokens += size
@@ -68,7 +69,7 @@ class RoutedTree:
             self._sizes.move_to_end((block, tenant))
 
     def cut(self, max_tokens: int) -> None:
-        """Forget until at most `max_tokens` are left."""
+        """Forget the least recently used blocks until at most `max_tokens` are left."""
         while self.tokens > max_tokens:
             (block, tenant), size = self._sizes.popitem(last=False)
             self.tokens -= size
@@ -118,13 +119,15 @@ def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
 # model_gateway/src/policies/cache_aware.rs: `select_worker`, `is_imbalanced`, `select_worker_event_driven`,
 # `score_overlap`).
 #
-# Imbalanced means that the request counts of the busiest and the idlest worker differ by more than 32 and by more than
-# a factor of 1.0001: then the worker with the fewest requests, of equal ones the one that has processed fewest. Else
-# the worker with the most matching blocks, of equal ones the one with fewer requests. Without a match as if imbalanced.
+# Load is imbalanced if the request counts of the busiest and the idlest worker differ by more than 32 and by more than
+# a factor of 1.0001. Then the worker with the fewest requests gets the request; a tie goes to the worker that has
+# processed the fewest. Otherwise the worker with the most matching blocks gets it; a tie goes to the worker with fewer
+# requests. If no worker has a match, the choice is as under imbalance.
 #
-# Its index is fed by KV events; here it is exact and of this instant. The triggers by KV usage are off, as by default.
-# What still ties after overlap and requests goes to the worker that has processed fewest (there, to the one with the
-# smaller tree, which at low load makes the tail 10 % longer: new conversations go to the worker that evicted last).
+# KV events feed SMG's index; here the index is exact and always current. The triggers by KV usage are off, as by
+# default. If overlap and requests are equal, the worker that has processed the fewest gets the request. In SMG, the
+# worker with the smaller tree gets it, which makes the tail 10 % longer at low load: new conversations go to the worker
+# that evicted last.
 
 
 BALANCE_ABS = 32

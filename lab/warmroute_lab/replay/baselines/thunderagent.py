@@ -3,20 +3,22 @@ Inference System", arXiv:2602.13692; github.com/ThunderAgent-org/ThunderAgent, c
 ThunderAgent/scheduler/router.py: `update_program_before_request`, `_greedy_resume`, `_pause_until_safe`,
 `_wait_for_resume`, and ThunderAgent/backend/state.py: `remaining_capacity`).
 
-A program, here a session, has a backend and counts there with all its tokens and 100 more, whether it reasons (a
-request is under way) or acts (it is idle), until its client releases it. A new program goes to the backend with the
-fewest tokens of those where it fits, if no program is paused; else it is paused, too. Requests of a paused program
+A program, here a session, has a backend, here a worker. All its tokens and 100 more count there, whether it reasons (a
+request is under way) or acts (it is idle), until its client releases it. If no program is paused, a new program goes to
+the backend with the fewest tokens among those where it fits; otherwise it is paused, too. Requests of a paused program
 wait. Every 5 s:
 
-1. Resume: paused programs with a request, then new ones, then idle ones, the smallest first, as many as fit the free
-   tokens of all backends; of these the largest first, each on the backend with the most free tokens.
-2. Pause: on a backend with more tokens than it has, idle programs, the smallest first, until it has no more. If that is
-   not enough, all that reason there, once their request has ended.
+1. Resume: the router selects paused programs up to the free tokens of all backends. Programs with a request come first,
+   then new ones, then idle ones, each group from the smallest on. It then places the selected programs, the largest
+   first, each on the backend with the most free tokens.
+2. Pause: if the programs of a backend need more tokens than it has, idle ones are paused, the smallest first, until the
+   rest fits. If that is not enough, all that reason there are paused when their request ends.
 
-A request that has waited for 30 minutes goes all the same, to where its program was, or where the fewest are. Left as
-by default: acting tokens count in full, without decay, and shared prefixes are not subtracted (the source never updates
-them). Modelled: tokens are exact, and those of an answer count at its end (there, every 20 tokens); clients release a
-session at the end of its last turn. The sandboxes of tools are not. Where a worker is gone, its programs count as new.
+A request that has waited for 30 minutes is sent in any case: to the backend where its program was, or to the one with
+the fewest programs. As by default, acting tokens count in full, without decay, and shared prefixes are not subtracted
+(the source never updates them). In this model, tokens are exact, and those of an answer count at its end (in the
+source, every 20 tokens). Clients release a session at the end of its last turn. The sandboxes of tools are not
+modelled. If a worker is gone, its programs count as new.
 """
 
 from typing import Final
@@ -30,7 +32,7 @@ LONGEST_WAIT_S: Final = 1800.0
 
 
 class _Program:
-    """`worker` is None while it is paused; `home` is its worker before."""
+    """A session. `worker` is None while it is paused; `home` is the worker that it had before."""
 
     __slots__ = ("home", "is_marked", "running", "steps", "tokens", "waiting", "worker")
 
@@ -53,7 +55,7 @@ class _Program:
 
 
 class ThunderAgent(Policy):
-    """Pause programs where KV is short, resume them where it fits."""
+    """Pauses programs if KV is short, and resumes them where it fits."""
 
     exact = False
 

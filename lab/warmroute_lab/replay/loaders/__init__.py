@@ -1,4 +1,4 @@
-"""Readers of trace files. The format is found by looking at the file, not by its name.
+"""Readers of trace files. A file's content, not its name, decides its format.
 
 A reader makes a `Trace` and simulates nothing.
 """
@@ -15,24 +15,25 @@ from warmroute_lab.replay.trace import MAX_REQUESTS, Trace, TraceError, concaten
 _RECORD = b"warmroute record "
 _WEKA = b'"hash_id_scope"'
 _BEGIN_BYTES = 4096
-"""Of a file: there the format of weka traces shows."""
+"""The first bytes of a file, which show whether it is a weka trace."""
 MAX_BYTES = 256 << 20
-"""Size of a trace, unpacked."""
+"""The largest size of a trace, unpacked."""
 
 MAX_VALUES = 8_000_000
-"""Values in all lines of a trace: 40 bytes each at the most."""
+"""The largest number of values in all lines of a trace: 40 bytes each at the most."""
 
 
 class _First(msgspec.Struct):
-    """What tells formats by their first lines, unread."""
+    """The fields of a first line that show the format; their values are not decoded."""
 
     hash_ids: msgspec.Raw = msgspec.Raw()
     turns: msgspec.Raw = msgspec.Raw()
 
 
 def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
-    """Return the traces in files as one: one after the other, but the records of a proxy's processes as one trace, and
-    so all sessions of weka traces, of which each has a file.
+    """Return the traces in files as one trace, one after the other.
+
+    The records of one proxy's processes count as one trace, and so do all weka files.
 
     Raises: as `load`.
     """
@@ -47,9 +48,10 @@ def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
 
 
 def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) -> Trace:
-    """Return the trace in a file, packed by gzip or not. `seed` draws the arrivals that the file leaves open.
+    """Return the trace in a file, compressed by gzip or not. `seed` draws the arrivals that the file leaves open.
 
-    `more`: where it is a record, those of the other processes of its proxy; where it is a weka trace, other ones.
+    `more`: further files of the same trace. For a record, those of its proxy's other processes; for a weka trace, other
+    weka files.
 
     Raises: TraceError and UnreadableFile, which say what is wrong with the file.
     """
@@ -91,7 +93,7 @@ def _begins_as_weka(path: Path) -> bool:
 
 
 def _weka_sessions(paths: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Each session, with its place: a file has one, on several lines, or one a line."""
+    """Each session, with its place. A file has one session on several lines, or one session on each line."""
     values = 0
     for path in paths:
         lines = _lines(path)

@@ -1,13 +1,13 @@
 """Mooncake's traces (kvcache-ai/Mooncake, `FAST25-release/traces`): chat requests in blocks of 512 tokens, open loop.
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`; an id stands for its block and
-all before it. Timestamps are quantised to some seconds, so requests of equal time are spread over the gap to the next
-time, at random: equally for equal seeds.
+all before it. Timestamps are quantised to some seconds, so requests of equal time are spread at random over the gap to
+the next time. Equal seeds spread them equally.
 
-The file names no sessions. A request is taken to continue another if that one's chain, without its last (partial)
-block, is a prefix of its own and at least two blocks long; the longest such chain counts.
+The file names no sessions. A request continues an earlier one if the earlier chain, without its last (partial) block,
+is a prefix of the request's own chain and at least two blocks long. The longest such chain counts.
 
-What a model answered has no ids, so it is never found in a cache.
+Answers have no ids in the file, so they are never found in a cache.
 """
 
 from itertools import chain as chained
@@ -41,7 +41,7 @@ def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
     rows = [found[at] for at in order[again].tolist()]
     try:
         chains = _mixed_chains(rows, salt)
-    except OverflowError:  # 20 ms less than looking at each
+    except OverflowError:  # 20 ms faster than a check of each id
         at = next(at for at, row in enumerate(found, 1) if max(row.hash_ids) >= MAX_ID)
         raise TraceError(f"{name}: line {at}: hash_ids are not all below {MAX_ID}") from None
     sessions: dict[int, tuple[int, int, int]] = {}  # last full block of a turn -> session, turn, tokens
@@ -83,7 +83,7 @@ def _rows(name: str, lines: list[bytes]) -> list[_Row]:
 def _spread(
     times: "np.ndarray[tuple[int], np.dtype[np.float64]]", seed: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Sorted times, with equal ones spread over the gap to the next; the last group over the median gap."""
+    """Sorted times. Equal ones are spread over the gap to the next time, the last group over the median gap."""
     values, group = np.unique(times, return_inverse=True)
     if len(values) < 2:
         return times

@@ -1,10 +1,10 @@
 """Recorded prompts as a trace: chat bodies of agent sessions, turn after turn, closed loop.
 
-A prompt is known by the fingerprint that the live proxy makes of it; tokens are counted as canonical bytes over
-`BYTES_PER_TOKEN`, and a block is named by the first cut at or behind its end: two prompts share a block only if they
-share all of that cut. A recording does not say how long an answer took or its user thought: each turn comes `THINK_S`
-after the one before has ended. `copies` of each session are played, each with content of its own but for tools, which
-are the same for all users of a program.
+A prompt is identified by the fingerprint that the live proxy makes of it. Its tokens are its canonical bytes over
+`BYTES_PER_TOKEN`. A block is named by the first cut of the fingerprint at or after the block's end: two prompts share a
+block only if they share everything up to that cut. A recording does not say how long an answer took or its user
+thought, so each turn comes `THINK_S` after the one before has ended. Each session is played `copies` times. Each copy
+has content of its own, except for tools, which are the same for all users of a program.
 """
 
 from bisect import bisect_left
@@ -34,7 +34,7 @@ class Recorded(NamedTuple):
 
 
 def load(sessions: Iterable[Recorded], copies: int = 1, seed: int = 1) -> Trace:
-    """The trace of these sessions, each played `copies` times, begun at random within ten minutes, by `seed`."""
+    """The trace of these sessions, each played `copies` times. `seed` draws the starts, within ten minutes."""
     random = np.random.default_rng(seed)
     requests: list[Request] = []
     count = 0
