@@ -4,7 +4,10 @@ import msgspec
 
 
 class SettledTurn(msgspec.Struct, frozen=True, gc=False):
-    """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash."""
+    """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash.
+
+    `turn` counts in its prompt; `turns_before` are those that a compaction took out of it.
+    """
 
     workers: tuple[str, ...]
     region: str
@@ -15,6 +18,12 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False):
     turn: int
     salt_epoch: int
     tip: int = 0
+    turns_before: int = 0
+
+    @property
+    def number(self) -> int:
+        """Its number in its conversation."""
+        return self.turn + self.turns_before
 
 
 class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):

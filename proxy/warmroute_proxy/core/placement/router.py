@@ -12,8 +12,10 @@ later request waits, which its queue term contains already. Histories that a wor
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from warmroute_proxy.core.accounting.losses import Seen
 from warmroute_proxy.core.base.compiled import Frozen, mypyc_attr
@@ -36,7 +38,7 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
 from warmroute_proxy.core.placement.forks import MIN_HEAD_TOKENS, MIN_OWN_TOKENS, Forks, branches_under_way
 from warmroute_proxy.core.placement.histories import Histories
-from warmroute_proxy.core.placement.homes import home_key, home_of, regional
+from warmroute_proxy.core.placement.homes import home_key, home_of, regional, repeats
 from warmroute_proxy.core.placement.in_flight import InFlight
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
@@ -405,6 +407,27 @@ class Router:
             return self._affinity.last_of_thread(routing.thread)
         return turn
 
+    def numbered(
+        self, routing: RoutingRequest, earlier: Callable[[], int], is_compacted: Callable[[], bool]
+    ) -> RoutingRequest:
+        """The same request, with the turns that a compaction took out of its prompt.
+
+        It has as many as the turn that it continues. If it continues none and its prompt `is_compacted`, it follows the
+        newest turn of its lineage: the one that is known here, else the number that `earlier` gives, 0 for none. A
+        request without a session of its own, or marked by nobody, counts by its prompt alone: it may be a fork.
+        """
+        if routing.derived:
+            return routing
+        turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
+        if turn is not None and repeats(routing.chain, turn):
+            before = turn.turns_before
+        else:
+            newest = self._affinity.newest(routing.lineage)
+            before = (earlier() if newest is None else newest.number) + 1 - routing.turn
+            if before > 0 and not is_compacted():
+                before = 0
+        return replace(routing, turns_before=before) if before > 0 else routing
+
     def seen(self, ticket: Ticket, prompt_tokens: int) -> Seen:
         """What was seen of the caches that a turn was expected to find more in. Called before it is settled."""
         return seen_of(self.fleet, ticket, prompt_tokens)
@@ -536,6 +559,7 @@ class Router:
             routing.turn,
             routing.salt_epoch,
             chain.hashes[-1],
+            routing.turns_before,
         )
 
     def remember(
