@@ -3,7 +3,7 @@
 import msgspec
 
 
-class SettledTurn(msgspec.Struct, frozen=True, gc=False):
+class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash.
 
     `turn` counts in its prompt; `turns_before` are those that a compaction took out of it.

@@ -413,8 +413,9 @@ class Router:
         """The same request, with the turns that a compaction took out of its prompt.
 
         It has as many as the turn that it continues. If it continues none and its prompt `is_compacted`, it follows the
-        newest turn of its lineage: the one that is known here, else the number that `earlier` gives, 0 for none. A
-        request without a session of its own, or marked by nobody, counts by its prompt alone: it may be a fork.
+        newest turn of its lineage: the one that is known here, else the number that `earlier` gives, 0 for none. Any
+        other counts by its prompt alone: it may be a fork. So does one without a session of its own, and one behind a
+        first turn, which has no history to compact.
         """
         if routing.derived:
             return routing
@@ -423,8 +424,9 @@ class Router:
             before = turn.turns_before
         else:
             newest = self._affinity.newest(routing.lineage)
-            before = (earlier() if newest is None else newest.number) + 1 - routing.turn
-            if before > 0 and not is_compacted():
+            known = earlier() if newest is None else newest.number
+            before = known + 1 - routing.turn
+            if before > 0 and not (known > 1 and is_compacted()):
                 before = 0
         return replace(routing, turns_before=before) if before > 0 else routing
 

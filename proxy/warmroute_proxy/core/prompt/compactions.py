@@ -19,7 +19,6 @@ _USER: Final = tuple([mark.words for mark in MARKS if mark.role == "user"])
 _ANSWER: Final = tuple([mark.words for mark in MARKS if mark.role == "assistant"])
 _LONGEST: Final = max([len(mark.words) for mark in MARKS])
 _SPACE: Final = " \t\r\n"
-_RAWS: Final = msgspec.json.Decoder(list[Raw])
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -27,17 +26,20 @@ class _Message(msgspec.Struct, gc=False):
     content: Raw = Raw(b"")
 
 
-_MESSAGE: Final = msgspec.json.Decoder(_Message)
+class _Body(msgspec.Struct, gc=False):
+    messages: list[_Message] = []
 
 
-def is_compacted(messages: Raw) -> bool:
-    """Whether a mark stands in messages that were read before. Raises: msgspec.MsgspecError."""
+_BODY: Final = msgspec.json.Decoder(_Body)
+
+
+def is_compacted(body: bytes) -> bool:
+    """Whether a mark stands in the messages of a body that was read before. Raises: msgspec.MsgspecError."""
     left = MAX_MARKED_BYTES
-    for raw in _RAWS.decode(messages)[:MAX_MARKED]:
-        left -= len(memoryview(raw))
+    for message in _BODY.decode(body).messages[:MAX_MARKED]:
+        left -= len(memoryview(message.content))
         if left < 0:
             break
-        message = _MESSAGE.decode(raw)
         is_answer = message.role == "assistant"
         if is_answer or message.role == "user":
             words = _ANSWER if is_answer else _USER

@@ -97,8 +97,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         if not self.messages or isinstance(body, LargeBody):
             return False
         try:
-            return is_compacted(body.members["messages"])
-        except (msgspec.MsgspecError, ValueError, KeyError, RecursionError):
+            return is_compacted(body.raw)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return False  # what cannot be read twice counts by its prompt
 
     def left_unanswered(self) -> None:
