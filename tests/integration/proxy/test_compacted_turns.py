@@ -154,6 +154,11 @@ def test_another_key_agent_or_system_prompt_begins_at_one(client: httpx.Client) 
     assert turn_of(client, "own", compacted(CLAUDE), "main") == 5
 
 
+def test_a_compaction_behind_a_single_turn_counts_by_its_prompt(client: httpx.Client) -> None:
+    begun(client, "single", 1)
+    assert turn_of(client, "single", compacted(CLAUDE)) == 1
+
+
 def test_without_a_key_a_compaction_is_a_conversation_of_its_own(client: httpx.Client) -> None:
     for answers in range(3):
         assert turn_of(client, None, grown([user("Read without a key.")], answers)) == answers + 1

@@ -415,7 +415,7 @@ class Router:
         It has as many as the turn that it continues. If it continues none and its prompt `is_compacted`, it follows the
         newest turn of its lineage: the one that is known here, else the number that `earlier` gives, 0 for none. Any
         other counts by its prompt alone: it may be a fork. So does one without a session of its own, and one behind a
-        first turn, which has no history to compact.
+        single turn: many programs ask one question after another under one key, and none is read twice for that.
         """
         if routing.derived:
             return routing
