@@ -20,11 +20,6 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tip: int = 0
     turns_before: int = 0
 
-    @property
-    def number(self) -> int:
-        """Its number in its conversation."""
-        return self.turn + self.turns_before
-
 
 class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
     """Where a lineage is served: sent when its turn is dispatched, and again with the counts when it has settled.

@@ -15,8 +15,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from warmroute_proxy.core.accounting.losses import Seen
 from warmroute_proxy.core.base.compiled import Frozen, mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
@@ -407,28 +405,21 @@ class Router:
             return self._affinity.last_of_thread(routing.thread)
         return turn
 
-    def numbered(
-        self, routing: RoutingRequest, earlier: Callable[[], int], is_compacted: Callable[[], bool]
-    ) -> RoutingRequest:
-        """The same request, with the turns that a compaction took out of its prompt.
+    def last_number(self, lineage: int) -> int | None:
+        """The number of the turn of a lineage that was settled last; None if none is known."""
+        return self._affinity.last_number(lineage)
 
-        It has as many as the turn that it continues. If it continues none and its prompt `is_compacted`, it follows the
-        newest turn of its lineage: the one that is known here, else the number that `earlier` gives, 0 for none. Any
-        other counts by its prompt alone: it may be a fork. So does one without a session of its own, and one behind a
-        single turn: many programs ask one question after another under one key, and none is read twice for that.
+    def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
+        """How many turns a compaction took out of a prompt.
+
+        As many as of the turn that it continues. If it continues none and `is_compacted`, it follows the newest turn of
+        its lineage, of `last_number`. Any other counts by its prompt alone: it may be a fork.
         """
-        if routing.derived:
-            return routing
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is not None and repeats(routing.chain, turn):
-            before = turn.turns_before
-        else:
-            newest = self._affinity.newest(routing.lineage)
-            known = earlier() if newest is None else newest.number
-            before = known + 1 - routing.turn
-            if before > 0 and not (known > 1 and is_compacted()):
-                before = 0
-        return replace(routing, turns_before=before) if before > 0 else routing
+            return turn.turns_before
+        before = last_number + 1 - routing.turn
+        return before if before > 0 and is_compacted() else 0
 
     def seen(self, ticket: Ticket, prompt_tokens: int) -> Seen:
         """What was seen of the caches that a turn was expected to find more in. Called before it is settled."""

@@ -207,13 +207,21 @@ class Settlement:
         self._unix_clock = unix_clock
 
     def numbered(self, parsed: ParsedRequest, routing: RoutingRequest, body: AnyBody) -> RoutingRequest:
-        """A request with its number, before its row is opened, while its text is there."""
+        """A request with its number, before its row is opened, while its text is there.
 
-        def earlier() -> int:
-            turn = self._ledger.earlier_turns.get(_row_key(routing))
-            return 0 if turn is None else turn.turn
-
-        return self._router.numbered(routing, earlier, lambda: parsed.is_compacted(body))
+        One that names no session counts by its prompt alone, and so does one behind a single turn: many programs ask
+        one question after another under one key, and none is read twice for that.
+        """
+        if routing.derived:
+            return routing
+        known = self._router.last_number(routing.lineage)
+        if known is None:
+            earlier = self._ledger.earlier_turns.get(_row_key(routing))
+            known = 0 if earlier is None else earlier.turn
+        if known <= 1:
+            return routing
+        before = self._router.turns_before(routing, known, lambda: parsed.is_compacted(body))
+        return replace(routing, turns_before=before) if before else routing
 
     def open(
         self, account: RequestAccount, request: LimitedRequest, decision: Decision, *, receipt_id: str, rid: str
