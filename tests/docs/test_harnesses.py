@@ -1,9 +1,12 @@
 """docs/reference/harnesses.md has a row for each tested program, with the version that is installed."""
 
+from pathlib import Path
+
 import pytest
 from tests.field.agents import page
 from tests.field.agents.cases import CASES
 
+from warmroute.contract.compactions import MARKS
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_cli.run.programs import PROGRAMS
 
@@ -31,3 +34,13 @@ def test_what_a_program_lacks_is_said() -> None:
     for case in CASES.values():
         for thing in case.lacks:
             assert f"| {case.title} | {thing} |" in text
+
+
+def test_each_mark_of_a_compaction_is_listed_with_its_source() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "harnesses.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    for mark in MARKS:
+        words = [f"`{line}`" for line in mark.words.strip().split("\n")]
+        row = [row for row in rows if all(each in row for each in words) and f"| {mark.role} |" in row]
+        assert row, mark.words
+        assert all(program.split()[0] in row[0] for program in mark.source.split(", ") if program[0].isupper())

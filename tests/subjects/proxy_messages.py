@@ -24,6 +24,9 @@ from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, NEWEST, WAITS
 TENANTS_SINCE: Final = 3
 """Settled turns name theirs."""
 
+NUMBERS_SINCE: Final = 4
+"""Settled turns go on behind a compaction."""
+
 SECRETS: Final = Secrets(b"0123456789abcdef0123456789abcdef")
 SIGNED_AT_S: Final = 1000.0
 BODY_SHA256: Final = hashlib.sha256(b"{}").hexdigest()
@@ -47,9 +50,10 @@ def announcements(version: int = NEWEST) -> list[Announcement]:
     if version < WAITS_SINCE:
         events = [msgspec.structs.replace(each, tenant="") if isinstance(each, Sent) else each for each in events]
     turn = msgspec.structs.replace(_TURN, workers=())
+    compacted = msgspec.structs.replace(turn, prompt_tokens=None, turns_before=9 if version >= NUMBERS_SINCE else 0)
     return [
         RegionalTurn(77, 99, 88, 12, 1 << 59, turn, [5, 6], "first" if version >= TENANTS_SINCE else ""),
-        RegionalTurn(78, None, None, 12, 0, msgspec.structs.replace(turn, prompt_tokens=None)),
+        RegionalTurn(78, None, None, 12, 0, compacted),
         Continued(Newest("d-0-1", "first", 1 << 61, 9, b"what next?")),
         Events(4711, 1, events),
     ]

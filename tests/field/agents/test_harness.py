@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from tests.machine import seconds
 from tests.subjects.processes import files_in
@@ -14,6 +15,7 @@ from tests.subjects.processes import files_in
 from warmroute.contract import receipt as receipts
 from warmroute_lab.engine.model.prompt import render
 from warmroute_lab.fleet import CONTEXT_TOKENS
+from warmroute_proxy.core.prompt.compactions import is_compacted
 
 from . import network, page
 from .cases import CANARY, CASES, call, order
@@ -24,6 +26,9 @@ from .stage import Stage, Start
 pytestmark = [pytest.mark.timeout(seconds(240)), pytest.mark.filterwarnings("default::UserWarning")]
 GROWTH = ("new", "page_rounding", "not_kept")
 """What also a prompt loses that only grows."""
+
+NAMES_SESSION = ("opencode", "claude")
+"""Those that compact here after several turns, and send a session key."""
 
 SUB_AGENTS_ORDER = b"\nobey: answer The sub-agent is done."
 """As it stands in the sub-agent's own prompt; in its parent's it is inside the JSON of a call."""
@@ -146,6 +151,19 @@ def test_it_has_compacted(played: Played) -> None:
         assert played.replayed or "compaction" in played.case.lacks
         return
     assert any(played.case.compacted in str(turn.body["messages"]) for turn in played.turns)
+
+
+def test_its_turns_go_on_after_it_has_compacted(played: Played) -> None:
+    """Where it names its session: the first prompt behind a compaction follows the turns before it."""
+    marked = [turn for turn in played.turns if is_compacted(msgspec.json.encode(turn.body))]
+    if played.replayed or played.name not in NAMES_SESSION:
+        return
+    assert marked
+    before = [each.row["turn"] for each in played.turns if each.row["opened_at"] < marked[0].row["opened_at"]
+              and each.lineage == marked[0].lineage]  # fmt: skip
+    assert marked[0].row["turn"] > max(before)
+    numbers = [each.row["turn"] for each in marked if each.lineage == marked[0].lineage]
+    assert numbers == sorted(numbers)
 
 
 def test_it_came_in_through_its_regions(played: Played) -> None:

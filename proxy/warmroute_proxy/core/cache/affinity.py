@@ -84,6 +84,14 @@ class Affinity:
         self._asked[lineage] = (chain, turn, longest)
         return longest
 
+    def last_number(self, lineage: int) -> int | None:
+        """The number of the turn of a lineage that was settled last, whatever its prompt was."""
+        turns = self._turns_by_lineage.get(lineage)
+        if turns is None:
+            return None
+        newest = turns[0][1]
+        return newest.turn + newest.turns_before
+
     def last_of_thread(self, thread: int) -> SettledTurn | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
         return self._turn_by_thread.get(thread)

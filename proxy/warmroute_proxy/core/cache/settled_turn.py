@@ -3,8 +3,11 @@
 import msgspec
 
 
-class SettledTurn(msgspec.Struct, frozen=True, gc=False):
-    """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash."""
+class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash.
+
+    `turn` counts in its prompt; `turns_before` are those that a compaction took out of it.
+    """
 
     workers: tuple[str, ...]
     region: str
@@ -15,6 +18,7 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False):
     turn: int
     salt_epoch: int
     tip: int = 0
+    turns_before: int = 0
 
 
 class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):

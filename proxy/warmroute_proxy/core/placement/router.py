@@ -12,7 +12,7 @@ later request waits, which its queue term contains already. Histories that a wor
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from warmroute_proxy.core.accounting.losses import Seen
@@ -36,7 +36,7 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
 from warmroute_proxy.core.placement.forks import MIN_HEAD_TOKENS, MIN_OWN_TOKENS, Forks, branches_under_way
 from warmroute_proxy.core.placement.histories import Histories
-from warmroute_proxy.core.placement.homes import home_key, home_of, regional
+from warmroute_proxy.core.placement.homes import home_key, home_of, regional, repeats
 from warmroute_proxy.core.placement.in_flight import InFlight
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
@@ -405,6 +405,22 @@ class Router:
             return self._affinity.last_of_thread(routing.thread)
         return turn
 
+    def last_number(self, lineage: int) -> int | None:
+        """The number of the turn of a lineage that was settled last; None if none is known."""
+        return self._affinity.last_number(lineage)
+
+    def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
+        """How many turns a compaction took out of a prompt.
+
+        As many as of the turn that it continues. If it continues none and `is_compacted`, it follows the newest turn of
+        its lineage, of `last_number`. Any other counts by its prompt alone: it may be a fork.
+        """
+        turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
+        if turn is not None and repeats(routing.chain, turn):
+            return turn.turns_before
+        before = last_number + 1 - routing.turn
+        return before if before > 0 and is_compacted() else 0
+
     def seen(self, ticket: Ticket, prompt_tokens: int) -> Seen:
         """What was seen of the caches that a turn was expected to find more in. Called before it is settled."""
         return seen_of(self.fleet, ticket, prompt_tokens)
@@ -536,6 +552,7 @@ class Router:
             routing.turn,
             routing.salt_epoch,
             chain.hashes[-1],
+            routing.turns_before,
         )
 
     def remember(

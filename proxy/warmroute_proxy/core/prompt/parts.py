@@ -115,12 +115,17 @@ def message_texts(messages: Raw, at: int, count: int) -> list[str]:
 
 def text_of(content: Raw) -> str:
     """The text of a message's content: a string, or the texts of its parts."""
+    return "\n".join(texts_of(content))
+
+
+def texts_of(content: Raw) -> list[str]:
+    """The same, each part by itself."""
     view = memoryview(content)
     if view and view[0] == QUOTE:
-        return _STRING.decode(content)
+        return [_STRING.decode(content)]
     if view and view[0] == BRACKET:
-        return "\n".join([piece.text for piece in _PIECES.decode(content)])
-    return ""
+        return [piece.text for piece in _PIECES.decode(content)]
+    return []
 
 
 def line_mark(line: bytes, key: int) -> LineMark:

@@ -35,6 +35,13 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     sequences: int = 1
     expects: int = 0
     tenant: str = ""
+    turns_before: int = 0
+    """Turns of its conversation that a compaction took out of its prompt, as far as they were seen (`numbered`)."""
+
+    @property
+    def number(self) -> int:
+        """The number of its turn in its conversation."""
+        return self.turn + self.turns_before
 
     def stay(self) -> "RoutingRequest":
         """The same, of a request that is not forwarded any more."""

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from warmroute.contract.compactions import SUMMED_UP
 from warmroute_proxy.dialects.call_extras import call_of, parted
 from warmroute_proxy.dialects.chat_draft import EMPTY, MessageDraft, Opens
 from warmroute_proxy.dialects.content import (
@@ -43,7 +44,6 @@ from warmroute_proxy.normalising.texts import Texts
 # What is asked for a summary of a conversation, and how one is told to the model that goes on from it.
 
 TRIGGER: Final = "compaction_trigger"
-SUMMED_UP: Final = "The conversation before this message was summed up:\n"
 _ASKED: Final = (
     "Sum up this conversation for somebody who goes on with it and has not seen it. Say what the user wants, what was "
     "done, found and decided, with the names of files, commands and values that matter, and what is left to do. "

@@ -9,10 +9,12 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
+from warmroute_proxy.core.prompt.compactions import is_compacted
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.programs import NORMAL
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
 from warmroute_proxy.server.intake.standing import NO_STANDING, Standing
 
@@ -89,6 +91,15 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
         return self.prefix_breaks.look(self.routing, self.messages, body, self.salt, self.agent)
+
+    def is_compacted(self, body: AnyBody) -> bool:
+        """Whether its prompt goes on from a summary of its history. Not known of what another process reads."""
+        if not self.messages or isinstance(body, LargeBody):
+            return False
+        try:
+            return is_compacted(body.raw)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False  # what cannot be read twice counts by its prompt
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""

@@ -12,6 +12,7 @@ both and writes the older one to those that know no other; `OLDEST` is raised in
     1   `v`, and `rtt_ms` in tokens of requests
     2   the tenant of a request that was sent, and what waits for memory (`Waits`), which older ones are not sent
     3   the tenant of a settled turn of another region
+    4   the turns that a compaction took out of a settled turn's prompt; absent, there are none
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ MAX_ANNOUNCED_BYTES: Final = 1_048_576
 """Of one post of announcements."""
 
 OLDEST: Final = 0
-NEWEST: Final = 3
+NEWEST: Final = 4
 WAITS_SINCE: Final = 2
 MIXED_S: Final = 30.0
 """So long the oldest version that a region has named counts."""

@@ -138,8 +138,9 @@ class InferenceRequest:
         path.open_requests.record(self.id, decision, self.parsed.standing)
         if account.entry is None:
             account.looked = parsed.look(self.body)
+            self.routing = routing = path.settlement.numbered(parsed, routing, self.body)
         try:
-            path.settlement.open(account, parsed, decision, receipt_id=self.id, rid=rid)
+            path.settlement.open(account, self, decision, receipt_id=self.id, rid=rid)
         except JournalError:
             path.settlement.interrupt(account)  # of an earlier attempt
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))

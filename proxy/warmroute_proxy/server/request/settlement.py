@@ -31,6 +31,7 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
@@ -78,7 +79,7 @@ def losses_of(
             tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
             before.salt_epoch != routing.salt_epoch, is_here, False, is_repeated,
         )  # fmt: skip
-    elif before is None and earlier is not None and routing.turn > earlier.turn and not is_rewritten:
+    elif before is None and earlier is not None and _follows(routing, earlier, usage) and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
         at_home = decision.cache_worker in earlier.workers
         last_turn = LastTurn(earlier.prompt_tokens, earlier.completion_tokens, at_home, False, earlier.region == here)
@@ -98,12 +99,24 @@ def losses_of(
     )
 
 
+def _follows(routing: RoutingRequest, earlier: EarlierTurn, usage: Usage) -> bool:
+    """Whether a turn goes on from one of the ledger. What was compacted just now is shorter, and begins anew."""
+    if routing.turns_before:
+        return usage.prompt_tokens >= earlier.prompt_tokens
+    return routing.turn > earlier.turn
+
+
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
     """The same, with a restart while the proxy was away: the engine has computed less than the earlier prompt since."""
     computed = load.prefill_rate.uncached_total
     if earlier is not None and computed is not None and computed < earlier.prompt_tokens:
         return replace(seen, evicted_here=True, evicted=True)
     return seen
+
+
+def _row_key(routing: RoutingRequest) -> str:
+    """The lineage of a request as rows have it."""
+    return routing.lineage.to_bytes(8, "big").hex()
 
 
 UNCHARGED: Final = Rates(0, 0, 0)
@@ -193,17 +206,35 @@ class Settlement:
         self._region = announcements.region
         self._unix_clock = unix_clock
 
+    def numbered(self, parsed: ParsedRequest, routing: RoutingRequest, body: AnyBody) -> RoutingRequest:
+        """A request with its number, before its row is opened, while its text is there.
+
+        One that names no session counts by its prompt alone, and so does one behind a single turn: many programs ask
+        one question after another under one key, and none is read twice for that.
+        """
+        if routing.derived:
+            return routing
+        known = self._router.last_number(routing.lineage)
+        if known is None:
+            earlier = self._ledger.earlier_turns.get(_row_key(routing))
+            known = 0 if earlier is None else earlier.turn
+        if known <= 1:
+            return routing
+        before = self._router.turns_before(routing, known, lambda: parsed.is_compacted(body))
+        return replace(routing, turns_before=before) if before else routing
+
     def open(
-        self, account: RequestAccount, parsed: ParsedRequest, decision: Decision, *, receipt_id: str, rid: str
+        self, account: RequestAccount, request: LimitedRequest, decision: Decision, *, receipt_id: str, rid: str
     ) -> None:
         """Open the row, or add an attempt to it, before it is sent. Raises: JournalError."""
         entry = account.entry
         served_by = self._engines.served_by(decision)
         if entry is None:
-            routing, model, opened_at = parsed.routing, parsed.model, self._unix_clock()
+            parsed, routing, opened_at = request.parsed, request.routing, self._unix_clock()
+            model = parsed.model
             entry = Entry(
                 id=receipt_id, tenant=parsed.tenant.name, session=parsed.session,
-                lineage=routing.lineage.to_bytes(8, "big").hex(), turn=routing.turn, region=self._region,
+                lineage=_row_key(routing), turn=routing.number, region=self._region,
                 model=model.name, route=parsed.route, stream=parsed.stream,
                 rates=self._prices.rates(model.name, opened_at), opened_at=opened_at,
                 forwarded_from=parsed.forwarded_from,
