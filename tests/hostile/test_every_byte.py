@@ -24,8 +24,8 @@ pytestmark = pytest.mark.full
 CLIENTS = 150
 SOCKETS = 60
 BESIDE_MIB = 150
-"""What the process may take beside what is reserved, or was at most before: the allocator keeps that. Up to 109 were seen,
-by connections, parsers, bounded tables, and what an event of 1 MB takes while it is written.
+"""What the process may take beside what is reserved, or was at most before: the allocator keeps that. Up to 109 were
+seen: connections, parsers, bounded tables, and what an event of 1 MB takes while it is written.
 """
 
 BODY_BYTES = 8 * MIB
