@@ -172,7 +172,9 @@ LARGE_EVENTS: dict[str, dict[str, Any]] = {
     "probabilities of 300 tokens": {
         "delta": {"content": "a" * 300}, "logprobs": {"content": [{**LIKELY[0], "top_logprobs": LIKELY}] * 300}
     },
-    "a file in a call": {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":[' * 300_000}}]}},
+    "a file in a call": {
+        "delta": {"tool_calls": [{"index": 0, "id": "call_abc", "function": {"arguments": '{"a":[' * 300_000}}]}
+    },
     "a picture": {"delta": {"images": [{"image_url": {"url": "data:image/png;base64," + "A" * 10_000_000}}]}},
 }  # fmt: skip
 
