@@ -100,11 +100,12 @@ digests = (hashlib.sha256(open(name, "rb").read()).hexdigest() for name in sys.a
 print(sys.version.split()[0], *digests)' pyproject.toml ${WARMROUTE_LOCKED:+uv.lock}
 }
 
-# has_environment DIR EXTRAS [REQUIREMENT...]: whether DIR was set up for them and nothing changed since.
+# has_environment DIR EXTRAS [REQUIREMENT...]: whether DIR was set up for them and nothing changed since. Somebody's
+# `python -m venv DIR` writes pyvenv.cfg anew, and what pip then installs is not the checkout.
 has_environment() {
     local dir=$1
     shift
-    [[ -x $dir/bin/python && -f $dir/.stamp && "$(<"$dir/.stamp")" == "$base $*" ]]
+    [[ -x $dir/bin/python && -f $dir/.stamp && ! $dir/pyvenv.cfg -nt $dir/.stamp && "$(<"$dir/.stamp")" == "$base $*" ]]
 }
 
 # environment DIR EXTRAS [REQUIREMENT...]: DIR holds the checkout with EXTRAS, editable. A stamp says what was

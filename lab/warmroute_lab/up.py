@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from warmroute_cli import running, state
 from warmroute_cli.installed import called_as
@@ -33,6 +34,7 @@ def run(arguments: Namespace) -> int:
     """
     if arguments.env or arguments.wait:
         return _print_exports(arguments)
+    print("starting 2 regions, 8 engines, 2 proxies", flush=True)
     try:
         with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
             first = next(iter(fleet.proxies.values()))
@@ -153,7 +155,7 @@ def greeting(fleet: LocalFleet) -> str:
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")
     first = next(iter(fleet.proxies.values()))
     lines += [
-        f"admin key: {state.admin_key(fleet.state_dir)}",
+        f"admin key: {state.admin_key(fleet.state_dir)} (opens the page at admin)",
         f"key:       {fleet.api_key}",
         f"logs:      {fleet.run_dir}",
         *[f"record:    {fleet.run_dir / region}.record" for region in fleet.proxies if fleet.options.record],
@@ -161,9 +163,8 @@ def greeting(fleet: LocalFleet) -> str:
         f"In a shell (`{called_as()} up --env` prints this line again):",
         f"  {exports(first.url, fleet.api_key)}",
         "",
-        "For OpenCode, the file opencode.json of a project. A copy is",
-        f"{fleet.state_dir / OPENCODE}:",
-        *[f"  {line}" for line in opencode_json(first.url).splitlines()],
+        "For OpenCode, in the folder of a project:",
+        f"  cp {quote(str(fleet.state_dir / OPENCODE))} .",
         "",
         "Try:",
         f"  curl -s {first.base_url}/chat/completions \\",

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis
+from warmroute_cli.tables import Column, Row, fitted, width
 
 POLL_EVERY_S: Final = 0.5
 FLIP_WAIT_S: Final = 300.0
@@ -16,6 +17,11 @@ FLIP_TIMEOUT_S: Final = 310.0
 NOTICE_S: Final = 3.0
 """The other processes of the proxy read the role of a draining engine each second."""
 ENGINES: Final = "/admin/engines"
+COLUMNS: Final = (
+    Column("engine"), Column("role"), Column("state"), Column("warm tokens", is_number=True),
+    Column("running", is_number=True),
+)  # fmt: skip
+"""`warm tokens`: the KV tokens of sessions there; a decode engine keeps none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,9 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     admins = admin_apis(arguments)
     if arguments.action == "list":
-        for admin in admins.values():
-            engines = admin.ask(ENGINES)["engines"]
-            show(sorted(engines, key=_warmth) if arguments.by == "warmth" else engines)
+        engines = [engine for admin in admins.values() for engine in admin.ask(ENGINES)["engines"]]
+        show(sorted(engines, key=_warmth) if arguments.by == "warmth" else engines)
         return 0
     engine = f"{ENGINES}/{quote(arguments.engine, safe='')}"
     path = f"{engine}/drain"
@@ -41,15 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(engines: list[dict[str, Any]]) -> None:
-    """A line for each engine, in columns as wide as what stands in them."""
+    """A line for each engine."""
     rows = [
-        (engine["id"], engine["role"], _state(engine), _warm(engine), f"{engine['running']} running")
+        Row([engine["id"], engine["role"], _state(engine), _warm(engine), f"{engine['running']:,}"])
         for engine in engines
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, engine in zip(rows, engines, strict=True):
-        *cells, running = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join([*cells, running.strip().rjust(widths[-1])]))
+    print("\n".join(fitted(COLUMNS, rows, "", width())))
+    for engine in engines:
         if "warning" in engine:
             print(f"warning: {engine['warning']}", file=sys.stderr)
 
@@ -60,7 +63,7 @@ def _warmth(engine: Mapping[str, Any]) -> int:
 
 
 def _warm(engine: Mapping[str, Any]) -> str:
-    return f"{engine['warm_tokens']} tokens warm" if "warm_tokens" in engine else ""
+    return f"{engine['warm_tokens']:,}" if "warm_tokens" in engine else ""
 
 
 def _state(engine: Mapping[str, Any]) -> str:

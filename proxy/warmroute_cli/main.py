@@ -158,8 +158,11 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     words, passed = run_options.split(sys.argv[1:] if argv is None else argv)
+    if not words:
+        parser("").print_help(sys.stderr)
+        return 2
     arguments = argparse.Namespace(passed=passed)
-    read_strictly(parser(words[0] if words else ""), words, arguments)
+    read_strictly(parser(words[0]), words, arguments)
     command: Command = arguments.command
     if hint := missing([name for extra in command.extras for name in NEEDED[extra]], ",".join(command.extras)):
         print(f"warmroute: {hint}", file=sys.stderr)

@@ -67,7 +67,7 @@ def find_named(state_dir: Path) -> Running | None:
     """Find a fleet as `find` does. If the fleet runs in another folder, a line on stderr says so."""
     found = find(state_dir)
     if found is not None and found.state_dir != state_dir:
-        print(f"warmroute: no fleet runs in {state_dir}; this is the one of {found.state_dir}", file=sys.stderr)
+        print(f"warmroute: using the fleet of {found.state_dir}, since none runs in {state_dir}", file=sys.stderr)
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warmroute._turns import Turn
-from warmroute.contract.meanings import MEANINGS, UNKNOWN_CLASS
+from warmroute.contract.meanings import meaning
 
 _NANO_PER_USD = 1_000_000_000
 _SHOWN_SESSIONS = 10
@@ -151,4 +151,7 @@ def _headline(turn: Turn) -> str:
 def _losses(turn: Turn) -> list[str]:
     losses = turn.measured.losses if turn.measured is not None else {}
     order = sorted(losses.items(), key=lambda item: -item[1])
-    return [f"{tokens:,} prompt tokens ({name}) {MEANINGS.get(name, UNKNOWN_CLASS)}" for name, tokens in order]
+    return [
+        f"{tokens:,} prompt token{'' if tokens == 1 else 's'} ({name}) {meaning(name, tokens)}"
+        for name, tokens in order
+    ]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from tests.subjects.processes import until
 
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute.contract.version import VERSION
-from warmroute_lab.fleet import FleetOptions
+from warmroute_cli.running import Address, announced
+from warmroute_cli.state import locked_state
+from warmroute_lab.fleet import FleetOptions, LocalFleet
 from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +41,7 @@ def blocks(text: str, language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("docs")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=20)) as fleet:
+    with locked_state(folder), CopiedFleet(folder, folder / "up", FleetOptions(speed=20)) as fleet, found(fleet):
         proxy = fleet.proxies["east"]
         keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), fleet.api_key)
         address = proxy.base_url.removesuffix("/v1")
@@ -45,8 +49,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield {**os.environ, **urls, **keys}
 
 
-def run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds(50))
+def found(fleet: LocalFleet) -> AbstractContextManager[None]:
+    """Commands that need the admin key find the fleet, as they find that of `warmroute up`."""
+    addresses = [Address(proxy.region, proxy.url, proxy.admin_url) for proxy in fleet.proxies.values()]
+    return announced(fleet.state_dir, addresses)
+
+
+def run(command: list[str], environment: dict[str, str], folder: Path = ROOT) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=seconds(50)
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -72,7 +84,8 @@ def test_the_answer_about_usage_has_the_fields_that_are_shown(environment: dict[
 @pytest.mark.parametrize("number", range(len(blocks(QUICKSTART, "sh"))))
 def test_a_shell_example_of_the_quickstart_shows_a_receipt(environment: dict[str, str], number: int) -> None:
     out = run(["bash", "-euo", "pipefail", "-c", blocks(QUICKSTART, "sh")[number]], environment)
-    assert '"warmroute":{"v":1' in out
+    assert re.search(r'"warmroute":\s*{\s*"v":\s*1', out)
+    assert out.endswith("\n")  # the next prompt of the shell begins a line
 
 
 EACH_ALONE = """
@@ -99,6 +112,22 @@ def test_the_python_examples_run(environment: dict[str, str], page: str) -> None
     examples = [example.replace('model="demo"', 'model="kimi-k2.5"') for example in examples]
     printed = json.loads(run([sys.executable, "-c", EACH_ALONE.format(examples=examples)], environment))
     assert [example for example, text in zip(examples, printed, strict=True) if not text] == []
+
+
+def in_kind(text: str) -> set[str]:
+    """Lines without their numbers; those about a loss class are left out, since each fleet has lost others."""
+    lines = [line for line in text.splitlines() if not re.search(r"^not cached: |prompt tokens? \(\w+\)", line)]
+    return {re.sub(r"\d[\d.,]*", "N", line) for line in lines}
+
+
+def test_the_quickstart_shows_what_its_programs_print(environment: dict[str, str]) -> None:
+    run(["bash", "-c", blocks(QUICKSTART, "sh")[0]], environment)
+    pairs = re.findall(
+        r"^```python\n([^`]*)^```$(?:(?!^```).)*^```text\n([^`]*)^```$", QUICKSTART, re.MULTILINE | re.DOTALL
+    )
+    assert len(pairs) == 2
+    for program, shown in pairs:
+        assert in_kind(run([sys.executable, "-c", program], environment)) == in_kind(shown)
 
 
 def test_the_config_of_the_quickstart_is_sound(tmp_path: Path) -> None:
@@ -160,8 +189,19 @@ def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dic
     rows = json.loads(answered("warmroute receipts list --limit 200 --json"))["data"]
     assert turns == [row["id"] for row in rows if row["session"].startswith(session)]
     assert answered(shown.replace("wr-ID", turns[0])).startswith(turns[0])
-    for block in [*others, *blocks((ROOT / "docs/how-to/save-money.md").read_text(), "sh")]:
+    for page in ("save-money", "bill"):
+        others += blocks((ROOT / f"docs/how-to/{page}.md").read_text(), "sh")
+    for block in others:
         assert answered(block)
+
+
+def test_the_page_about_bills_computes_a_price() -> None:
+    page = (ROOT / "docs/how-to/bill.md").read_text()
+    rows = re.findall(r"^\| (?:computed|cached|answer) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    amounts = [Decimal(tokens.replace(",", "")) * Decimal(rate) / 1_000_000 for tokens, rate, _ in rows]
+    assert amounts == [Decimal(usd) for _, _, usd in rows]
+    assert f"| price | | | {sum(amounts)} |" in page
+    assert f"Cost: {sum(amounts)} USD" in QUICKSTART
 
 
 HELLO = """
@@ -189,11 +229,16 @@ def test_the_tutorial_shows_what_its_commands_print(environment: dict[str, str],
     environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}", "COLUMNS": "80"}
     run([sys.executable, "-c", HELLO], environment)
     pairs = re.findall(r"^```bash\n([^`]*)^```\n+```text\n([^`]*)^```$", QUICKSTART, re.MULTILINE)
-    assert len(pairs) == 3
-    for script, shown in pairs[:2]:  # engines are listed by the admin key
-        said = run(["bash", "-euo", "pipefail", "-c", script], environment)
+    assert len(pairs) == 4
+    for script, shown in pairs[:3]:  # the fourth stops the fleet
+        said = run(["bash", "-euo", "pipefail", "-c", script], environment, tmp_path)
         assert max(map(len, said.splitlines())) <= 80
         assert beginnings(shown) <= beginnings(said), script
+    shown_head, *shown_engines = shown.splitlines()
+    head, *engines = said.splitlines()
+    assert head == shown_head
+    assert [line.split()[:3] for line in engines] == [line.split()[:3] for line in shown_engines]
+    assert [len(line.split()) for line in engines] == [len(line.split()) for line in shown_engines]
 
 
 def test_every_loss_class_is_documented() -> None:

@@ -100,7 +100,9 @@ def test_the_fleet_is_found_from_another_folder(fleet: Fleet, tmp_path: Path) ->
         assert (variables(printed.stdout), printed.stderr) == (fleet.variables, "")
     usage = command(tmp_path, "usage", "--json")
     assert json.loads(usage.stdout)["turns"] >= 3
-    assert f"this is the one of {fleet.folder / '.warmroute'}" in usage.stderr
+    assert usage.stderr.startswith(f"warmroute: using the fleet of {fleet.folder / '.warmroute'}, since none runs in ")
+    ladder = command(tmp_path, "ladder", "--json")
+    assert (json.loads(ladder.stdout)["turns"] >= 3, ladder.stderr) == (True, usage.stderr)
     assert command(tmp_path, "up", "--env", "--state-dir", "here").returncode == 2
     assert not list(tmp_path.iterdir())
 
@@ -121,10 +123,17 @@ def test_the_curl_of_the_greeting_is_a_turn_of_a_session(fleet: Fleet) -> None:
 
 
 def test_the_opencode_json_names_the_fleet_and_not_its_key(fleet: Fleet) -> None:
-    text = fleet.greeting[fleet.greeting.index("For OpenCode") : fleet.greeting.index("Try:")].partition(":\n")[2]
-    assert json.loads(text) == json.loads((fleet.folder / ".warmroute" / "opencode.json").read_text())
+    copy = next(line for line in fleet.greeting.splitlines() if line.startswith("  cp "))
+    project = fleet.folder / "project"
+    project.mkdir()
+    subprocess.run(["bash", "-c", copy], cwd=project, check=True, timeout=seconds(30))
+    text = (project / "opencode.json").read_text()
     options = json.loads(text)["provider"]["warmroute"]["options"]
     assert options == {"baseURL": fleet.variables["OPENAI_BASE_URL"], "apiKey": "{env:OPENAI_API_KEY}"}
+
+
+def test_the_greeting_fits_a_small_terminal(fleet: Fleet) -> None:
+    assert len(fleet.greeting.splitlines()) < 24
 
 
 @pytest.mark.parametrize("by_environment", [True, False], ids=["environment", "fleet"])
@@ -191,7 +200,7 @@ def test_a_receipt_that_is_not_there_is_a_sentence(fleet: Fleet) -> None:
 
 
 def test_engines_of_the_fleet_are_found_and_drained_by_name(fleet: Fleet) -> None:
-    listed = command(fleet.folder, "engines", "list").stdout.splitlines()
+    _, *listed = command(fleet.folder, "engines", "list").stdout.splitlines()
     assert [line.split()[0] for line in listed] == [
         f"{r}-{e}" for r in ("east", "west") for e in ("p0", "d0", "d1", "a0")
     ]

@@ -100,9 +100,9 @@ def _embedded(out: Console, arguments: Namespace, state_dir: Path) -> Played:
 
     def show() -> None:
         report.show(out, summary, on)
+        out.print("Where tokens were lost, with affinity off and with affinity on:")
         for name, _ in PASSES:
-            command = f"{called_as()} ladder {arguments.state_dir}/demo-{name}"
-            out.print(f"Where tokens were lost with affinity {name}: {command}", markup=False, soft_wrap=True)
+            out.print(f"  {called_as()} ladder {arguments.state_dir}/demo-{name}", markup=False, soft_wrap=True)
 
     return summary, [off, on], show
 

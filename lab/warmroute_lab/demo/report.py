@@ -22,20 +22,20 @@ NANO_PER_USD = 1e9
 PLAIN_LINES = 4
 """Lines a pass prints on its way where the output is not a terminal."""
 
-_LESS: Final = frozenset({"prompt", "cached", "TTFT p50 ms", "list"})
+_LESS: Final = frozenset({"prompt", "cached", "TTFT p50 ms", "list USD"})
 """What a narrow terminal leaves out: the 90th percentile shows what affinity gains, the median does not."""
 
 _COLUMNS: Final = (
     Column("harness"),
     *(Column(name, is_number=True, optional=name in _LESS) for name in (
-        "turns", "prompt", "ideal", "hit off", "hit on", "TTFT p90 ms", "TTFT p50 ms", "cached", "list", "price",
-        "saved",
+        "turns", "prompt", "ideal", "hit off", "hit on", "TTFT p90 ms", "TTFT p50 ms", "cached", "list USD",
+        "cost USD", "saved USD",
     )),
 )  # fmt: skip
 
 EXACT = (
     "Turns, prompt, ideal and list follow from the recordings and are the same in each run. The others depend on which "
-    "turns meet: each run has its own."
+    "turns meet: each run has its own. Ideal: the share of the prompt that one cache for all turns would have had."
 )
 CAVEAT = (
     "These are figures of the embedded engine: a model of a serving engine's scheduler and cache, not a measurement "
@@ -81,14 +81,14 @@ def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
 
 def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
     out.print()
-    out.print("Affinity off (round robin) and on; cached, price and saved: on; TTFT: off / on")
-    out.print("\n".join(table(summary, on, out.width)), markup=False, soft_wrap=True)
-    out.print()
     best = _shown_turn(on.turns)
     if best is not None:
         out.print(f"The receipt of {best.label}, from the usage object of its answer:")
         out.print_json(json.dumps(best.usage), indent=2)
         out.print()
+    out.print("Affinity off (round robin), then on. Cached tokens and USD: with affinity on.")
+    out.print("\n".join(table(summary, on, out.width)), markup=False, soft_wrap=True)
+    out.print()
     out.print(EXACT)
     out.print(CAVEAT)
 

@@ -18,6 +18,7 @@ from warmroute_cli.installed import missing
 from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, log_source, rates_by_model
 from warmroute_cli.own_rows import folders_in, rows_of
 from warmroute_cli.past import UP
+from warmroute_cli.running import find_named
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_proxy.ladder.of_entries import turn_of
 from warmroute_proxy.ladder.steps import PROMPT, STEPS, wins
@@ -162,7 +163,9 @@ def _folders(arguments: Namespace) -> list[Path]:
     if arguments.paths:
         found = [folder for path in arguments.paths for folder in folders_in(path)]
         return list({folder.resolve(): folder for folder in reversed(found)}.values())[::-1]
-    return folders_in(arguments.state_dir / UP)
+    here = arguments.state_dir / UP
+    fleet = None if here.is_dir() else find_named(arguments.state_dir)
+    return folders_in(here if fleet is None else fleet.state_dir / UP)
 
 
 def _of_ledgers(folders: list[Path], since_s: float | None) -> Iterator[LadderTurn]:

@@ -30,3 +30,12 @@ RESTARTED: Final = "were cached by an engine that has restarted or left since. N
 """The meaning of `evicted` if the receipt names a restart as the cause."""
 
 UNKNOWN_CLASS: Final = "have a reason that this version of warmroute does not know."
+
+_SINGULAR: Final = {"are": "is", "were": "was", "have": "has", "follow": "follows", "stand": "stands"}
+
+
+def meaning(name: str, tokens: int) -> str:
+    """The meaning of a loss class after a number of tokens, which may be 1."""
+    text = MEANINGS.get(name, UNKNOWN_CLASS)
+    verb, _, rest = text.partition(" ")
+    return f"{_SINGULAR.get(verb, verb)} {rest}" if tokens == 1 else text

@@ -62,4 +62,8 @@ def test_the_first_hour(tmp_path: Path) -> None:
     assert len(re.findall(r"^(?:east|west)-\w\d ", engines, re.MULTILINE)) == 8
     tables = [line for output in (usage, engines) for line in output.splitlines()[1:]]
     assert [line for line in tables if len(line) > WIDTH and "http" not in line] == []
-    assert "requests in " in said("warmroute replay --verify")
+    shown = re.findall(r"^```text\n([^`]*)^```$", PAGE.read_text(), re.MULTILINE)
+    (head,) = [line for block in shown for line in block.splitlines() if line.startswith("policy ")]
+    replayed = said("warmroute replay --verify")
+    assert head in replayed.splitlines()
+    assert "requests in " in replayed

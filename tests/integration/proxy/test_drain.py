@@ -162,7 +162,7 @@ def test_the_command_drains_waits_and_takes_back(
     assert main(["ask", "admin/conditions", "--only", "no such line", *where]) == 1
     capsys.readouterr()
     assert main(["engines", "list", *where]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines] == ["draining", "up"]
     assert main(["engines", "undrain", "e0", *where]) == 0
     assert main(["engines", "drain", "e9", *where]) == 2

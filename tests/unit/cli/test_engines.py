@@ -1,4 +1,4 @@
-"""`warmroute engines list --by warmth` names first the engine whose drain costs least."""
+"""`warmroute engines list` is a table of all regions; `--by warmth` names first the engine whose drain costs least."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,18 @@ def engine(id_: str, **more: int) -> dict[str, Any]:
 def test_the_engine_that_holds_least_comes_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    listed = [engine("a", warm_tokens=900), engine("b", warm_tokens=20), engine("c", warm_tokens=300)]
-    admin = SimpleNamespace(ask=lambda _: {"engines": listed})
-    monkeypatch.setattr(engines, "admin_apis", lambda _: {"east": admin})
+    east = [engine("a", warm_tokens=9_000), engine("b", warm_tokens=20)]
+    west = [engine("c", warm_tokens=300)]
+    admins = {
+        name: SimpleNamespace(ask=lambda _, of=of: {"engines": of}) for name, of in (("east", east), ("west", west))
+    }
+    monkeypatch.setattr(engines, "admin_apis", lambda _: admins)
     orders = []
     for options in ([], ["--by", "warmth"]):
         assert engines.run(parser("engines").parse_args(["engines", "list", *options])) == 0
-        lines = capsys.readouterr().out.splitlines()
+        head, *lines = capsys.readouterr().out.splitlines()
         orders.append([line.split()[0] for line in lines])
-        assert "900 tokens warm" in "".join(lines)
+        ends = {len(line) for line in [head, *lines]}
+        assert (head, len(ends)) == ("engine  role        state  warm tokens  running", 1)
+        assert "a       aggregated  up           9,000        1" in lines
     assert orders == [["a", "b", "c"], ["b", "c", "a"]]

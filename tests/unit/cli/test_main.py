@@ -34,13 +34,19 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["unknown"], ["demo", "--sessions", "0"], ["demo", "--speed", "-1"], ["demo", "--harness", "x"], ["proxy"]],
+    [["unknown"], ["demo", "--sessions", "0"], ["demo", "--speed", "-1"], ["demo", "--harness", "x"], ["proxy"]],
 )
 def test_wrong_usage_is_a_sentence_and_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    listed = capsys.readouterr().err
+    assert [each.name for group in COMMANDS.values() for each in group if f"\n  {each.name} " not in listed] == []
 
 
 @pytest.mark.parametrize(

@@ -47,5 +47,24 @@ def test_an_environment_is_made_again_where_its_versions_may_differ(
     assert (stamp(checkout, locked) != before) is again
 
 
+def test_an_environment_that_somebody_made_anew_is_not_that_of_the_scripts(checkout: Path) -> None:
+    made = checkout / ".venv"
+    (made / "bin").mkdir(parents=True)
+    (made / "bin" / "python").symlink_to(sys.executable)
+    (made / "pyvenv.cfg").touch()
+    command = f'source "{SCRIPT}"; {{}} has_environment .venv dev && echo kept'
+
+    def kept(first: str) -> bool:
+        done = subprocess.run(
+            ["bash", "-c", command.format(first)], cwd=checkout, check=False, capture_output=True, text=True
+        )
+        return done.stdout == "kept\n"
+
+    assert kept('echo "$base dev" >.venv/.stamp;')
+    stamped_s = (made / ".stamp").stat().st_mtime
+    os.utime(made / "pyvenv.cfg", (stamped_s + 1, stamped_s + 1))
+    assert not kept("")
+
+
 def test_a_locked_environment_is_none_of_the_ranges(checkout: Path) -> None:
     assert stamp(checkout, "1") != stamp(checkout, "")

@@ -1,5 +1,6 @@
 """A receipt in words: where the turn went, why there, what was lost and to what, what it would have cost cold."""
 
+import re
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ def test_the_plain_case_has_all_four_parts() -> None:
 @pytest.mark.parametrize("name", LOSS_CLASSES)
 def test_every_loss_class_has_words(name: str) -> None:
     assert f"Not cached: 90 ({name}) " in words(loss={name: 90})
+    assert not re.search(r"Not cached: 1 \(\w+\) (?:are|were|have|follow|stand) ", words(loss={name: 1}))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,7 @@ def test_a_placement_that_is_remembered_says_what_the_choices_cost() -> None:
     said = "\n".join(in_words(answer(), {"policy": "cost", "reasons": [CHOSEN, other]}))
     assert "Its cost there was 1.250 s (queue 1.000, computing the prompt 0.250), 90 tokens to compute." in said
     assert "The next best was west-p0 with 2.500 s" in said
+    assert "The next best was region west with" in why(CHOSEN, {**other, "id": "region:west"})
     assert "round robin" in "\n".join(in_words(answer(), {"policy": "round_robin", "reasons": [CHOSEN]}))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from warmroute.contract.meanings import MEANINGS, RESTARTED, UNKNOWN_CLASS
+from warmroute.contract.meanings import RESTARTED, meaning
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 from warmroute.guard.causes import WORDS
@@ -95,7 +95,7 @@ def _why(answer: Mapping[str, Any], receipt: Mapping[str, Any], decision: Mappin
     if decision["policy"] != "cost":
         yield "The proxy places round robin, without regard to caches."
         return
-    chosen, *others = decision["reasons"]
+    chosen, *others = [{**each, "id": each["id"].replace("region:", "region ")} for each in decision["reasons"]]
     yield f"Its cost there was {_candidate(chosen)}."
     if others:
         yield f"The next best was {others[0]['id']} with {_candidate(others[0])}."
@@ -146,7 +146,7 @@ def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[st
 def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
         by_restart = name == "evicted" and receipt.get("evicted_by") == "engine_restart"
-        yield f"Not cached: {tokens:,} ({name}) {RESTARTED if by_restart else MEANINGS.get(name, UNKNOWN_CLASS)}"
+        yield f"Not cached: {tokens:,} ({name}) {RESTARTED if by_restart else meaning(name, tokens)}"
     if "prefix_break" in receipt:
         yield from broken_in_words(receipt["prefix_break"])
 
