@@ -146,6 +146,45 @@ def test_calls_without_end_are_no_answer() -> None:
         UsageTracker(keep_sglext=False).feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
 
 
+EVENT_BYTES = 4_000_000
+CHOICE = b'{"choices":[{"index":0,"delta":{"content":"a"%b},"finish_reason":null}]%b}'
+DENSE_EVENTS = {
+    "objects beside a text": CHOICE % (b',"x":[' + b"{}," * (EVENT_BYTES // 3) + b"{}]", b""),
+    "calls": CHOICE % (b',"tool_calls":[' + b"{}," * (EVENT_BYTES // 3) + b"{}]", b""),
+    "numbers": CHOICE % (b"", b',"x":[' + b"1," * (EVENT_BYTES // 2) + b"1]"),
+    "members": CHOICE % (b"", b',"x":{' + b'"":1,' * (EVENT_BYTES // 5) + b'"":1}'),
+    "choices": b'{"choices":[' + b"{}," * (EVENT_BYTES // 3) + b"{}]}",
+    "texts elsewhere": b'{"output":[' + b'"a",' * (EVENT_BYTES // 4) + b'"a"]}',
+    "an error": b'{"error":[' + b"{}," * (EVENT_BYTES // 3) + b"{}]}",
+    "usage": b'{"choices":[],"usage":{"a":[' + b"{}," * (EVENT_BYTES // 3) + b"{}]}}",
+    "halves of surrogate pairs": CHOICE % (b',"x":"' + rb"\ud800" * (EVENT_BYTES // 6) + b'"', b""),
+}
+
+
+@pytest.mark.parametrize("name", DENSE_EVENTS)
+def test_no_event_of_a_stream_is_read_that_holds_more_than_a_model_says(name: str) -> None:
+    with pytest.raises(ValueError, match="an event holds more than"):
+        UsageTracker(keep_sglext=False).feed(b"data: " + DENSE_EVENTS[name] + b"\n\n")
+
+
+LIKELY = [{"token": "a", "logprob": -1.5, "bytes": [97]}] * 20
+LARGE_EVENTS: dict[str, dict[str, Any]] = {
+    "probabilities of 300 tokens": {
+        "delta": {"content": "a" * 300}, "logprobs": {"content": [{**LIKELY[0], "top_logprobs": LIKELY}] * 300}
+    },
+    "a file in a call": {
+        "delta": {"tool_calls": [{"index": 0, "id": "call_abc", "function": {"arguments": '{"a":[' * 300_000}}]}
+    },
+    "a picture": {"delta": {"images": [{"image_url": {"url": "data:image/png;base64," + "A" * 10_000_000}}]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE_EVENTS)
+def test_large_events_pass(name: str) -> None:
+    event = b"data: " + json.dumps({"choices": [{"index": 0, "finish_reason": None, **LARGE_EVENTS[name]}]}).encode()
+    assert UsageTracker(keep_sglext=False).feed(event + b"\n\n") == event + b"\n\n"
+
+
 def test_braces_in_a_text_are_no_values() -> None:
     text = "{[" * 200_000
     choice, _ = read_answer(json.dumps({"choices": [{"message": {"content": text}}]}).encode())

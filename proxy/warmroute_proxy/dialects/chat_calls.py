@@ -10,6 +10,7 @@ is replaced by one that names the receipt.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -83,6 +84,8 @@ class _Begun:
     """A call that has begun. How far its arguments are is known by a look at each of their characters, once."""
 
     __slots__ = (
+        "_counted",
+        "_counted_bytes",
         "_depth",
         "_escapes",
         "_given",
@@ -103,6 +106,7 @@ class _Begun:
         self.arguments: list[str] = []
         self._given = 0  # pieces
         self._looked = 0  # pieces
+        self._counted = self._counted_bytes = 0
         self._depth = 0
         self._in_text = self._escapes = False
 
@@ -120,8 +124,15 @@ class _Begun:
     def pass_unread(self) -> None:
         """Forget its arguments: more of them come unseen, until another call begins."""
         self.arguments = ["{}"]
-        self._given = self._looked = self._depth = 0
+        self._given = self._looked = self._counted = self._counted_bytes = self._depth = 0
         self._in_text = self._escapes = False
+
+    def size_bytes(self) -> int:
+        """How much memory it takes. The work is that of the pieces that are new."""
+        more = self.arguments[self._counted :]
+        self._counted += len(more)
+        self._counted_bytes += sum(map(sys.getsizeof, more))
+        return self._counted_bytes + len(self.given_id) + len(self.name)
 
     def is_whole(self) -> bool:
         self._look()
@@ -216,6 +227,10 @@ class CallPieces:
             Piece(number, self._id_of(number), begun.name, "".join(begun.arguments))
             for number, begun in enumerate(self._calls)
         ]
+
+    def size_bytes(self) -> int:
+        """How much memory they take."""
+        return sum([call.size_bytes() for call in self._calls])
 
     @property
     def has_some(self) -> bool:

@@ -39,6 +39,30 @@ def whole_text(texts: list[bytes]) -> str:
     return read_text(b'"%b"' % b"".join(texts))
 
 
+class TextPieces:
+    """The pieces of a text that is kept until it has ended, mostly as JSON without quotes.
+
+    A piece of one token takes ten times its text, so those that came since the last look are joined by the next one.
+    """
+
+    __slots__ = ("_merged", "_merged_bytes", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._merged = 0  # pieces
+        self._merged_bytes = 0
+
+    def size_bytes(self) -> int:
+        """How much it has. The work is that of the pieces that are new."""
+        more = self.pieces[self._merged :]
+        if more:
+            piece = b"".join(more)
+            self.pieces[self._merged :] = [piece]
+            self._merged += 1
+            self._merged_bytes += len(piece)
+        return self._merged_bytes
+
+
 def _is_plain(text: bytes) -> bool:
     """Whether it is a text and nothing else, which may be passed on as it stands in JSON."""
     # Numbers, because CPython 3.11 takes ten times as long to look for bytes in bytes.
@@ -135,6 +159,10 @@ class ChatStream:
         """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         if not self._has_choice:
             raise ValueError("it has no choices")
+
+    def gathered_bytes(self) -> int:
+        """How much is kept of what has come, for events that are still to come."""
+        return len(self._reader.held)
 
     @property
     def usage(self) -> Usage:

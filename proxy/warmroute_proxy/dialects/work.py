@@ -40,6 +40,10 @@ MAX_MEMBERS: Final = 262_144
 MAX_COMMAS: Final = 524_288
 """Of a body in all, outside of its texts. A value is a token at least, and models take a million tokens at most."""
 
+MAX_EVENT_BRACKETS: Final = 16_384
+MAX_EVENT_VALUES: Final = 131_072
+"""Of one event of a stream: the probabilities of 4,000 tokens take as many."""
+
 MAX_CALLS: Final = 1_024
 MAX_PARTS: Final = 8_192
 """Of tools in one answer, and of parts in its content."""
@@ -150,6 +154,25 @@ def check_answer(raw: bytes) -> None:
         brackets += _counted(outside)[0]
         if brackets > MAX_BRACKETS:
             raise ValueError(f"it holds more than {MAX_BRACKETS} lists and objects")
+
+
+def check_event(raw: bytes) -> None:
+    """Raises: ValueError, if an event of an engine's stream holds too much to be read in the event loop."""
+    most = f"{MAX_EVENT_BRACKETS} lists and objects, or {MAX_EVENT_VALUES} members, values or escapes"
+    if raw.count(b"\\u") > MAX_EVENT_VALUES:
+        raise ValueError(f"an event holds more than {most}")
+    if not _is_much(*_counted(raw)):
+        return  # as almost always: not even with what stands in its texts
+    brackets = members = commas = 0
+    for outside, _ in _outside_of_texts(raw):
+        more_brackets, more_members, more_commas = _counted(outside)
+        brackets, members, commas = brackets + more_brackets, members + more_members, commas + more_commas
+        if _is_much(brackets, members, commas):
+            raise ValueError(f"an event holds more than {most}")
+
+
+def _is_much(brackets: int, members: int, commas: int) -> bool:
+    return brackets > MAX_EVENT_BRACKETS or members > MAX_EVENT_VALUES or commas > MAX_EVENT_VALUES
 
 
 def brackets_of(raw: bytes) -> bytes:

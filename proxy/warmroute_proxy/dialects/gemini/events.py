@@ -8,7 +8,7 @@ from typing import Final
 
 from warmroute_proxy.dialects.chat_answers import Output, reason_of
 from warmroute_proxy.dialects.chat_calls import CallPieces
-from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, TextPieces, whole_text
 from warmroute_proxy.dialects.gemini.answer import AnswerTerms, Json, call_pieces, finish_reason, generated, usage_of
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.raw_json import encode
@@ -24,7 +24,7 @@ class EventTranslator(ChatStream):
         self._asked = asked
         self._array = array
         self._empty = True
-        self._thoughts: list[bytes] = []  # as JSON, without quotes
+        self._thoughts = TextPieces()
         self._calls = CallPieces(asked.call_ids)
         self._text = self._around({"text": ""})
         self._thought = self._around({"text": "", "thought": True})
@@ -44,11 +44,11 @@ class EventTranslator(ChatStream):
         """An answer with one part: some text, or thoughts if they are to be shown."""
         if kind == "text":
             return self._written(self._text % text)
-        self._thoughts.append(text)
+        self._thoughts.pieces.append(text)
         return self._written(self._thought % text) if self._asked.shows_thoughts else b""
 
     def completed(self, out: list[bytes]) -> None:
-        pieces = call_pieces(self._asked, self._calls.whole(), whole_text(self._thoughts))
+        pieces = call_pieces(self._asked, self._calls.whole(), whole_text(self._thoughts.pieces))
         reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
         reason = finish_reason(reason, refused=self.refused)
         ending = generated(self._asked, pieces or [{"text": ""}], finishReason=reason)
@@ -59,7 +59,10 @@ class EventTranslator(ChatStream):
     def check(self) -> None:
         """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         super().check()
-        whole_text(self._thoughts)
+        whole_text(self._thoughts.pieces)
+
+    def gathered_bytes(self) -> int:
+        return super().gathered_bytes() + self._thoughts.size_bytes() + self._calls.size_bytes()
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
         out.append(self._written(error(status, message, code)))

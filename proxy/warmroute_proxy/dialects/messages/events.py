@@ -1,5 +1,6 @@
 """The events of a chat stream as Anthropic's: blocks that begin, grow and end, one at a time."""
 
+import sys
 from typing import Any, Final
 
 from warmroute_proxy.dialects.chat_answers import Output, reason_of
@@ -50,6 +51,10 @@ class EventTranslator(ChatStream):
         self._calls = CallPieces(ids_of(message_id))
         self._call = -1  # the number of the newest call
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
+        self._waiting_bytes = 0
+
+    def gathered_bytes(self) -> int:
+        return super().gathered_bytes() + self._calls.size_bytes() + self._waiting_bytes
 
     def began(self, out: list[bytes]) -> None:
         """The message starts, with the tokens of its prompt if the engine says them with its first chunk."""
@@ -67,6 +72,7 @@ class EventTranslator(ChatStream):
                 continue
             if self._calls.interrupted:
                 self._waiting.append((kind, text))
+                self._waiting_bytes += sys.getsizeof(text)
             else:
                 self._write(kind, text, out)
         for call in output.tool_calls or ():
@@ -110,6 +116,7 @@ class EventTranslator(ChatStream):
         for kind, text in self._waiting:
             self._write(kind, text, out)
         self._waiting.clear()
+        self._waiting_bytes = 0
 
     def _grow(self, kind: str, text: str, out: list[bytes]) -> None:
         if self._open != kind:

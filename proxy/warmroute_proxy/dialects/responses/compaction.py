@@ -6,7 +6,7 @@ is the conversation and one message more, so most of its prompt is in the cache.
 """
 
 from warmroute_proxy.dialects.chat_answers import Output, read_answer
-from warmroute_proxy.dialects.chat_stream import Kind
+from warmroute_proxy.dialects.chat_stream import Kind, TextPieces
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import Json, Response, ended, usage_of
 from warmroute_proxy.dialects.responses.events import EventTranslator
@@ -39,16 +39,19 @@ class CompactionTranslator(EventTranslator):
 
     def __init__(self, response: Response) -> None:
         super().__init__(response)
-        self._summary: list[str] = []
-        self._thoughts: list[str] = []
+        self._summary = TextPieces()
+        self._thoughts = TextPieces()
 
     def added(self, output: Output, out: list[bytes]) -> None:  # noqa: ARG002
-        self._summary.append(output.text())
-        self._thoughts.append(output.reasoning_content or "")
+        self._summary.pieces.append(output.text().encode())
+        self._thoughts.pieces.append((output.reasoning_content or "").encode())
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:  # noqa: ARG002
         """It is gathered, and not shown."""
         return None
+
+    def gathered_bytes(self) -> int:
+        return super().gathered_bytes() + self._summary.size_bytes() + self._thoughts.size_bytes()
 
     def check(self) -> None:
         """Raises: ValueError, if there is no summary."""
@@ -64,4 +67,4 @@ class CompactionTranslator(EventTranslator):
         self._emit(f"response.{response['status']}", {"response": response})
 
     def _whole_item(self) -> Json:
-        return _item(self._response, "".join(self._summary) or "".join(self._thoughts))
+        return _item(self._response, (b"".join(self._summary.pieces) or b"".join(self._thoughts.pieces)).decode())

@@ -1,5 +1,6 @@
 """The events of a chat stream as those of a response, numbered from 0: one item after the other is added and done."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -8,7 +9,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.chat_answers import Output, reason_of
 from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
-from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, TextPieces, whole_text
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import (
     Json,
@@ -60,6 +61,7 @@ _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom
 _SEARCH: Final = _Kind("", "", "")  # has no events of its own
 
 
+ITEM_BYTES: Final = 1024  # of an item beside its text
 MANY_DELTAS: Final = 1024
 DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(MANY_DELTAS)]
 
@@ -70,7 +72,7 @@ def delta_end(number: int) -> bytes:
 
 
 class OpenItem:
-    """An item that grows. `texts`: what it has, as JSON without quotes; `delta_begins`: what is in front of a text."""
+    """An item that grows. `texts`: what it has; `delta_begins`: what is in front of a text."""
 
     def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: _Of | None, whole: _Of) -> None:
         """`begun`: the item with nothing in it; `piece`, `whole`: its part and itself, given the text."""
@@ -78,7 +80,7 @@ class OpenItem:
         self._kind = kind
         self._piece = piece
         self._whole = whole
-        self.texts: list[bytes] = []
+        self.texts = TextPieces()
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
@@ -91,14 +93,14 @@ class OpenItem:
 
     @property
     def text(self) -> str:
-        return whole_text(self.texts)
+        return whole_text(self.texts.pieces)
 
     def grow(self, text: bytes, number: int) -> bytes:
         """The event of a delta, with the `number` of the event; none where it is shown only at the end.
 
         `text`: as JSON, without its quotes.
         """
-        self.texts.append(text)
+        self.texts.pieces.append(text)
         return b"" if self._kind in (_CUSTOM, _SEARCH) else self.delta_begins + text + delta_end(number)
 
     def end(self, emit: Emit) -> Json:
@@ -160,6 +162,7 @@ class EventTranslator(ChatStream):
         self._number = 0  # of the next event
         self._out: list[bytes] = []
         self._output: list[Json] = []  # the items that are done
+        self._output_bytes = 0
         self._open: OpenItem | None = None
         self._kind = ""  # of the open item
         self._texts: list[bytes] = []  # of the open item, if it has a text
@@ -167,6 +170,7 @@ class EventTranslator(ChatStream):
         self._calls = CallPieces(response.named("call"))
         self._call = -1  # the number of the newest call
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
+        self._waiting_bytes = 0
         self._is_whole = False
 
     @property
@@ -196,6 +200,7 @@ class EventTranslator(ChatStream):
                 continue
             if self._calls.interrupted:
                 self._waiting.append((kind, text))
+                self._waiting_bytes += sys.getsizeof(text)
             else:
                 self._grow(kind, text)
         for call in output.tool_calls or ():
@@ -230,7 +235,11 @@ class EventTranslator(ChatStream):
         """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         super().check()
         if self._open is not None:
-            whole_text(self._open.texts)
+            whole_text(self._open.texts.pieces)
+
+    def gathered_bytes(self) -> int:
+        size = super().gathered_bytes() + self._output_bytes + self._calls.size_bytes() + self._waiting_bytes
+        return size if self._open is None else size + self._open.texts.size_bytes()
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:  # noqa: ARG002
         """The response has failed. The event has no status, so the code says what it was."""
@@ -248,6 +257,7 @@ class EventTranslator(ChatStream):
         for kind, text in self._waiting:
             self._grow(kind, text)
         self._waiting.clear()
+        self._waiting_bytes = 0
 
     def _grow(self, kind: str, text: str) -> None:
         if self._kind != kind:
@@ -258,7 +268,7 @@ class EventTranslator(ChatStream):
             else:
                 item = open_message(self._emit, index, response, refused=kind == "refusal")
             self._open = item
-            self._kind, self._texts, self._delta_begins = kind, item.texts, item.delta_begins
+            self._kind, self._texts, self._delta_begins = kind, item.texts.pieces, item.delta_begins
         self._delta(encode(text)[1:-1])
 
     def _called(self, piece: Piece) -> None:
@@ -283,4 +293,5 @@ class EventTranslator(ChatStream):
     def _close(self) -> None:
         if self._open is not None:
             self._output.append(self._open.end(self._emit))
-            self._open, self._kind = None, ""
+            self._output_bytes += ITEM_BYTES + 2 * self._open.texts.size_bytes()  # reasoning is there sealed, too
+            self._open, self._kind, self._texts = None, "", []

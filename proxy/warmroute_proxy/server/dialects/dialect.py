@@ -34,6 +34,9 @@ class Events(Protocol):
     def check(self) -> None:
         """Raises: ValueError, if what has come so far is not an answer that can be completed."""
 
+    def gathered_bytes(self) -> int:
+        """How much is kept of what has come, for events that are still to come."""
+
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""
 

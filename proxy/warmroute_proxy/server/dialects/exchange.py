@@ -8,15 +8,16 @@ from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.dialects.chat_answers import read_error
-from warmroute_proxy.server.base.errors import UNREADABLE, error_body
+from warmroute_proxy.server.base.errors import UNREADABLE, Refusal, error_body
 from warmroute_proxy.server.dialects.dialect import Dialect, Events, Headers, Translated
-from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import Exchange, Problem, Request
 
 log = logging.getLogger(__name__)
 
 _LINE_FEED: Final = 0x0A  # as a number: CPython takes five times as long to find bytes
 _MANY: Final = 4096
 _SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a table costs a third of a format
+_STEP_BYTES: Final = 16_384  # of a stream, between two looks at what its translator keeps
 _PREFIX: Final = "wr-"  # of a receipt's id
 
 
@@ -33,7 +34,9 @@ class DialectExchange(Exchange):
         self._dialect = dialect
         self._found = found
         self._events: Events | None = None
-        self._problem: str | None = None  # why some of the answer could not be translated
+        self._uncounted_bytes = 0  # that have come since the last look at what the translator keeps
+        self._reserved_bytes = 0  # for that
+        self._problem: Problem | None = None  # why some of the answer could not be translated
         client.on_gone = self._gone
         client.on_pause = self._pause
 
@@ -102,7 +105,7 @@ class DialectExchange(Exchange):
         else:
             self._client.abort(rest)
 
-    def unreadable(self, answer: bytes | None) -> str | None:
+    def unreadable(self, answer: bytes | None) -> Problem | None:
         """Whether it can be translated, asked before it is charged."""
         if self._problem is not None:
             return self._problem
@@ -133,12 +136,35 @@ class DialectExchange(Exchange):
         events = self._events
         if events is None or events.ended or not data:
             return b""
+        self._uncounted_bytes += len(data)
+        if self._uncounted_bytes > _STEP_BYTES and (refusal := self._reserve(events)) is not None:
+            return self._break_off(events, refusal, refusal)
         try:
             return events.feed(data)
         except ValueError as error:
-            self._problem = str(error)
-            asyncio.get_running_loop().call_soon(self._report)
-            return events.error(502, UNREADABLE, "engine_error")
+            return self._break_off(events, str(error), Refusal(502, UNREADABLE, code="engine_error"))
+
+    def _reserve(self, events: Events) -> Refusal | None:
+        """Reserve memory for what the translator keeps, and may keep of what comes now; the refusal if there is none.
+
+        It is given back with that of the request.
+        """
+        reservation = self.request.body_reservation
+        if reservation is None:
+            return None
+        kept_bytes, self._uncounted_bytes = events.gathered_bytes() + self._uncounted_bytes, 0
+        more = kept_bytes - self._reserved_bytes
+        if more <= 0:
+            return None
+        if not reservation.add_answer(more):
+            return reservation.refusal()
+        self._reserved_bytes = kept_bytes
+        return None
+
+    def _break_off(self, events: Events, problem: Problem, refusal: Refusal) -> bytes:
+        self._problem = problem
+        asyncio.get_running_loop().call_soon(self._report)
+        return events.error(refusal.status, refusal.message, refusal.code)
 
     def _report(self) -> None:
         """Tell the request, once what called this has returned."""

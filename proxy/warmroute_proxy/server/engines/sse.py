@@ -31,7 +31,7 @@ from warmroute_proxy.dialects.chunk_view import (
     tokens_elsewhere,
 )
 from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
-from warmroute_proxy.dialects.work import MAX_CALLS, SMALL_BYTES
+from warmroute_proxy.dialects.work import MAX_CALLS, SMALL_BYTES, check_event
 
 MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
 
@@ -146,7 +146,7 @@ class UsageTracker:
         return is_under_way and not self._reader.held and not self._renumbers
 
     def feed(self, data: bytes) -> bytes:
-        """Read some bytes. Returns what the client gets. Raises: ValueError, if an event is too long."""
+        """Read some bytes. Returns what the client gets. Raises: ValueError, if an event is too large."""
         if self.done:
             return b""
         return self._passed(self._reader.feed(data))
@@ -199,6 +199,8 @@ class UsageTracker:
             if self.shape is not None and self.error is None and not self.done and self.passes_alike(each):
                 out.append(each)
                 continue
+            if len(each) > SMALL_BYTES:
+                check_event(each)
             event = self._taken(whole_pairs(each) if has_surrogate(each) else each)
             if event:
                 out.append(event)

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 LEFT_TARGET: Final = "/v1/forward/left"
 """What a proxy sends behind a request that it forwarded, once its client left."""
 
+Problem = str | Refusal
+"""Why an answer is not translated: what is wrong with it, or what the proxy lacks for it."""
+
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
     405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 414: "URI Too Long",
@@ -124,7 +127,7 @@ class Exchange:
     # Most answers keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
-    on_unreadable: Callable[[str], None] | None = None
+    on_unreadable: Callable[[Problem], None] | None = None
     """Called, where the answer is translated, with what is wrong once some of it cannot be. The client has an error."""
     takes_bare = False
     """Whether what it passes through is not in HTTP chunks."""
@@ -164,7 +167,7 @@ class Exchange:
         connection.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
         connection.exchange_ended(self)
 
-    def unreadable(self, answer: bytes | None) -> str | None:  # noqa: ARG002 - for those that translate
+    def unreadable(self, answer: bytes | None) -> Problem | None:  # noqa: ARG002 - for those that translate
         """Why a whole answer, or what has come of a stream (None), cannot be given to the client; None if it can."""
         return None
 

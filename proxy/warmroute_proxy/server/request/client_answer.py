@@ -9,7 +9,7 @@ from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.engines.sse import UsageTracker
-from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.exchange import Exchange, Problem
 from warmroute_proxy.server.intake.parsed_request import COMPLETIONS, ParsedRequest
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
@@ -73,7 +73,7 @@ class ClientAnswer:
         """Where more of the stream may be written unparsed."""
         return self.exchange.passthrough_target()
 
-    def unreadable(self, answer: Answer | None) -> str | None:
+    def unreadable(self, answer: Answer | None) -> Problem | None:
         """Why the client cannot be given a whole answer, or the stream that has come, in its API; None if it can."""
         exchange = self.exchange
         if not exchange.translates:

@@ -10,6 +10,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.engine_refusals import EngineRefusal, Meaning
 from warmroute_proxy.server.base.errors import UNREADABLE, Refusal
+from warmroute_proxy.server.http.exchange import Problem
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,12 @@ def timed_out(worker: Worker, message: str) -> Failure:
     return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False, cause=Cause.SILENT)
 
 
-def unreadable(server: str, request_id: str, problem: str) -> Failure:
-    """The engine's answer cannot be translated. Nothing is charged; clients of other APIs may be unaffected."""
+def unreadable(server: str, request_id: str, problem: Problem) -> Failure:
+    """The engine's answer cannot be translated, or there is no memory for that. Nothing is charged; clients of other
+    APIs may be unaffected.
+    """
+    if isinstance(problem, Refusal):
+        return Failure(problem, (), False)
     log.error("the answer of %s to request %s cannot be translated: %s", server, request_id, problem)
     return Failure(Refusal(502, UNREADABLE, code="engine_error"), (), False)
 

@@ -26,7 +26,7 @@ from warmroute_proxy.server.base.errors import error_event, shutting_down
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.http.exchange import LEFT_TARGET, Exchange, Request
+from warmroute_proxy.server.http.exchange import LEFT_TARGET, Exchange, Problem, Request
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.regions.forward_claim import Noted
@@ -241,7 +241,7 @@ class ForwardedRequest:
         """Those of the home, and what is left of the limits here."""
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
-    def _unreadable(self, problem: str) -> None:
+    def _unreadable(self, problem: Problem) -> None:
         """The home's answer cannot be expressed in the client's API, so its row is voided."""
         self._leg.close()
         if self._finish():

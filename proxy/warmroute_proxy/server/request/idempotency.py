@@ -29,7 +29,7 @@ from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.answer_reader import AnswerReader
 from warmroute_proxy.server.http.body_memory import BodyMemory
-from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.exchange import Exchange, Problem
 from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
@@ -101,10 +101,10 @@ class SharedExchange(Exchange):
 
     # -- the side of the request
 
-    def unreadable(self, answer: bytes | None) -> str | None:
+    def unreadable(self, answer: bytes | None) -> Problem | None:
         return None if self._first is None else self._first.unreadable(answer)
 
-    def _unreadable(self, problem: str) -> None:
+    def _unreadable(self, problem: Problem) -> None:
         if self.on_unreadable is not None:
             self.on_unreadable(problem)
 

@@ -24,7 +24,7 @@ from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
-from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.exchange import Exchange, Problem
 from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
@@ -252,7 +252,7 @@ class InferenceRequest:
             self._answer.begin()
         self._settle("completed", 200, now_s, charged=True)
 
-    def _unreadable(self, problem: str) -> None:
+    def _unreadable(self, problem: Problem) -> None:
         if self._attempt is not None and self.state in UNDER_WAY:
             self.failed(unreadable(self._attempt.engine.config.id, self._attempt.rid, problem))
 
