@@ -54,13 +54,11 @@ def serve(handler: Handler) -> None:
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
-    engine = ScriptedEngine("east-e0", serve)
-    started = ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 600").start()
-    try:
+    with (
+        ScriptedEngine("east-e0", serve) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 600") as started,
+    ):
         yield started
-    finally:
-        started.stop()
-        engine.stop()
 
 
 def metric(proxy: ProxyProcess, name: str) -> float:

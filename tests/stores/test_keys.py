@@ -15,11 +15,8 @@ from .operating import Operator
 
 @pytest.fixture(scope="module")
 def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    made = Operator(tmp_path_factory.mktemp("keys"), postgres)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with Operator(tmp_path_factory.mktemp("keys"), postgres) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ import httpx
 
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
+from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 
 
-class Scene:
+class Scene(Stopped):
     """Three engines, of which the proxy's config names some at first."""
 
     def __init__(self, folder: Path, extra: str = "", *, named: int = 2, more: str = "") -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -88,7 +89,7 @@ class Seen:
     tail: str
 
 
-class Fleet:
+class Fleet(Stopped):
     """One proxy before some aggregated engines, which can be started again at their addresses."""
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -223,11 +224,8 @@ def _what(answer: httpx.Response, text: str, clean: bool, stream: bool) -> str:
 @contextlib.contextmanager
 def _fleet(folder: Path, count: int) -> Iterator[Fleet]:
     folder.mkdir()
-    fleet = Fleet(folder, count)
-    try:
+    with Fleet(folder, count) as fleet:
         yield fleet
-    finally:
-        fleet.stop()
 
 
 Observed = dict[tuple[str, int, bool], Seen]

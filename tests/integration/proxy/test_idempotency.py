@@ -15,6 +15,7 @@ import pytest
 
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -30,7 +31,7 @@ def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
     return chat(text, metadata={"script": json.dumps({"output_tokens": tokens})}, **{"stream": True, **fields})
 
 
-class Fleet:
+class Fleet(Stopped):
     def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = FAR_S) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.engines = {name: EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()}
@@ -58,9 +59,8 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    found = Fleet(tmp_path_factory.mktemp("keyed"), PAIR)
-    yield found
-    found.stop()
+    with Fleet(tmp_path_factory.mktemp("keyed"), PAIR) as found:
+        yield found
 
 
 class Asker(threading.Thread):
@@ -186,8 +186,7 @@ def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> No
 
 def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
     outlive_s = configured(3)
-    fleet = Fleet(tmp_path, PAIR, outlive_s=outlive_s)
-    try:
+    with Fleet(tmp_path, PAIR, outlive_s=outlive_s) as fleet:
         body = long("nobody", 4000)  # it would go on for far longer than it is waited for
         first = Asker(fleet.proxy, "nobody", body).begun()
         left_at_s = time.time()
@@ -199,8 +198,6 @@ def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
         late = Asker(fleet.proxy, "nobody", body).done()
         assert (late.status, late.error) == (409, "idempotency_key_spent")
         assert late.headers["x-should-retry"] == "false"
-    finally:
-        fleet.stop()
 
 
 def test_another_body_under_the_same_key_is_refused(fleet: Fleet) -> None:
