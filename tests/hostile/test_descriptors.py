@@ -33,11 +33,6 @@ class LimitedProxy(ProxyProcess):
         until(self.is_ready, "the proxy is ready")
         return self
 
-    def metric(self, name: str) -> float:
-        with self.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(name))
-
 
 class RaisingProxy(LimitedProxy):
     """One that may raise its limit."""

@@ -40,8 +40,7 @@ class Scene(Stopped):
         return str(httpx.get(f"{self.proxy.url}/ready", verify=PLAIN).json().get("degraded"))
 
     def joined(self) -> bool:
-        with self.proxy.admin() as admin:
-            text = admin.get("/metrics").text
+        text = self.proxy.metrics()
         return 'warmroute_engine_up{engine="a"} 1' in text
 
     def stop(self) -> None:

@@ -229,6 +229,17 @@ class ProxyProcess(Stopped):
         url = str(self.line["admin_url"])
         return httpx.Client(base_url=url, headers=headers, timeout=seconds(10), verify=PLAIN, limits=KEEPS)
 
+    def metrics(self) -> str:
+        with self.admin() as admin:
+            return admin.get("/metrics").text
+
+    def metric(self, start: str) -> float:
+        """The first sample whose line begins with `start`; 0 if a metric has none."""
+        text = self.metrics()
+        assert f"# TYPE {start.partition('{')[0].strip().removesuffix('_count')}" in text, f"no metric {start}"
+        lines = text.splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(start)), 0.0)
+
     def rows(self, expected: int | None = None) -> list[dict[str, Any]]:
         """The ledger's rows, once there are as many as expected (the journal is folded twice a second)."""
 

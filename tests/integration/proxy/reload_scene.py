@@ -56,8 +56,7 @@ class Scene(Stopped):
         return found
 
     def metrics(self) -> str:
-        with self.proxy.admin() as admin:
-            return admin.get("/metrics").text
+        return self.proxy.metrics()
 
     def log(self) -> str:
         return "".join(path.read_text() for path in self.proxy.folder.glob("*.log"))

@@ -76,8 +76,7 @@ def raised(proxy: ProxyProcess) -> dict[str, dict[str, Any]]:
 
 
 def metric(proxy: ProxyProcess, start: str) -> float | None:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     found = [line for line in lines if line.startswith(start)]
     return float(found[0].rpartition(" ")[-1]) if found else None
 

@@ -124,8 +124,7 @@ class Fleet(Stopped):
     def judged(self, name: str) -> dict[str, float]:
         """How many failures of a worker were judged to be what."""
         begin = f'warmroute_engine_failures_total{{worker="{name}",judged="'
-        with self.proxy.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
+        lines = self.proxy.metrics().splitlines()
         counted = [line.removeprefix(begin).split('"} ') for line in lines if line.startswith(begin)]
         return {kind: float(count) for kind, count in counted}
 

@@ -220,8 +220,7 @@ def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Flee
             assert row["price_nanousd"] == 0
     assert all(rows[stream.receipt]["state"] == "interrupted" for stream in long)
     interrupted = sum(row["state"] == "interrupted" for row in rows.values())
-    with pairs.proxy.admin() as admin:
-        assert f'warmroute_turns_total{{outcome="interrupted"}} {interrupted}\n' in admin.get("/metrics").text
+    assert f'warmroute_turns_total{{outcome="interrupted"}} {interrupted}\n' in pairs.proxy.metrics()
 
 
 def test_a_proxy_that_is_told_to_stop_lets_streams_end(pairs: Fleet) -> None:

@@ -120,8 +120,7 @@ def test_a_scrape(proxy: ProxyProcess) -> None:
             )
 
     def provoke() -> None:
-        with proxy.admin() as admin:
-            assert "warmroute_loop_lag_seconds_bucket" in admin.get("/metrics").text
+        assert "warmroute_loop_lag_seconds_bucket" in proxy.metrics()
 
     assert held_s(proxy, provoke) < bound_s()
 

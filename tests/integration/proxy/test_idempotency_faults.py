@@ -102,36 +102,6 @@ def test_a_refusal_is_not_kept(scripted: Callable[..., tuple[ScriptedEngine, Pro
     assert "idempotency-key" not in engine.heads[-1]
 
 
-def test_an_answer_is_kept_for_its_time_and_then_refused(
-    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
-) -> None:
-    engine, proxy = scripted(lambda handler: say(handler, "hello"), "keyed_replay_s = 0.3")
-    body = chat("a while", stream=True)
-    assert complete(Asker(proxy, "a while", body).done())
-    late = until(lambda: (asker := Asker(proxy, "a while", body).done()).status == 409 and asker, "it is gone")
-    assert late.error == "idempotency_key_spent"
-    assert Asker(proxy, "a while", chat("other")).done().error == "idempotency_key_reused"
-    assert len(engine.bodies) == 1
-
-
-def test_the_memory_of_answers_is_bounded(scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]]) -> None:
-    _, proxy = scripted(lambda handler: say(handler, "x" * 30_000), "keyed_total_bytes = 200000")  # half is a tenant's
-    for number in range(5):
-        assert complete(Asker(proxy, f"key {number}", chat("bounded", stream=True)).done())
-    again = [Asker(proxy, f"key {number}", chat("bounded", stream=True)).done().status for number in range(5)]
-    assert again == [409, 409, 200, 200, 200]
-
-
-def test_an_answer_beyond_its_bound_is_whole_for_its_client_and_no_other(
-    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
-) -> None:
-    _, proxy = scripted(lambda handler: say(handler, *["x" * 1000] * 50), "keyed_answer_bytes = 10000")
-    first = Asker(proxy, "large", chat("large", stream=True)).done()
-    assert complete(first)
-    assert first.text.count("x" * 1000) == 50
-    assert Asker(proxy, "large", chat("large", stream=True)).done().status == 409
-
-
 class SlowReader:
     """A client with a key that sends its request and does not read until it is told to."""
 

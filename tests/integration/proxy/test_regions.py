@@ -264,8 +264,7 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
     assert row["price_nanousd"] > 0
-    with regions.west.admin() as admin:
-        assert "warmroute_client_left_total 1" in admin.get("/metrics").text
+    assert "warmroute_client_left_total 1" in regions.west.metrics()
 
 
 def test_a_forwarded_body_is_dropped_once_its_answer_has_begun(regions: Regions) -> None:
@@ -314,8 +313,7 @@ def test_a_proxy_that_goes_under_its_client_is_no_client_that_left(regions: Regi
     until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["price_nanousd"], row["forwarded_from"]) == ("cut_off", 0, "east")
-    with regions.west.admin() as admin:
-        assert "warmroute_client_left_total 1" not in admin.get("/metrics").text
+    assert "warmroute_client_left_total 1" not in regions.west.metrics()
     assert regions.east.rows() == []
 
 

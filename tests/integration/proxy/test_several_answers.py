@@ -41,8 +41,7 @@ def prompts(*texts: str, **fields: Any) -> dict[str, Any]:
 
 
 def metric(proxy: ProxyProcess, name: str) -> float:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 

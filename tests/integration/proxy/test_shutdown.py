@@ -134,8 +134,7 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
             status, headers, body = finish(asker, b"content-length: %d\r\n\r\n%b" % (len(asked), asked))
             assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
             assert body["error"]["code"] == "draining"
-            with proxy.admin() as admin:
-                assert "warmroute_turns_live 1" in admin.get("/metrics").text, "operators can look on"
+            assert "warmroute_turns_live 1" in proxy.metrics(), "operators can look on"
 
         text, whole = stream.rest()
         assert whole

@@ -317,8 +317,7 @@ class TestAnEngine:
             assert {ask(proxy, f"{number}").status_code for number in range(5)} == {200}
 
             def failed() -> bool:
-                with proxy.admin() as admin:
-                    return 'warmroute_traces_total{outcome="failed"} 5' in admin.get("/metrics").text
+                return 'warmroute_traces_total{outcome="failed"} 5' in proxy.metrics()
 
             until(failed, "the traces are counted as failed")
             refusing.stop()

@@ -231,8 +231,7 @@ def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: h
 def test_ready_and_a_metric_name_the_version_and_the_build(proxy: ProxyProcess, client: httpx.Client) -> None:
     ready = client.get("/ready").json()
     assert (ready["version"], ready["build"]) == (VERSION, BUILD)
-    with proxy.admin() as admin:
-        text = admin.get("/metrics").text
+    text = proxy.metrics()
     assert f'warmroute_build_info{{version="{VERSION}",build="{BUILD}"}} 1' in text
 
 
