@@ -33,6 +33,10 @@ class LimitedProxy(ProxyProcess):
         until(self.is_ready, "the proxy is ready")
         return self
 
+    def metric(self, start: str) -> float:
+        assert f"\n{start}" in self.metrics()
+        return super().metric(start)
+
 
 class RaisingProxy(LimitedProxy):
     """One that may raise its limit."""
