@@ -7,10 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.gateway import Envoy, Picker
 from tests.subjects.processes import EngineProcess, ProxyProcess
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 from warmroute_lab.recordings import RecordedSession, load_recordings
 
 pytestmark = pytest.mark.timeout(180)
@@ -21,11 +20,8 @@ TURNS = 10
 @contextlib.contextmanager
 def fleet(folder: Path) -> Iterator[Sequence[EngineProcess]]:
     folder.mkdir()
-    started = [EngineProcess(folder, f"a{number}", "aggregated", speed=50.0) for number in range(3)]
-    try:
+    with Several([EngineProcess(folder, f"a{number}", "aggregated", speed=50.0) for number in range(3)]) as started:
         yield [engine.listening() for engine in started]
-    finally:
-        stop_all([engine.child for engine in started], seconds(5.0))
 
 
 def played(client: httpx.Client, recordings: Sequence[RecordedSession]) -> tuple[int, int]:
@@ -67,13 +63,11 @@ def through_envoy(folder: Path, engines: Sequence[EngineProcess], play: Callable
 
 
 def through_proxy(folder: Path, engines: Sequence[EngineProcess], play: Callable[[httpx.Client], float]) -> float:
-    proxy = ProxyProcess(folder / "proxy" / "p", [engine.toml("east") for engine in engines])
-    try:
-        proxy.start()
-        with proxy.client() as client:
-            return play(client)
-    finally:
-        proxy.stop()
+    with (
+        ProxyProcess(folder / "proxy" / "p", [engine.toml("east") for engine in engines]) as proxy,
+        proxy.client() as client,
+    ):
+        return play(client)
 
 
 def test_recorded_sessions_reach_the_hit_ratio_of_the_proxy(tmp_path: Path) -> None:

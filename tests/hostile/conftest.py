@@ -48,11 +48,6 @@ class Place:
             workers = admin.get("/admin/workers").json()["workers"]
         return {name: worker["failures_in_a_row"] for name, worker in workers.items()}
 
-    def metric(self, line: str) -> float:
-        with self.proxy.admin() as admin:
-            text = admin.get("/metrics").text
-        return next((float(each.rsplit(" ", 1)[1]) for each in text.splitlines() if each.startswith(line)), 0.0)
-
     def log(self) -> str:
         return "".join(path.read_text() for path in self.proxy.folder.glob("*.log"))
 

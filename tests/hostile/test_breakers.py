@@ -24,7 +24,7 @@ def test_answers_of_500_close_no_engine_to_another_tenant(make_place: MakePlace)
         failed, served = bad.map(hostile, range(40)), good.map(innocent, range(40))
         assert set(failed) == {502}
         assert set(served) == {200}
-    assert place.metric("warmroute_retries_total") > 0
+    assert place.proxy.metric("warmroute_retries_total") > 0
 
 
 def test_one_tenant_does_not_close_the_only_engine(make_place: MakePlace) -> None:

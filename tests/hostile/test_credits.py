@@ -10,8 +10,8 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, until
+from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}, "max_tokens": 20_000}
 WORDS = 6000  # of a prompt
@@ -21,21 +21,15 @@ COPIES = 6
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EngineProcess]]:
     folder = tmp_path_factory.mktemp("credit-engines")
-    started = [EngineProcess(folder, name, "aggregated", speed=1.0) for name in ("a0", "a1", "a2")]
-    try:
+    with Several([EngineProcess(folder, name, "aggregated", speed=1.0) for name in ("a0", "a1", "a2")]) as started:
         yield [engine.listening() for engine in started]
-    finally:
-        stop_all([engine.child for engine in started], seconds(5.0))
 
 
 @pytest.fixture(scope="module")
 def proxy(engines: list[EngineProcess], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     tables = [engine.toml("east") for engine in engines]
-    started = ProxyProcess(tmp_path_factory.mktemp("credits") / "p", [*tables, "[prices]\ncredit_moved = true"])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
+    with ProxyProcess(tmp_path_factory.mktemp("credits") / "p", [*tables, "[prices]\ncredit_moved = true"]) as started:
+        yield started
 
 
 def _turns(name: str, count: int, words: int = WORDS) -> list[dict[str, Any]]:

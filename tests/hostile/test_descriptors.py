@@ -15,7 +15,7 @@ import pytest
 from tests.integration.proxy.test_tls import SecureProxy
 from tests.machine import seconds
 from tests.subjects.processes import DEADLINE_S, EngineProcess, ProxyProcess, answer, chat, until
-from warmroute_cli.processes import Child, stop_all
+from warmroute_cli.processes import Child
 
 
 class LimitedProxy(ProxyProcess):
@@ -33,10 +33,9 @@ class LimitedProxy(ProxyProcess):
         until(self.is_ready, "the proxy is ready")
         return self
 
-    def metric(self, name: str) -> float:
-        with self.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+    def metric(self, start: str) -> float:
+        assert f"\n{start}" in self.metrics()
+        return super().metric(start)
 
 
 class RaisingProxy(LimitedProxy):
@@ -47,11 +46,8 @@ class RaisingProxy(LimitedProxy):
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=5.0)
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=5.0) as started:
+        yield started
 
 
 def streams(proxy: ProxyProcess, number: int) -> list[socket.socket]:
@@ -75,9 +71,7 @@ def statuses(clients: list[socket.socket]) -> list[int]:
 
 
 def test_a_low_hard_limit_lowers_the_connections_and_nothing_else_fails(tmp_path: Path, engine: EngineProcess) -> None:
-    proxy = LimitedProxy(tmp_path / "p", [engine.toml("east")])
-    try:
-        proxy.start()
+    with LimitedProxy(tmp_path / "p", [engine.toml("east")]) as proxy:
         found = statuses(streams(proxy, 300))
         assert found.count(200) >= 35
         assert set(found) <= {200, 429}, "no descriptor of an engine is taken by a client; one tenant leaves some free"
@@ -87,8 +81,6 @@ def test_a_low_hard_limit_lowers_the_connections_and_nothing_else_fails(tmp_path
         assert proxy.metric("warmroute_engine_up") == 1
         assert proxy.metric("warmroute_worker_failures_in_a_row") == 0
         assert "clients can be connected, not 4096" in proxy.written()
-    finally:
-        proxy.stop()
 
 
 def served(client: httpx.Client) -> bool:
@@ -98,15 +90,11 @@ def served(client: httpx.Client) -> bool:
 
 
 def test_the_soft_limit_is_raised(tmp_path: Path, engine: EngineProcess) -> None:
-    proxy = RaisingProxy(tmp_path / "p", [engine.toml("east")])
-    try:
-        proxy.start()
+    with RaisingProxy(tmp_path / "p", [engine.toml("east")]) as proxy:
         assert statuses(streams(proxy, 300)) == [200] * 300
         assert proxy.child is not None
         soft, _ = resource.prlimit(proxy.child.pid, resource.RLIMIT_NOFILE)
         assert soft == RaisingProxy.hard, "4096 connections want more than there are"
-    finally:
-        proxy.stop()
 
 
 def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, engine: EngineProcess) -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from tests.subjects.processes import PLAIN, ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.base.secrets import SecretError, bearer
 
 SECRET = "0123456789abcdef0123456789abcdef"
 """That of the fleet, which the harness writes beside the folder of a proxy."""
 
 
-class Scene:
+class Scene(Stopped):
     """A proxy with one engine of its own and a folder for more, and an engine of the attacker's."""
 
     def __init__(self, folder: Path) -> None:
@@ -39,8 +40,7 @@ class Scene:
         return str(httpx.get(f"{self.proxy.url}/ready", verify=PLAIN).json().get("degraded"))
 
     def joined(self) -> bool:
-        with self.proxy.admin() as admin:
-            text = admin.get("/metrics").text
+        text = self.proxy.metrics()
         return 'warmroute_engine_up{engine="a"} 1' in text
 
     def stop(self) -> None:
@@ -55,11 +55,8 @@ def serve(handler: Handler) -> None:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path)
-    try:
+    with Scene(tmp_path) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def test_no_other_file_is_sent_to_an_engine(scene: Scene) -> None:

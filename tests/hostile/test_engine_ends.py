@@ -31,7 +31,7 @@ def test_a_killer_meets_two_engines_and_is_then_refused(make_place: MakePlace) -
         assert REFUSED_S - (time.monotonic() - began_s) <= int(answer.headers["retry-after"]) <= REFUSED_S + 1
         assert place.ask(INNOCENT, "hello").status_code == 200
     assert len(place.living()) == 1
-    assert place.metric('warmroute_suspects_total{outcome="refused"}') == 3
+    assert place.proxy.metric('warmroute_suspects_total{outcome="refused"}') == 3
     assert "tenant second" in place.log()
     assert KILLER not in place.log()
 

@@ -188,7 +188,7 @@ class SmallScene(Scene):
             time.sleep(0.5)
 
     def cpu_s(self) -> float:
-        return self.metric("warmroute_cpu_seconds")
+        return self.proxy.metric("warmroute_cpu_seconds ")
 
 
 @pytest.fixture(scope="module", params=["http", "https"])
@@ -237,12 +237,12 @@ def test_what_waits_is_reserved(scene: SmallScene, seen: Seen, name: str) -> Non
     if flood.reads:
         read_all(scene.clients)
     scene.settle()
-    resident, reserved = resident_mib(scene), scene.metric("warmroute_body_memory_bytes") / MIB
+    resident, reserved = resident_mib(scene), scene.proxy.metric("warmroute_body_memory_bytes ") / MIB
     seen.most_reserved_mib = max(seen.most_reserved_mib, reserved)
     allowed = seen.before_mib + seen.most_reserved_mib + BESIDE_MIB
     assert resident <= allowed, f"{resident:.0f} MiB, {reserved:.0f} of them reserved"
     scene.close()
-    until(lambda: scene.metric("warmroute_body_memory_bytes") < MIB, "all is given back")
+    until(lambda: scene.proxy.metric("warmroute_body_memory_bytes ") < MIB, "all is given back")
 
 
 def resident_mib(scene: Scene) -> float:

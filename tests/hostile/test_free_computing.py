@@ -22,11 +22,8 @@ TOKENS_A_MINUTE, REQUESTS_A_MINUTE = 20_000, 10
 @pytest.fixture(scope="module")
 def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     folder = tmp_path_factory.mktemp("free-proxy")
-    started = ProxyProcess(folder / "p", [engine.toml("east")], second=f"tokens_per_minute = {TOKENS_A_MINUTE}").start()
-    try:
+    with ProxyProcess(folder / "p", [engine.toml("east")], second=f"tokens_per_minute = {TOKENS_A_MINUTE}") as started:
         yield started
-    finally:
-        started.stop()
 
 
 def body(name: str, **fields: Any) -> dict[str, Any]:
@@ -92,8 +89,7 @@ def test_a_limit_of_tokens_holds_for_those_who_leave(proxy: ProxyProcess, engine
 
 def test_several_answers_count_as_so_many_requests(engine: EngineProcess, tmp_path: Path) -> None:
     limits = f"requests_per_minute = {REQUESTS_A_MINUTE}\nrequests_at_once = 8"
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], second=limits).start()
-    try:
+    with ProxyProcess(tmp_path / "p", [engine.toml("east")], second=limits) as proxy:
         with proxy.client(1) as client:
             began_s = time.monotonic()
             asked = {"model": "kimi-k2.5", "prompt": ["a b", "c d", "e f"], "n": 2, "max_tokens": 2}
@@ -108,8 +104,6 @@ def test_several_answers_count_as_so_many_requests(engine: EngineProcess, tmp_pa
             refused = client.post("/v1/chat/completions", json=chat("two", n=8, max_tokens=2))
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-    finally:
-        proxy.stop()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -121,10 +115,7 @@ def test_an_engine_that_counts_nothing_is_no_gift(tmp_path: Path, stream: bool) 
             message = {"role": "assistant", "content": "word " * 200}
             handler.reply(200, whole(None, choices=[{"index": 0, "message": message, "finish_reason": "stop"}]))
 
-    scripted = ScriptedEngine("o0", script)
-    proxy = ProxyProcess(tmp_path / "p", [scripted.toml("openai")])
-    try:
-        proxy.start()
+    with ScriptedEngine("o0", script) as scripted, ProxyProcess(tmp_path / "p", [scripted.toml("openai")]) as proxy:
         extra = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         with proxy.client() as client:
             answer = client.post("/v1/chat/completions", json=body("silent", **extra))
@@ -135,9 +126,6 @@ def test_an_engine_that_counts_nothing_is_no_gift(tmp_path: Path, stream: bool) 
         assert size / 8 < usage["prompt_tokens"] < size
         assert usage["completion_tokens"] >= 20
         assert usage["warmroute"]["price_nanousd"] >= 600 * usage["prompt_tokens"]
-    finally:
-        proxy.stop()
-        scripted.stop()
 
 
 @pytest.mark.real_deadlines("inference_request")

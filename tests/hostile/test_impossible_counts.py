@@ -8,6 +8,7 @@ import pytest
 
 from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.stopped import Stopped
 
 LARGEST = 2**31 - 1
 WORDS = 20
@@ -31,7 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
 LIMITS = {"/v1/responses": "max_output_tokens"}
 
 
-class Lying:
+class Lying(Stopped):
     """An engine that reports what it is told to, and a proxy in front of it."""
 
     def __init__(self, folder: Any) -> None:
@@ -66,9 +67,8 @@ class Lying:
 
 @pytest.fixture(scope="module")
 def lying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lying]:
-    found = Lying(tmp_path_factory.mktemp("lying"))
-    yield found
-    found.stop()
+    with Lying(tmp_path_factory.mktemp("lying")) as found:
+        yield found
 
 
 @pytest.mark.parametrize("path", BODIES)

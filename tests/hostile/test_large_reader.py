@@ -54,19 +54,11 @@ def serve(handler: Handler) -> None:
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
-    engine = ScriptedEngine("east-e0", serve)
-    started = ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 600").start()
-    try:
+    with (
+        ScriptedEngine("east-e0", serve) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 600") as started,
+    ):
         yield started
-    finally:
-        started.stop()
-        engine.stop()
-
-
-def metric(proxy: ProxyProcess, name: str) -> float:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)), 0.0)
 
 
 def post(proxy: ProxyProcess, tenant: int, path: str, content: bytes) -> httpx.Response:
@@ -92,19 +84,19 @@ def test_another_tenant_waits_for_one_body_at_most(proxy: ProxyProcess) -> None:
     os.kill(reader, signal.SIGSTOP)  # until all stand in line: it may be quicker than who sends them
     try:
         hostile = [sent(proxy, HOSTILE, COUNT, slow) for _ in range(6)]
-        until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(hostile), "the bodies wait")
+        until(lambda: proxy.metric("warmroute_large_bodies_waiting ") == len(hostile), "the bodies wait")
         innocent = sent(proxy, INNOCENT, "/v1/chat/completions", large)
-        until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(hostile) + 1, "the chat waits")
-        done = metric(proxy, 'warmroute_large_bodies_total{outcome="read"}')
+        until(lambda: proxy.metric("warmroute_large_bodies_waiting ") == len(hostile) + 1, "the chat waits")
+        done = proxy.metric('warmroute_large_bodies_total{outcome="read"}')
     finally:
         os.kill(reader, signal.SIGCONT)
     with innocent:
         assert answer(innocent)[0] == 200
-    assert metric(proxy, 'warmroute_large_bodies_total{outcome="read"}') - done <= 3  # two of the hostile ones
+    assert proxy.metric('warmroute_large_bodies_total{outcome="read"}') - done <= 3  # two of the hostile ones
     for sock in hostile:
         sock.close()
-    until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == 0, "what nobody waits for is not read")
-    assert metric(proxy, 'warmroute_large_bodies_total{outcome="client_left"}') >= 3
+    until(lambda: proxy.metric("warmroute_large_bodies_waiting ") == 0, "what nobody waits for is not read")
+    assert proxy.metric('warmroute_large_bodies_total{outcome="client_left"}') >= 3
 
 
 def test_a_reader_that_hangs_does_not_delay_a_shutdown(proxy: ProxyProcess) -> None:
@@ -112,7 +104,7 @@ def test_a_reader_that_hangs_does_not_delay_a_shutdown(proxy: ProxyProcess) -> N
     (reader,) = reader_of(proxy)
     os.kill(reader, signal.SIGSTOP)
     waits = [sent(proxy, HOSTILE, COUNT, slow_body(LARGE_BYTES * 2)) for _ in range(3)]
-    until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(waits), "the bodies wait")
+    until(lambda: proxy.metric("warmroute_large_bodies_waiting ") == len(waits), "the bodies wait")
     child = proxy.child
     assert child is not None
     os.kill(child.pid, signal.SIGTERM)
@@ -126,7 +118,7 @@ def test_a_reader_that_hangs_does_not_delay_a_shutdown(proxy: ProxyProcess) -> N
 def test_a_dense_body_that_is_small_is_not_read_in_the_loop(proxy: ProxyProcess) -> None:
     dense = b'{"model":"kimi-k2.5","max_tokens":1,"messages":[%b]}' % b",".join([b"{}"] * 100_000)
     assert post(proxy, HOSTILE, "/v1/messages", dense).status_code == 400
-    assert metric(proxy, 'warmroute_large_bodies_total{outcome="refused"}') == 1
+    assert proxy.metric('warmroute_large_bodies_total{outcome="refused"}') == 1
 
 
 def test_one_tenant_gets_half_of_the_places() -> None:

@@ -143,12 +143,7 @@ class Scene:
         assert answer.status_code == 200, answer.text
         assert self.proxy.child is not None
         assert peak_mib(self.proxy.child.pid) < BUDGET_MIB + BESIDE_MIB
-        assert self.metric("warmroute_body_memory_bytes") <= BUDGET_MIB * MIB
-
-    def metric(self, name: str) -> float:
-        with self.proxy.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
-        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+        assert self.proxy.metric("warmroute_body_memory_bytes ") <= BUDGET_MIB * MIB
 
     def close(self) -> None:
         for client in self.clients:
@@ -159,7 +154,8 @@ class Scene:
         """All clients leave; then nothing is held."""
         self.close()
         until(
-            lambda: self.metric("warmroute_body_memory_bytes") < MIB, "all is given back, but what is kept for retries"
+            lambda: self.proxy.metric("warmroute_body_memory_bytes ") < MIB,
+            "all is given back, but what is kept for retries",
         )
 
 

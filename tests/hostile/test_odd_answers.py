@@ -9,6 +9,7 @@ import pytest
 
 from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.base.secrets import new_api_key
 
 MODEL: Final = "kimi-k2.5"
@@ -110,7 +111,7 @@ UNREADABLE: Final[dict[str, tuple[Any, list[Any]]]] = {
 }
 
 
-class Odd:
+class Odd(Stopped):
     """A proxy before an engine that says what it is given."""
 
     def __init__(self, folder: Any) -> None:
@@ -149,11 +150,8 @@ class Odd:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Odd]:
-    made = Odd(tmp_path_factory.mktemp("odd"))
-    try:
+    with Odd(tmp_path_factory.mktemp("odd")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def asked(api: str, *, stream: bool) -> tuple[str, dict[str, Any]]:

@@ -9,7 +9,6 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat
 from tests.unit.server.test_kv_feed import Fed
-from warmroute_cli.processes import stop_all
 
 from .conftest import HOSTILE, INNOCENT
 
@@ -18,24 +17,20 @@ PER_MINUTE = 5
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("rough"), "e0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
+    with EngineProcess(tmp_path_factory.mktemp("rough"), "e0", "aggregated") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(
-        tmp_path_factory.mktemp("rough") / "p",
-        [engine.toml("east")],
-        second=f"requests_per_minute = {PER_MINUTE}",
-    )
-    try:
-        yield started.start()
-    finally:
-        started.stop()
+    with (
+        ProxyProcess(
+            tmp_path_factory.mktemp("rough") / "p",
+            [engine.toml("east")],
+            second=f"requests_per_minute = {PER_MINUTE}",
+        ) as started,
+    ):
+        yield started
 
 
 def test_a_request_that_joins_another_counts_in_the_minute(proxy: ProxyProcess) -> None:

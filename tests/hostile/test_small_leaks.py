@@ -55,10 +55,7 @@ def test_what_an_engine_says_of_itself_is_for_the_log_without_what_it_quotes(tmp
     def fails(handler: Handler) -> None:
         handler.reply(500, json.dumps({"object": "error", "message": said, "code": 500}).encode())
 
-    scripted = ScriptedEngine("e0", fails)
-    proxy = ProxyProcess(tmp_path / "p", [scripted.toml()])
-    try:
-        proxy.start()
+    with ScriptedEngine("e0", fails) as scripted, ProxyProcess(tmp_path / "p", [scripted.toml()]) as proxy:
         with proxy.client() as client:
             answer = client.post("/v1/chat/completions", json=chat(CANARY))
         error = answer.json()["error"]
@@ -70,9 +67,6 @@ def test_what_an_engine_says_of_itself_is_for_the_log_without_what_it_quotes(tmp
         assert "KVTransferError" in line
         assert str(scripted.sent()["rid"])[:8] in proxy.written()
         assert CANARY not in proxy.written()
-    finally:
-        proxy.stop()
-        scripted.stop()
 
 
 def test_a_token_for_one_region_is_of_no_use_in_another(proxy: ProxyProcess) -> None:

@@ -49,8 +49,7 @@ def ask(proxy: SecureProxy, connection: http.client.HTTPSConnection, tenant: int
 
 
 def counted(proxy: SecureProxy) -> float:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith("warmroute_body_memory_bytes "))
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres, Redis
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
 
@@ -22,12 +21,8 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
+    with Postgres() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -49,33 +44,24 @@ def own_dsn(postgres: Postgres) -> str:
 @pytest.fixture
 def redis() -> Iterator[Redis]:
     """A server that a test may kill."""
-    server = Redis()
-    try:
-        server.start()
+    with Redis() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
     """A server that a test may kill."""
-    server = Postgres()
-    try:
-        server.start()
+    with Postgres() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    made = EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated").listening()
-    yield made
-    stop_all([made.child], seconds(5.0))
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated") as made:
+        yield made
 
 
-class SharingProxies:
+class SharingProxies(Stopped):
     """Proxies of one region that share an engine, keys and a Redis: one more for each `start`."""
 
     def __init__(self, folder: Path, engine: EngineProcess, redis: Redis) -> None:
@@ -105,9 +91,8 @@ class SharingProxies:
 
 @pytest.fixture
 def proxies(engine: EngineProcess, redis: Redis, tmp_path: Path) -> Iterator[SharingProxies]:
-    made = SharingProxies(tmp_path, engine, redis)
-    yield made
-    made.stop()
+    with SharingProxies(tmp_path, engine, redis) as made:
+        yield made
 
 
 def ledger_table(folder: Path, dsn: str, more: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from tests.subjects.processes import PLAIN, ProxyProcess, until
+from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres
 from warmroute_cli.main import main
 from warmroute_proxy.server.stores.migrate import migrate
@@ -33,7 +34,7 @@ class Done(NamedTuple):
     errors: str
 
 
-class Operator:
+class Operator(Stopped):
     """Who has the configs of two proxies."""
 
     def __init__(self, folder: Path, postgres: Postgres, more: str = "", engine: str = ENGINE) -> None:
@@ -47,10 +48,9 @@ class Operator:
             keys = self.proxies[0].keys if self.proxies else None
             self.proxies.append(WithoutEngines(folder / name, [engine], limits=table, keys=keys))
 
-    def start(self) -> "Operator":
+    def begin(self) -> None:
         for proxy in self.proxies:
             proxy.start()
-        return self
 
     def stop(self) -> None:
         for proxy in self.proxies:

@@ -106,8 +106,7 @@ def test_without_a_database_a_budget_is_kept_in_a_file_and_survives_kill_9(start
     assert 0.7 * LIMIT < spent <= LIMIT
     assert more[-1].headers["x-warmroute-budget"].startswith("of-first; day; ")
     assert send(proxy, tenant=1).status_code == 200
-    with proxy.admin() as admin:
-        page = admin.get("/metrics").text
+    page = proxy.metrics()
     assert 'warmroute_refused_total{reason="budget"} 1' in page
     assert 'warmroute_budget_refused_total{budget="of-first"} 1' in page
     assert budgets(proxy)["month"]["limit"] == 5_000_000_000

@@ -135,8 +135,7 @@ def test_panels_of_money_are_the_ledgers_sums(fleet: Fleet, postgres: Postgres, 
     query = fleet.prometheus.query
 
     def settled() -> float:
-        with fleet.proxy.admin() as admin:
-            page = admin.get("/metrics").text
+        page = fleet.proxy.metrics()
         return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith("warmroute_turns_total{"))
 
     until(lambda: float(postgres.sql("SELECT count(*) FROM turn", dsn)[0]) == settled(), "all rows are in the database")

@@ -22,11 +22,8 @@ METHODS = ("get", "post", "patch", "delete")
 
 @pytest.fixture(scope="module")
 def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    made = Operator(tmp_path_factory.mktemp("api"), postgres)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with Operator(tmp_path_factory.mktemp("api"), postgres) as made:
+        yield made
 
 
 def test_a_tenant_and_its_key_from_beginning_to_end(operator: Operator) -> None:
@@ -144,14 +141,10 @@ def test_without_the_admin_key_nothing_is_answered(operator: Operator) -> None:
 
 
 def test_a_proxy_without_a_database_says_so(tmp_path: Path) -> None:
-    proxy = WithoutEngines(tmp_path, [ENGINE])
-    try:
-        proxy.start()
+    with WithoutEngines(tmp_path, [ENGINE]) as proxy:
         with proxy.admin() as admin:
             found = admin.post("/admin/tenants", json={"name": "a"})
         assert (found.status_code, found.json()["error"]["code"]) == (404, "no_database")
-    finally:
-        proxy.stop()
 
 
 DESCRIBED = described_routes()["paths"]

@@ -32,9 +32,8 @@ _ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    made = EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated").listening()
-    yield made
-    stop_all([made.child], seconds(5.0))
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated") as made:
+        yield made
 
 
 class WithClock(ProxyProcess):
@@ -80,8 +79,7 @@ MARKS = (("alembic_version", "version_num"), ("schema_readers", "oldest"))
 def test_a_schema_that_another_version_has_migrated_meanwhile_is_named(
     engine: EngineProcess, postgres: Postgres, own_dsn: str, tmp_path: Path
 ) -> None:
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], limits=ledger_table(tmp_path, own_dsn)).start()
-    try:
+    with ProxyProcess(tmp_path / "p", [engine.toml("east")], limits=ledger_table(tmp_path, own_dsn)) as proxy:
         assert send(proxy).status_code == 200
         until(lambda: rows(postgres, own_dsn) == 1, "the row is sent")
         for table, column in MARKS:
@@ -93,8 +91,6 @@ def test_a_schema_that_another_version_has_migrated_meanwhile_is_named(
         for table, column in MARKS:
             postgres.sql(f"UPDATE {table} SET {column} = '{REVISIONS[-1]}'", own_dsn)
         until(lambda: rows(postgres, own_dsn) == 2 and not degraded(proxy), "all rows are sent")
-    finally:
-        proxy.stop()
 
 
 @pytest.mark.real_deadlines("budgets", "store_thread")
@@ -109,15 +105,12 @@ def test_a_slow_database_delays_no_request(
         relay.send({"db": f"http://127.0.0.1:{postgres.port}"})
         slow = own_dsn.replace(f":{postgres.port}/", f":{url.rpartition(':')[2]}/")
         tables = f"{ledger_table(tmp_path, slow)}\n{BUDGET}"
-        proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], limits=tables).start()
-        try:
+        with ProxyProcess(tmp_path / "p", [engine.toml("east")], limits=tables) as proxy:
             assert send(proxy, tenant=1).status_code == 200
             refused = send(proxy)
             assert refused.status_code == 429
             assert "the budget of-first cannot be asked" in refused.json()["error"]["message"]
             until(lambda: rows(postgres, own_dsn) == 1, "the row is sent", 60.0)
-        finally:
-            proxy.stop()
     finally:
         stop_all([relay], seconds(5.0))
 

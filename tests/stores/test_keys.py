@@ -15,29 +15,21 @@ from .operating import Operator
 
 @pytest.fixture(scope="module")
 def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    made = Operator(tmp_path_factory.mktemp("keys"), postgres)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with Operator(tmp_path_factory.mktemp("keys"), postgres) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def own_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """With a server that tests may kill and freeze, and leave as it was."""
-    server = Postgres()
-    made: Operator | None = None
     with pytest.MonkeyPatch.context() as patched:  # a marker comes too late for what is of the module
         patched.setenv(patience.SETTING, patience.real(["store_thread"]))
-        try:
-            server.start()
-            made = Operator(tmp_path_factory.mktemp("away"), server)
-            yield made.start()
-        finally:
-            server.thaw_if_there()
-            if made is not None:
-                made.stop()
-            server.stop()
+        with Postgres() as server:
+            try:
+                with Operator(tmp_path_factory.mktemp("away"), server) as made:
+                    yield made
+            finally:
+                server.thaw_if_there()
 
 
 def test_a_key_is_good_everywhere_until_it_is_revoked(operator: Operator) -> None:

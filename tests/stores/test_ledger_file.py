@@ -42,8 +42,7 @@ def proxy(postgres: Postgres, tmp_path: Path) -> Iterator[ProxyProcess]:
 
 
 def metric(proxy: ProxyProcess, name: str) -> float:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
 

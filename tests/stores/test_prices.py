@@ -20,6 +20,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres
 from warmroute.contract import receipt
 from warmroute_cli.main import main
@@ -70,7 +71,7 @@ def prices(config: Path, *arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-class Operator:
+class Operator(Stopped):
     """Has the config of a proxy whose engine answers when it may."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
@@ -114,9 +115,8 @@ class Operator:
 
 @pytest.fixture
 def operator(own_postgres: Postgres, tmp_path: Path) -> Iterator[Operator]:
-    made = Operator(tmp_path, own_postgres)
-    yield made
-    made.stop()
+    with Operator(tmp_path, own_postgres) as made:
+        yield made
 
 
 def test_another_book_prices_turns_that_begin_after_it_and_no_other(operator: Operator) -> None:

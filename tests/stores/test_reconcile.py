@@ -12,6 +12,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Several, Stopped
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.server.engines.engine_metrics import counts_in
@@ -30,7 +31,7 @@ def reconcile(config: Path, *more: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-class Pair:
+class Pair(Stopped):
     """A proxy with the one engine that it uses."""
 
     def __init__(self, folder: Path, tables: str = "") -> None:
@@ -62,17 +63,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, dsn: str) -> Iterator[tuple[
     folder = tmp_path_factory.mktemp("reconcile")
     for name in ("file", "database"):
         (folder / name).mkdir()
-    made = [Pair(folder / "file"), Pair(folder / "database", ledger_table(folder, dsn))]
-    try:
+    with Several([Pair(folder / "file"), Pair(folder / "database", ledger_table(folder, dsn))]) as made:
         for pair in made:
             pair.turns()
         url = f"{made[1].engine.url}/v1/chat/completions"
         httpx.post(url, json=chat("mine " * 4_000), verify=PLAIN).raise_for_status()
         until(lambda: [pair.counted() for pair in made] == [TURNS, TURNS + 1], "all is read")
         yield made[0], made[1]
-    finally:
-        for pair in made:
-            pair.stop()
 
 
 def total(found: dict[str, Any], kind: str, of: str) -> int:

@@ -13,10 +13,8 @@ import httpx
 import msgspec
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.entry_steps import void_id, voiding
 from warmroute_proxy.server.ledger.schema import connect
 from warmroute_proxy.server.stores.migrate import migrate
@@ -187,13 +185,11 @@ class Fleet:
 def fleet(own_postgres: Postgres, tmp_path: Path) -> Iterator[Fleet]:
     dsn = own_postgres.new_database()
     migrate(dsn)
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated").listening()
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], limits=ledger_table(tmp_path, dsn)).start()
-    try:
+    with (
+        EngineProcess(tmp_path, "east-a0", "aggregated") as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml("east")], limits=ledger_table(tmp_path, dsn)) as proxy,
+    ):
         yield Fleet(proxy, own_postgres, dsn)
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
 def test_requests_go_on_without_the_database_and_their_rows_come_later(fleet: Fleet) -> None:

@@ -37,8 +37,7 @@ def admission(proxy: ProxyProcess) -> dict[str, Any]:
 
 
 def metrics(proxy: ProxyProcess) -> str:
-    with proxy.admin() as admin:
-        return admin.get("/metrics").text
+    return proxy.metrics()
 
 
 def keyed(proxy: ProxyProcess, key: str, text: str = "hello") -> httpx.Response:

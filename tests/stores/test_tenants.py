@@ -15,11 +15,8 @@ from .operating import Operator
 
 @pytest.fixture(scope="module")
 def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    made = Operator(tmp_path_factory.mktemp("tenants"), postgres)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with Operator(tmp_path_factory.mktemp("tenants"), postgres) as made:
+        yield made
 
 
 def settings(operator: Operator, name: str) -> dict[str, object]:

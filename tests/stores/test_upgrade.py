@@ -15,6 +15,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.database import REVISIONS
@@ -72,7 +73,7 @@ def next_version(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("-c", RUN.format(paths=[str(folder / part) for part in ("sdk", "proxy", "backend", "lab")]))
 
 
-class Fleet:
+class Fleet(Stopped):
     """Two proxies with one database, and clients that go on as clients do."""
 
     def __init__(self, folder: Path, engine: EngineProcess, dsn: str, program: tuple[str, ...]) -> None:
@@ -175,11 +176,8 @@ def fleet(
     engine: EngineProcess, older: tuple[str, ...], own_postgres: Postgres, tmp_path: Path
 ) -> Iterator[tuple[Fleet, str]]:
     dsn = own_postgres.new_database()
-    made = Fleet(tmp_path, engine, dsn, older)
-    try:
+    with Fleet(tmp_path, engine, dsn, older) as made:
         yield made, dsn
-    finally:
-        made.stop()
 
 
 def check_rows(fleet: Fleet, postgres: Postgres, dsn: str) -> None:

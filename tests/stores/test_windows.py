@@ -80,8 +80,7 @@ def test_while_redis_is_away_each_proxy_has_the_limit(proxies: SharingProxies, r
         return bool(ready.json().get("degraded") == [AWAY])
 
     until(degraded, "redis away")
-    with one.admin() as admin:
-        assert 'warmroute_store_up{store="redis"} 0' in admin.get("/metrics").text
+    assert 'warmroute_store_up{store="redis"} 0' in one.metrics()
     if fault == "kill":
         redis.start()
     else:

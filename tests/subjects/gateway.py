@@ -18,6 +18,7 @@ import yaml
 
 from tests.machine import seconds
 from tests.subjects.processes import DEADLINE_S, PLAIN, ProxyProcess, until
+from tests.subjects.stopped import Stopped
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "gateway.md"
 ENVOY = Path(sys.executable).with_name("envoy")
@@ -117,7 +118,7 @@ def patient(config: dict[str, Any]) -> None:
             check["timeout"] = "600s"
 
 
-class Envoy:
+class Envoy(Stopped):
     """An Envoy in front of engines. `change`: what a test has in another way than the page."""
 
     def __init__(
@@ -190,6 +191,9 @@ class Envoy:
     def client(self, key: str) -> httpx.Client:
         headers = {"authorization": f"Bearer {key}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=seconds(60), verify=PLAIN)
+
+    def begin(self) -> None:
+        self.listening()
 
     def stop(self) -> None:
         if self.process.poll() is None:

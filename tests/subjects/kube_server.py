@@ -12,12 +12,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.certificates import make
 from tests.subjects.http_server import QuietServer
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.http.tls import Tls
 
 Object = dict[str, Any]
 
 
-class KubeServer:
+class KubeServer(Stopped):
     """Collections by path, each of objects by name. What is changed is told to whoever watches."""
 
     def __init__(self, folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.subjects.http_server import QuietServer
+from tests.subjects.stopped import Stopped
 
 
 class Span(NamedTuple):
@@ -25,7 +26,7 @@ class Span(NamedTuple):
     resource: dict[str, Any]
 
 
-class OtlpReceiver:
+class OtlpReceiver(Stopped):
     """Takes what it is sent, while `takes` is true; else it answers 503."""
 
     def __init__(self) -> None:

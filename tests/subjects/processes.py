@@ -18,6 +18,7 @@ import httpx
 
 from tests.machine import seconds
 from tests.subjects.copies import Copy, OtherCopy
+from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.ledger.ledger import read_rows
@@ -56,7 +57,7 @@ def files_in(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, data
 
 
-class EngineProcess:
+class EngineProcess(Stopped):
     """An embedded engine."""
 
     def __init__(self, folder: Path, engine_id: str, role: str, *options: str, speed: float = 20.0) -> None:
@@ -67,8 +68,15 @@ class EngineProcess:
         self.child: Child = Copy(engine_id, command, folder)
         self.line: dict[str, Any] = {}
 
+    def begin(self) -> None:
+        self.listening()
+
+    def stop(self) -> None:
+        stop_all([self.child], seconds(5.0))
+
     def listening(self) -> "EngineProcess":
-        self.line = self.child.listening(time.monotonic() + seconds(DEADLINE_S))
+        if not self.line:
+            self.line = self.child.listening(time.monotonic() + seconds(DEADLINE_S))
         return self
 
     @property
@@ -106,7 +114,7 @@ class EngineProcess:
         return "\n".join(lines)
 
 
-class ProxyProcess:
+class ProxyProcess(Stopped):
     """A proxy in front of some engines, with two tenants that share nothing."""
 
     program: tuple[str, ...] = ("-m", "warmroute_cli.main")
@@ -142,6 +150,10 @@ class ProxyProcess:
         self.starts = 0
         self.fresh = fresh
         self.beside = keys is not None
+
+    def begin(self) -> None:
+        if self.child is None:
+            self.start()
 
     def start(self, port: int = 0) -> "ProxyProcess":
         self.write_config(port)
@@ -216,6 +228,15 @@ class ProxyProcess:
         headers = {"authorization": f"Bearer {self.admin_key}"}
         url = str(self.line["admin_url"])
         return httpx.Client(base_url=url, headers=headers, timeout=seconds(10), verify=PLAIN, limits=KEEPS)
+
+    def metrics(self) -> str:
+        with self.admin() as admin:
+            return admin.get("/metrics").text
+
+    def metric(self, start: str) -> float:
+        """The first sample whose line begins with `start`; 0 if there is none."""
+        lines = self.metrics().splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(start)), 0.0)
 
     def rows(self, expected: int | None = None) -> list[dict[str, Any]]:
         """The ledger's rows, once there are as many as expected (the journal is folded twice a second)."""

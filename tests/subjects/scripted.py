@@ -8,12 +8,13 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.subjects.http_server import QuietServer
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.engines import probing as templates
 
 Script = Callable[["Handler"], None]
 
 
-class ScriptedEngine:
+class ScriptedEngine(Stopped):
     """Answers `/ready` and `/server_info` like an engine, and everything else as its script says."""
 
     def __init__(self, name: str, script: Script, host: str = "127.0.0.1", port: int = 0) -> None:

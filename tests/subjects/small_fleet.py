@@ -12,20 +12,14 @@ from warmroute_proxy.server.base.secrets import new_api_key
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
+    with ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")]) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,12 @@ from typing import ClassVar
 
 from tests.machine import seconds
 from tests.subjects.ports import free_port
+from tests.subjects.stopped import Stopped
 
 INSTALL = "run scripts/stores install"
 
 
-class Server:
+class Server(Stopped):
     """A server process that can be killed, frozen and started again on the same port and folder."""
 
     user = ""
@@ -62,6 +63,9 @@ class Server:
 
     def answers(self) -> bool:
         raise NotImplementedError
+
+    def begin(self) -> None:
+        self.start()
 
     def start(self) -> None:
         raise NotImplementedError

@@ -25,8 +25,7 @@ def predicted_tiers(proxy: ProxyProcess) -> dict[str, int]:
 
 def metric(proxy: ProxyProcess, name: str, **labels: str) -> float:
     """The sum of a metric's samples that have these labels."""
-    with proxy.admin() as admin:
-        text = admin.get("/metrics").text
+    text = proxy.metrics()
     found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(float(value) for said, value in found if all(one in said for one in wanted))

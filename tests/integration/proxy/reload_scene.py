@@ -7,10 +7,11 @@ import httpx
 
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
+from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 
 
-class Scene:
+class Scene(Stopped):
     """Three engines, of which the proxy's config names some at first."""
 
     def __init__(self, folder: Path, extra: str = "", *, named: int = 2, more: str = "") -> None:
@@ -55,8 +56,7 @@ class Scene:
         return found
 
     def metrics(self) -> str:
-        with self.proxy.admin() as admin:
-            return admin.get("/metrics").text
+        return self.proxy.metrics()
 
     def log(self) -> str:
         return "".join(path.read_text() for path in self.proxy.folder.glob("*.log"))

@@ -95,9 +95,7 @@ class Scene:
         until(lambda: len(self.engine.bodies) == requests, f"the engine has been sent {requests}")
 
     def metric(self, name: str) -> float:
-        with self.proxy.admin() as admin:
-            found = re.findall(rf"^{re.escape(name)} (\S+)$", admin.get("/metrics").text, re.MULTILINE)
-        return float(found[0]) if found else 0.0
+        return self.proxy.metric(f"{name} ")
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat, until
+from tests.subjects.stopped import Several, Stopped
 from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
@@ -29,7 +30,7 @@ def alone(number: int) -> dict[str, Any]:
     return body
 
 
-class Watched:
+class Watched(Stopped):
     """Engines, their proxy, and the most requests that were seen at once where answers are generated."""
 
     def __init__(self, folder: Path, roles: tuple[str, ...]) -> None:
@@ -62,11 +63,8 @@ class Watched:
 
 @pytest.fixture(params=list(ROLES))
 def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
-    found = Watched(tmp_path, ROLES[request.param])
-    try:
+    with Watched(tmp_path, ROLES[request.param]) as found:
         yield found
-    finally:
-        found.stop()
 
 
 def test_a_flood_waits_in_the_proxy_and_not_in_the_engines(watched: Watched) -> None:
@@ -106,18 +104,18 @@ def test_a_flood_waits_in_the_proxy_and_not_in_the_engines(watched: Watched) -> 
 
 def test_sessions_stay_where_they_are_cached_when_every_slot_is_taken(tmp_path: Path) -> None:
     """Three times as many sessions as slots: somebody always waits, and each end frees a slot at some engine."""
-    engines = [
-        EngineProcess(tmp_path, name, "aggregated", "--max-running-requests", "2", speed=4.0).listening()
-        for name in ("a", "b", "c")
-    ]
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east") for engine in engines]).start()
-    try:
+    with (
+        Several(
+            [
+                EngineProcess(tmp_path, name, "aggregated", "--max-running-requests", "2", speed=4.0)
+                for name in ("a", "b", "c")
+            ]
+        ) as engines,
+        ProxyProcess(tmp_path / "p", [engine.toml("east") for engine in engines]) as proxy,
+    ):
         until(partial(slots_are_known, proxy), "the slots are known")
         with ThreadPoolExecutor(18) as pool:
             turns = [turn for session in pool.map(partial(converse, proxy), range(18)) for turn in session]
-    finally:
-        proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
     assert len(turns) == 18 * 6
     later = [usage for number, usage in turns if number]
     cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in later)

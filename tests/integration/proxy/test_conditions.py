@@ -12,6 +12,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.conditions import Condition
 
@@ -21,7 +22,7 @@ PAIR = (Condition.TRANSFERS, Condition.RETRACTIONS, Condition.STARVING_SIDE)
 SINGLE = (Condition.ACCEPT_LENGTH, Condition.MISSING_HITS)
 
 
-class Fleet:
+class Fleet(Stopped):
     """A pair behind one proxy, an engine with drafts behind another."""
 
     def __init__(self, folder: Path) -> None:
@@ -40,9 +41,8 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    found = Fleet(tmp_path_factory.mktemp("conditions"))
-    yield found
-    found.stop()
+    with Fleet(tmp_path_factory.mktemp("conditions")) as found:
+        yield found
 
 
 @contextmanager
@@ -76,8 +76,7 @@ def raised(proxy: ProxyProcess) -> dict[str, dict[str, Any]]:
 
 
 def metric(proxy: ProxyProcess, start: str) -> float | None:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     found = [line for line in lines if line.startswith(start)]
     return float(found[0].rpartition(" ")[-1]) if found else None
 

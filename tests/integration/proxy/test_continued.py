@@ -15,6 +15,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta
+from tests.subjects.stopped import Several
 from warmroute import OpenAI
 from warmroute.contract import receipt as contract_receipt
 
@@ -33,12 +34,9 @@ def script(**step: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(tmp_path, request.param, model=ON)
-    try:
+    with Fleet(tmp_path, request.param, model=ON) as made:
         made.proxy.start()
         yield made
-    finally:
-        made.stop()
 
 
 TRIO = {"a0": "aggregated", "a1": "aggregated", "a2": "aggregated"}
@@ -272,15 +270,11 @@ def scripted(folder: Path, *steps: Script) -> Iterator[tuple[list[ScriptedEngine
     def step(handler: Handler) -> None:
         left.pop(0)(handler)
 
-    engines = [ScriptedEngine(name, step) for name in ("s0", "s1")]
-    made = ProxyProcess(folder / "p", [engine.toml() for engine in engines], model=ON)
-    try:
-        made.start()
+    with (
+        Several([ScriptedEngine(name, step) for name in ("s0", "s1")]) as engines,
+        ProxyProcess(folder / "p", [engine.toml() for engine in engines], model=ON) as made,
+    ):
         yield engines, made
-    finally:
-        made.stop()
-        for engine in engines:
-            engine.stop()
 
 
 def dies(handler: Handler) -> None:

@@ -39,9 +39,8 @@ name = "{NAME}"
 servers = ["{dns_server.address}"]
 interval_s = 0.1
 """
-    found = Scene(tmp_path, named=1, more=sources)
-    yield found
-    found.stop()
+    with Scene(tmp_path, named=1, more=sources) as found:
+        yield found
 
 
 def put(folder: Path, name: str, url: str, *lines: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Stopped
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.engines import drain_orders
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.full
 LONG = {"stream": True, "max_tokens": 400, "ignore_eos": True}  # some 4 s
 
 
-class Fleet:
+class Fleet(Stopped):
     """Two aggregated engines behind a proxy."""
 
     def __init__(self, folder: Path) -> None:
@@ -63,9 +64,8 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    found = Fleet(tmp_path_factory.mktemp("drain"))
-    yield found
-    found.stop()
+    with Fleet(tmp_path_factory.mktemp("drain")) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stopped import Several
 
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503}
 
@@ -19,12 +20,13 @@ def script(handler: Handler) -> None:
 
 
 def test_a_proxy_that_serves_by_another_region_is_ready_for_clients_alone(tmp_path: Path) -> None:
-    engines = [ScriptedEngine(name, script) for name in ("e0", "w0")]
-    west = ProxyProcess(tmp_path, [engines[1].toml().replace("east", "west")], region="west").start()
-    east = ProxyProcess(
-        tmp_path, [engines[0].toml()], peer=("west", west.url), keys=west.keys, extra='log_format = "json"'
-    ).start()
-    try:
+    with (
+        Several([ScriptedEngine(name, script) for name in ("e0", "w0")]) as engines,
+        ProxyProcess(tmp_path, [engines[1].toml().replace("east", "west")], region="west") as west,
+        ProxyProcess(
+            tmp_path, [engines[0].toml()], peer=("west", west.url), keys=west.keys, extra='log_format = "json"'
+        ) as east,
+    ):
         east.sees("west")
         with east.admin() as admin:
             assert admin.post("/admin/engines/e0/drain").status_code == 200
@@ -39,8 +41,3 @@ def test_a_proxy_that_serves_by_another_region_is_ready_for_clients_alone(tmp_pa
         until(lambda: httpx.get(f"{east.url}/ready", verify=PLAIN).status_code == 503, "nobody serves")
         lines = [json.loads(line) for line in east.written().splitlines() if line.startswith('{"time"')]
         assert {"level", "logger", "message", "process", "time"} <= lines[0].keys()
-    finally:
-        east.stop()
-        west.stop()
-        for engine in engines:
-            engine.stop()

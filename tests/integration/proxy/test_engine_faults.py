@@ -18,6 +18,7 @@ import pytest
 
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -88,7 +89,7 @@ class Seen:
     tail: str
 
 
-class Fleet:
+class Fleet(Stopped):
     """One proxy before some aggregated engines, which can be started again at their addresses."""
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -123,8 +124,7 @@ class Fleet:
     def judged(self, name: str) -> dict[str, float]:
         """How many failures of a worker were judged to be what."""
         begin = f'warmroute_engine_failures_total{{worker="{name}",judged="'
-        with self.proxy.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
+        lines = self.proxy.metrics().splitlines()
         counted = [line.removeprefix(begin).split('"} ') for line in lines if line.startswith(begin)]
         return {kind: float(count) for kind, count in counted}
 
@@ -223,11 +223,8 @@ def _what(answer: httpx.Response, text: str, clean: bool, stream: bool) -> str:
 @contextlib.contextmanager
 def _fleet(folder: Path, count: int) -> Iterator[Fleet]:
     folder.mkdir()
-    fleet = Fleet(folder, count)
-    try:
+    with Fleet(folder, count) as fleet:
         yield fleet
-    finally:
-        fleet.stop()
 
 
 Observed = dict[tuple[str, int, bool], Seen]

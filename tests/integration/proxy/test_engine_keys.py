@@ -10,6 +10,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
+from tests.subjects.stopped import Several
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
@@ -30,11 +31,12 @@ def keys(tmp_path: Path) -> str:
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Iterator[list[EngineProcess]]:
-    started = [EngineProcess(tmp_path, name, role, *KEYS) for name, role in (("p0", "prefill"), ("d0", "decode"))]
-    try:
+    with (
+        Several(
+            [EngineProcess(tmp_path, name, role, *KEYS) for name, role in (("p0", "prefill"), ("d0", "decode"))]
+        ) as started,
+    ):
         yield [engine.listening() for engine in started]
-    finally:
-        stop_all([engine.child for engine in started], seconds(5.0))
 
 
 def running(engine: EngineProcess) -> int:
@@ -45,9 +47,7 @@ def running(engine: EngineProcess) -> int:
 def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(
     engines: list[EngineProcess], keys: str, tmp_path: Path
 ) -> None:
-    proxy = ProxyProcess(tmp_path / "p", [f"{engine.toml('east')}\n{keys}" for engine in engines])
-    try:
-        proxy.start()
+    with ProxyProcess(tmp_path / "p", [f"{engine.toml('east')}\n{keys}" for engine in engines]) as proxy:
         with proxy.client() as client:
             assert client.post("/v1/chat/completions", json=chat(max_tokens=3)).status_code == 200
         with proxy.admin() as admin:
@@ -61,8 +61,6 @@ def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(
         row = proxy.rows(expected=2)[-1]
         assert row["outcome"] == "client_left"
         assert json.loads(row["usage"])["warmroute"]["estimated"] == []  # the engine's last word was heard
-    finally:
-        proxy.stop()
     assert KEY not in proxy.written()
     assert ADMIN_KEY not in proxy.written()
 
@@ -100,17 +98,11 @@ def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(
 
 
 def test_an_engine_gets_its_key_and_never_the_clients(keys: str, tmp_path: Path) -> None:
-    engine = ScriptedEngine("s0", sound)
-    proxy = ProxyProcess(tmp_path / "p", [f"{engine.toml()}\n{keys}"])
-    try:
-        proxy.start()
+    with ScriptedEngine("s0", sound) as engine, ProxyProcess(tmp_path / "p", [f"{engine.toml()}\n{keys}"]) as proxy:
         with proxy.client() as client:
             assert client.post("/v1/chat/completions", json=chat()).status_code == 200
         assert engine.heads[-1]["authorization"] == f"Bearer {KEY}"
         assert proxy.keys[0] not in json.dumps(engine.heads)
-    finally:
-        proxy.stop()
-        engine.stop()
 
 
 def test_a_key_file_that_holds_no_key_ends_the_start(

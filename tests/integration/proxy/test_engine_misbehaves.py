@@ -301,8 +301,7 @@ def test_retries_are_a_share_of_what_is_served(tmp_path: Path) -> None:
         for _ in range(30):
             assert post(proxy).status_code == 429
         assert 30 < sum(len(engine.bodies) for engine in engines) < 60  # else each would have been tried twice
-        with proxy.admin() as admin:
-            assert "warmroute_retries_refused_total" in admin.get("/metrics").text
+        assert "warmroute_retries_refused_total" in proxy.metrics()
 
 
 @pytest.mark.parametrize(
@@ -441,8 +440,7 @@ def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> N
 
 def _of_engines(proxy: ProxyProcess, metric: str) -> list[str]:
     """A metric of the first and the second engine."""
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines)
     return [values[f'warmroute_engine_{metric}{{engine="{engine}"}}'] for engine in ("s0", "s1")]
 

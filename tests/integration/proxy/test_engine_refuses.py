@@ -11,6 +11,7 @@ import pytest
 
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta
+from tests.subjects.stopped import Several
 
 pytestmark = pytest.mark.full
 
@@ -35,35 +36,22 @@ def failures(proxy: ProxyProcess, worker: str) -> int:
         return int(admin.get("/admin/workers").json()["workers"][worker]["failures_in_a_row"])
 
 
-def judged(proxy: ProxyProcess, worker: str, kind: str) -> int:
-    begin = f'warmroute_engine_failures_total{{worker="{worker}",judged="{kind}"}} '
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
-    return next((int(line.removeprefix(begin)) for line in lines if line.startswith(begin)), 0)
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 3)])
 def test_a_full_queue_of_sglang_is_no_evidence_against_it(
     tmp_path: Path, kind: str, counted: int, stream: bool
 ) -> None:
     """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
-    engine = ScriptedEngine("e0", full)
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml(kind)])
-    try:
-        proxy.start()
+    with ScriptedEngine("e0", full) as engine, ProxyProcess(tmp_path / "p", [engine.toml(kind)]) as proxy:
         for number in range(3):
             answer = ask(proxy, chat(f"ask {number}", stream=stream))
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert answer.json()["error"]["message"] == "The request queue is full."
-        assert judged(proxy, "e0", "evidence") == counted
+        assert proxy.metric('warmroute_engine_failures_total{worker="e0",judged="evidence"} ') == counted
         assert failures(proxy, "e0") == 0
         if not counted:
             engine.script = lambda handler: handler.stream(delta("hi"), delta(finish="stop"), "[DONE]")
             assert ask(proxy, chat("soon", stream=True)).status_code == 200
-    finally:
-        proxy.stop()
-        engine.stop()
 
 
 def retracted(handler: Handler) -> None:
@@ -81,20 +69,16 @@ def test_an_answer_that_an_engine_has_no_more_room_for_goes_on_elsewhere(tmp_pat
     def first_retracted(handler: Handler) -> None:
         scripts.pop(0)(handler)
 
-    engines = [ScriptedEngine(name, first_retracted) for name in ("e0", "e1")]
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines])
-    try:
-        proxy.start()
+    with (
+        Several([ScriptedEngine(name, first_retracted) for name in ("e0", "e1")]) as engines,
+        ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines]) as proxy,
+    ):
         answer = ask(proxy, chat("tell", stream=True) | {"model": "other"})
         assert answer.status_code == 200
         said = [choice["delta"].get("content", "") for event in events(answer.text) for choice in event["choices"]]
         assert "".join(said) == "half and half"
         assert [len(engine.bodies) for engine in engines] == [1, 1]
         assert sum(failures(proxy, engine.name) for engine in engines) == 0
-    finally:
-        proxy.stop()
-        for engine in engines:
-            engine.stop()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -110,17 +94,11 @@ def test_a_client_does_not_learn_of_a_partner_from_an_engine(tmp_path: Path, add
         else:
             handler.reply(500, json.dumps(error).encode())
 
-    engine = ScriptedEngine("e0", fails)
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()])
-    try:
-        proxy.start()
+    with ScriptedEngine("e0", fails) as engine, ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy:
         answer = ask(proxy, chat("ask", stream=stream))
         told = answer.json()["error"]["message"]
         meant = "the prompt could not be handed over from the prefill to the decode engine"
         assert (answer.status_code, told) == (502, meant)
-    finally:
-        proxy.stop()
-        engine.stop()
 
 
 def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
@@ -128,15 +106,11 @@ def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         engine = f'[[engine]]\nid = "e0"\nurl = "http://{address}"\nregion = "east"\nkind = "openai"'
-        proxy = ProxyProcess(tmp_path / "p", [engine])
-        try:
-            proxy.start()
+        with ProxyProcess(tmp_path / "p", [engine]) as proxy:
             answer = ask(proxy, chat("anybody?"))
             assert (answer.status_code, answer.json()["error"]["message"]) == (502, "cannot connect to the engine")
             assert address not in answer.text + str(answer.headers)
             until(lambda: f"cannot connect to {address}: " in proxy.written(), "the log says where")
-        finally:
-            proxy.stop()
 
 
 @pytest.mark.parametrize(("status", "stream"), [(400, False), (400, True), (500, False), (500, True)])
@@ -150,16 +124,11 @@ def test_an_error_of_an_engine_is_as_long_as_a_message(tmp_path: Path, status: i
         else:
             handler.reply(status, json.dumps({"error": error}).encode())
 
-    engine = ScriptedEngine("e0", quotes)
-    try:
-        proxy = ProxyProcess(tmp_path, [engine.toml()]).start()
+    with ScriptedEngine("e0", quotes) as engine, ProxyProcess(tmp_path, [engine.toml()]) as proxy:
         answer = ask(proxy, chat(stream=stream))
         assert answer.status_code == (400 if status == 400 else 502)
         assert answer.json()["error"]["message"].startswith("the body xxx")
         assert len(answer.content) < 5_000
-    finally:
-        proxy.stop()
-        engine.stop()
 
 
 def test_an_engine_that_is_back_gets_nothing_before_it_has_said_whether_it_is_another(tmp_path: Path) -> None:

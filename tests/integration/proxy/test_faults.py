@@ -17,6 +17,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -29,7 +30,7 @@ ENDLESS: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 2
 """An answer that a client leaves before its end, however late it is."""
 
 
-class Fleet:
+class Fleet(Stopped):
     def __init__(
         self, folder: Path, roles: dict[str, str], speed: float = 1.0, model: str = "", limits: str = ""
     ) -> None:
@@ -59,12 +60,9 @@ PAIRS = {"p0": "prefill", "d0": "decode", "d1": "decode"}
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, PAIRS)
-    try:
+    with Fleet(tmp_path, PAIRS) as fleet:
         fleet.proxy.start()
         yield fleet
-    finally:
-        fleet.stop()
 
 
 class Stream(threading.Thread):
@@ -148,8 +146,7 @@ def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
 
 
 def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, {**PAIRS, "a0": "aggregated"}, speed=0.2)
-    try:
+    with Fleet(tmp_path, {**PAIRS, "a0": "aggregated"}, speed=0.2) as fleet:
         fleet.proxy.start()
         with ThreadPoolExecutor(6) as pool, fleet.proxy.client() as client:
 
@@ -170,8 +167,6 @@ def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
         retried = [row for row in rows if len(json.loads(row["rids"])) > 1]
         assert retried
         assert len(rows) == 6
-    finally:
-        fleet.stop()
 
 
 @pytest.mark.real_deadlines("inference_request")
@@ -225,8 +220,7 @@ def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Flee
             assert row["price_nanousd"] == 0
     assert all(rows[stream.receipt]["state"] == "interrupted" for stream in long)
     interrupted = sum(row["state"] == "interrupted" for row in rows.values())
-    with pairs.proxy.admin() as admin:
-        assert f'warmroute_turns_total{{outcome="interrupted"}} {interrupted}\n' in admin.get("/metrics").text
+    assert f'warmroute_turns_total{{outcome="interrupted"}} {interrupted}\n' in pairs.proxy.metrics()
 
 
 def test_a_proxy_that_is_told_to_stop_lets_streams_end(pairs: Fleet) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Stopped
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 SWITCH = "--enable-pd-role-switch"
 
 
-class Fleet:
+class Fleet(Stopped):
     """Two prefill engines, of which one has drafts, and two decode engines, of which one cannot be flipped."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,9 +51,8 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    found = Fleet(tmp_path_factory.mktemp("flip"))
-    yield found
-    found.stop()
+    with Fleet(tmp_path_factory.mktemp("flip")) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -31,12 +31,6 @@ def ready(proxy: ProxyProcess) -> tuple[int, Any]:
     return answered.status_code, answered.json().get("reasons")
 
 
-def metric(proxy: ProxyProcess, name: str) -> float:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)), 0.0)
-
-
 def told(sock: socket.socket) -> tuple[int, str]:
     """Status and body of an answer that may break off."""
     with sock, HTTPResponse(sock) as response:
@@ -86,7 +80,7 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
             status, text = told(ask)
             assert (status, json.loads(text)["error"]["code"]) == (503, "ledger_unavailable")
         assert ready(proxy) == (503, ["the ledger cannot be written: the rows of 3 turns wait"])
-        assert metric(proxy, "warmroute_ledger_rows_waiting") == 3
+        assert proxy.metric("warmroute_ledger_rows_waiting") == 3
         assert told(proxy.send(chat("before")))[0] == 503, "nothing new is taken"
         assert "the ledger cannot be written" in proxy.written()
 
@@ -94,10 +88,10 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
         rows = proxy.rows(expected=23)  # nobody has to ask for anything
         assert [(row["outcome"], row["price_nanousd"]) for row in rows[20:]] == [("interrupted", 0)] * 3
         until(lambda: ready(proxy)[0] == 200, "it takes turns again")
-        assert metric(proxy, "warmroute_ledger_rows_waiting") == 0
-        assert metric(proxy, 'warmroute_turns_total{outcome="interrupted"}') == 3
-        assert metric(proxy, 'warmroute_turns_total{outcome="completed"}') == 20
-        assert metric(proxy, "warmroute_price_nanousd_total") == sum(row["price_nanousd"] for row in rows)
+        assert proxy.metric("warmroute_ledger_rows_waiting") == 0
+        assert proxy.metric('warmroute_turns_total{outcome="interrupted"}') == 3
+        assert proxy.metric('warmroute_turns_total{outcome="completed"}') == 20
+        assert proxy.metric("warmroute_price_nanousd_total") == sum(row["price_nanousd"] for row in rows)
         until(lambda: "with the rows of 3 turns that waited" in proxy.written(), "the log says so")
         with proxy.client() as client:
             receipts = [client.get(f"/v1/usage/receipts/{row['id']}").json() for row in rows[20:]]

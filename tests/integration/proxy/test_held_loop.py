@@ -56,20 +56,16 @@ def watched(of: type[ProxyProcess], folder: Path, engines: list[str]) -> ProxyPr
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[ScriptedEngine]:
-    made = ScriptedEngine("e0", answer)
-    yield made
-    made.stop()
+    with ScriptedEngine("e0", answer) as made:
+        yield made
 
 
 @pytest.fixture(params=[ProxyProcess, SecureProxy], ids=["http", "https"], scope="module")
 def proxy(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: ScriptedEngine
 ) -> Iterator[ProxyProcess]:
-    made = watched(request.param, tmp_path_factory.mktemp("held"), [engine.toml()])
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with watched(request.param, tmp_path_factory.mktemp("held"), [engine.toml()]) as made:
+        yield made
 
 
 def held_s(proxy: ProxyProcess, provoke: Callable[[], None], times: int = TIMES) -> float:
@@ -124,16 +120,13 @@ def test_a_scrape(proxy: ProxyProcess) -> None:
             )
 
     def provoke() -> None:
-        with proxy.admin() as admin:
-            assert "warmroute_loop_lag_seconds_bucket" in admin.get("/metrics").text
+        assert "warmroute_loop_lag_seconds_bucket" in proxy.metrics()
 
     assert held_s(proxy, provoke) < bound_s()
 
 
 def test_a_reload(tmp_path: Path, engine: ScriptedEngine) -> None:
-    proxy = watched(SecureProxy, tmp_path, [engine.toml()])
-    try:
-        proxy.start()
+    with watched(SecureProxy, tmp_path, [engine.toml()]) as proxy:
         said = [0]
 
         def provoke() -> None:
@@ -143,8 +136,6 @@ def test_a_reload(tmp_path: Path, engine: ScriptedEngine) -> None:
             until(lambda: log_of(proxy).count("was read again") == said[0], "the certificate was read again")
 
         assert held_s(proxy, provoke) < bound_s()
-    finally:
-        proxy.stop()
 
 
 def log_of(proxy: ProxyProcess) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -30,7 +31,7 @@ def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
     return chat(text, metadata={"script": json.dumps({"output_tokens": tokens})}, **{"stream": True, **fields})
 
 
-class Fleet:
+class Fleet(Stopped):
     def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = FAR_S) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.engines = {name: EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()}
@@ -46,11 +47,9 @@ class Fleet:
     def running(self) -> int:
         return sum(engine.running() for engine in self.engines.values() if engine.child.running())
 
-    def turns_live(self) -> int:
+    def turns_live(self) -> float:
         """Turns that have not ended, as the proxy counts them."""
-        with self.proxy.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("warmroute_turns_live "))
+        return self.proxy.metric("warmroute_turns_live ")
 
     def finished(self) -> int:
         return sum(len(engine.log()["finished"]) for engine in self.engines.values())
@@ -58,9 +57,8 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    found = Fleet(tmp_path_factory.mktemp("keyed"), PAIR)
-    yield found
-    found.stop()
+    with Fleet(tmp_path_factory.mktemp("keyed"), PAIR) as found:
+        yield found
 
 
 class Asker(threading.Thread):
@@ -186,8 +184,7 @@ def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> No
 
 def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
     outlive_s = configured(3)
-    fleet = Fleet(tmp_path, PAIR, outlive_s=outlive_s)
-    try:
+    with Fleet(tmp_path, PAIR, outlive_s=outlive_s) as fleet:
         body = long("nobody", 4000)  # it would go on for far longer than it is waited for
         first = Asker(fleet.proxy, "nobody", body).begun()
         left_at_s = time.time()
@@ -199,8 +196,6 @@ def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
         late = Asker(fleet.proxy, "nobody", body).done()
         assert (late.status, late.error) == (409, "idempotency_key_spent")
         assert late.headers["x-should-retry"] == "false"
-    finally:
-        fleet.stop()
 
 
 def test_another_body_under_the_same_key_is_refused(fleet: Fleet) -> None:
@@ -250,20 +245,10 @@ def test_a_key_of_a_request_that_was_never_dispatched_is_free(fleet: Fleet, wron
     assert Asker(fleet.proxy, key, chat("free", max_tokens=2)).done().status == 200
 
 
-def test_one_of_two_leaves_and_the_other_hears_the_end(fleet: Fleet) -> None:
-    askers = [Asker(fleet.proxy, "one leaves", long("one leaves", 400)).begun() for _ in range(3)]
-    askers[0].leave()
-    askers[2].leave()
-    assert complete(askers[1].done())
-    assert rows_of(fleet.proxy, askers[1].receipt)[0]["outcome"] == "completed"
-
-
 def test_metrics_count_who_joined_and_the_key_is_written_nowhere(fleet: Fleet) -> None:
     for _ in range(2):
         assert Asker(fleet.proxy, "canary-key-5bd1", chat("metrics", max_tokens=2)).done().status == 200
-    with fleet.proxy.admin() as admin:
-        text = admin.get("/metrics").text
-    joins = next(line for line in text.splitlines() if line.startswith("warmroute_joins_total"))
-    assert int(joins.split()[-1]) >= 1
+    text = fleet.proxy.metrics()
+    assert fleet.proxy.metric("warmroute_joins_total") >= 1
     assert "canary-key-5bd1" not in fleet.proxy.written()
     assert "canary-key-5bd1" not in text

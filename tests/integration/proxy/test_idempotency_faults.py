@@ -17,6 +17,7 @@ import pytest
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
+from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
@@ -58,8 +59,7 @@ def say(handler: Handler, *texts: str) -> None:
 
 @pytest.mark.real_deadlines("attempt")
 def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"})
-    try:
+    with Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"}) as fleet:
         busy = fleet.engines["d0"]
         slowly = {"fault": "drip", "delay_s": 0.3}  # so that its answer has not ended when it is killed
         httpx.post(f"{busy.url}/engine/faults", json=slowly).raise_for_status()
@@ -81,8 +81,6 @@ def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path
         again = Asker(fleet.proxy, "dies", long("dies", 400)).done()
         assert complete(again)
         assert again.receipt != askers[0].receipt
-    finally:
-        fleet.stop()
 
 
 def test_a_refusal_is_not_kept(scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]]) -> None:
@@ -102,36 +100,6 @@ def test_a_refusal_is_not_kept(scripted: Callable[..., tuple[ScriptedEngine, Pro
     assert len(engine.bodies) == 3
     assert b"refused" not in b"".join(engine.bodies).replace(b"refused 0", b"")
     assert "idempotency-key" not in engine.heads[-1]
-
-
-def test_an_answer_is_kept_for_its_time_and_then_refused(
-    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
-) -> None:
-    engine, proxy = scripted(lambda handler: say(handler, "hello"), "keyed_replay_s = 0.3")
-    body = chat("a while", stream=True)
-    assert complete(Asker(proxy, "a while", body).done())
-    late = until(lambda: (asker := Asker(proxy, "a while", body).done()).status == 409 and asker, "it is gone")
-    assert late.error == "idempotency_key_spent"
-    assert Asker(proxy, "a while", chat("other")).done().error == "idempotency_key_reused"
-    assert len(engine.bodies) == 1
-
-
-def test_the_memory_of_answers_is_bounded(scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]]) -> None:
-    _, proxy = scripted(lambda handler: say(handler, "x" * 30_000), "keyed_total_bytes = 200000")  # half is a tenant's
-    for number in range(5):
-        assert complete(Asker(proxy, f"key {number}", chat("bounded", stream=True)).done())
-    again = [Asker(proxy, f"key {number}", chat("bounded", stream=True)).done().status for number in range(5)]
-    assert again == [409, 409, 200, 200, 200]
-
-
-def test_an_answer_beyond_its_bound_is_whole_for_its_client_and_no_other(
-    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
-) -> None:
-    _, proxy = scripted(lambda handler: say(handler, *["x" * 1000] * 50), "keyed_answer_bytes = 10000")
-    first = Asker(proxy, "large", chat("large", stream=True)).done()
-    assert complete(first)
-    assert first.text.count("x" * 1000) == 50
-    assert Asker(proxy, "large", chat("large", stream=True)).done().status == 409
 
 
 class SlowReader:
@@ -199,8 +167,7 @@ def test_two_requests_with_a_key_on_one_connection(
 
 
 def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0)
-    try:
+    with Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0) as fleet:
         left = Asker(fleet.proxy, "left", long("left", 2000)).begun()
         left.leave()
         heard = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
@@ -213,11 +180,9 @@ def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None
         until(lambda: fleet.proxy.child and not fleet.proxy.child.running(), "the proxy ends")
         until(lambda: fleet.running() == 0, "no engine works for anybody")
         assert rows_of(fleet.proxy, left.receipt)[0]["outcome"] == "client_left"
-    finally:
-        fleet.stop()
 
 
-class Roaming:
+class Roaming(Stopped):
     """East, where a client asks, and west, where its conversation lives; each with an engine."""
 
     def __init__(self, folder: Path, outlive_s: float) -> None:
@@ -242,8 +207,7 @@ class Roaming:
 
 
 def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> None:
-    it = Roaming(tmp_path, FAR_S)
-    try:
+    with Roaming(tmp_path, FAR_S) as it:
         first = it.ask("roams", 150).begun()
         first.leave()
         second = it.ask("roams", 150).done()
@@ -252,14 +216,11 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> Non
         assert second.headers["x-warmroute-home"] == "west"
         assert rows_of(it.west, second.receipt)[0]["forwarded_from"] == "east"
         assert it.engines[0].log()["finished"] == []
-    finally:
-        it.stop()
 
 
 def test_a_forwarded_turn_to_which_nobody_comes_back_stops_at_its_home(tmp_path: Path) -> None:
     outlive_s = configured(3)
-    it = Roaming(tmp_path, outlive_s)
-    try:
+    with Roaming(tmp_path, outlive_s) as it:
         first = it.ask("leaves", 4000).begun()
         left_at_s = time.time()
         first.leave()
@@ -267,5 +228,3 @@ def test_a_forwarded_turn_to_which_nobody_comes_back_stops_at_its_home(tmp_path:
         row = rows_of(it.west, first.receipt)[0]
         assert row["outcome"] == "client_left"
         assert row["settled_at"] - left_at_s > 0.9 * outlive_s
-    finally:
-        it.stop()

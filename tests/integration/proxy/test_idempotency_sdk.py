@@ -81,9 +81,8 @@ def _break(end: socket.socket) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    found = Fleet(tmp_path_factory.mktemp("keyed-sdk"), PAIR)
-    yield found
-    found.stop()
+    with Fleet(tmp_path_factory.mktemp("keyed-sdk"), PAIR) as found:
+        yield found
 
 
 def turn(text: str) -> dict[str, Any]:

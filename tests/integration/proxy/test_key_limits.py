@@ -12,6 +12,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, answer, chat, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
 
 FIRST, OTHER = 1, 2  # the keys of one tenant
@@ -29,7 +30,7 @@ class ProxyOfTwoKeys(ProxyProcess):
         return super()._render(port).replace(f'["{one}"]', f'["{one}", "{two}"]') + "\n".join(budgets)
 
 
-class Scene:
+class Scene(Stopped):
     """An engine that answers each request when it is told to, by its prompt."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,12 +79,9 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path)
-    try:
+    with Scene(tmp_path) as made:
         made.proxy.start()
         yield made
-    finally:
-        made.stop()
 
 
 def test_a_key_at_its_limit_does_not_hold_up_another_key_of_its_tenant(scene: Scene) -> None:

@@ -169,16 +169,11 @@ def test_all_that_waited_for_a_killed_reader_are_read_again(regions: Regions) ->
 
 
 def test_no_reader_stays_behind_a_proxy(tmp_path: Path) -> None:
-    engine = ScriptedEngine("e0", answer)
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()]).start()
-    try:
+    with ScriptedEngine("e0", answer) as engine, ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy:
         assert ask(proxy, large()).status_code == 200
         (pid,) = reader_of(proxy)
         proxy.kill()
         until(lambda: not Path(f"/proc/{pid}").exists(), "the reader has ended")
-    finally:
-        proxy.stop()
-        engine.stop()
 
 
 names = st.sampled_from(["a", "b", "model", "caf\u00e9", 'quo"te'])

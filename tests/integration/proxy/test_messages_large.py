@@ -29,9 +29,8 @@ def answers(handler: Handler) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[ScriptedEngine]:
-    made = ScriptedEngine("east-e0", answers)
-    yield made
-    made.stop()
+    with ScriptedEngine("east-e0", answers) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,8 @@ PROMPT = "You are an agent that reads before it writes. " * 100
 
 
 def proxy_with(engine: EngineProcess, folder: Any, model: str) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(folder / "p", [engine.toml("east")], model=model)
-    try:
-        yield started.start()
-    finally:
-        started.stop()
+    with ProxyProcess(folder / "p", [engine.toml("east")], model=model) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -206,8 +206,7 @@ def test_tokens_in_flight_are_each_proxys_own_though_workers_show_those_of_all(t
     """What proxies are scaled by: an idle one that showed the load of the others would ask for one more, for ever."""
 
     def gauge(proxy: ProxyProcess, name: str) -> float:
-        with proxy.admin() as admin:
-            lines = admin.get("/metrics").text.splitlines()
+        lines = proxy.metrics().splitlines()
         return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(name)))
 
     own, of_all = "warmroute_tokens_in_flight", "warmroute_worker_resident_tokens"

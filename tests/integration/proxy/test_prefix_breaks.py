@@ -22,13 +22,11 @@ FILES = [f"File {number} says this. " + "It is a long line of text. " * 60 for n
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     folder = tmp_path_factory.mktemp("breaks")
-    engine = EngineProcess(folder, "a0", "aggregated").listening()
-    started = ProxyProcess(folder / "p", [engine.toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
-        stop_all([engine.child], seconds(5.0))
+    with (
+        EngineProcess(folder, "a0", "aggregated") as engine,
+        ProxyProcess(folder / "p", [engine.toml("east")]) as started,
+    ):
+        yield started
 
 
 @pytest.fixture(scope="module")

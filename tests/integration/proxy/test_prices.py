@@ -49,18 +49,16 @@ class Engine(ScriptedEngine):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    made = Engine()
-    yield made
-    made.stop()
+    with Engine() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def apart(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     """A proxy whose model has a book with rates for everything."""
     folder = tmp_path_factory.mktemp("prices")
-    made = ProxyProcess(folder, [f'{engine.toml("openai")}\nprovider = "litellm"'], model=PRICED_APART).start()
-    yield made
-    made.stop()
+    with ProxyProcess(folder, [f'{engine.toml("openai")}\nprovider = "litellm"'], model=PRICED_APART) as made:
+        yield made
 
 
 def turn(proxy: ProxyProcess) -> dict[str, Any]:
@@ -135,13 +133,10 @@ def test_another_book_prices_the_next_turn_and_no_earlier_one(tmp_path: Path, en
     engine.usage, engine.details = {"prompt_tokens_details": {"cached_tokens": 0}}, None
     receipts, books = [], ("", FIRST, FIRST + SECOND.replace('"2"', '"4"') + FUTURE)
     for model in books:
-        proxy = ProxyProcess(tmp_path / "p", [engine.toml()], model=model).start()
-        try:
+        with ProxyProcess(tmp_path / "p", [engine.toml()], model=model) as proxy:
             receipts.append(turn(proxy))
             cards = httpx.get(f"{proxy.base_url}/models", headers={"authorization": f"Bearer {proxy.keys[0]}"}).json()
             assert cards["data"][0]["price_book"] == receipts[-1]["price_book"]
-        finally:
-            proxy.stop()
     assert [each["price_book"] for each in receipts] == ["config", "2025", "2026"]
     assert [each["price_nanousd"] for each in receipts] == [630_000, 2_080_000, 4_080_000]
     rows = [json.loads(row["usage"])["warmroute"] for row in proxy.rows(len(books))]

@@ -45,10 +45,7 @@ class Scene:
 
     def metric(self, line: str) -> float:
         """The sum over all processes; they write their rows some times a second."""
-        with self.proxy.admin() as admin:
-            text = admin.get("/metrics").text
-        found = [row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(f"{line} ")]
-        return float(found[0]) if found else 0.0
+        return self.proxy.metric(f"{line} ")
 
     def running(self) -> dict[str, int]:
         """Requests under way by worker, as some process sees it."""

@@ -12,9 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -24,13 +22,11 @@ FEW, MANY, TURNS = 10, 40, 12
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
-    engine = EngineProcess(tmp_path, "a", "aggregated", "--max-running-requests", str(SLOTS), speed=2.0).listening()
-    found = ProxyProcess(tmp_path / "p", [engine.toml("east")], limits="queue_timeout_s = 3600").start()
-    try:
+    with (
+        EngineProcess(tmp_path, "a", "aggregated", "--max-running-requests", str(SLOTS), speed=2.0) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml("east")], limits="queue_timeout_s = 3600") as found,
+    ):
         yield found
-    finally:
-        found.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
 def admin(proxy: ProxyProcess, path: str) -> dict[str, Any]:

@@ -69,13 +69,11 @@ def in_front_of(folder: Path, provider: str, usage: dict[str, Any], more: str = 
         else:
             handler.reply(200, whole(usage))
 
-    engine = ScriptedEngine("theirs", answers)
-    proxy = ProxyProcess(folder / "p", [f'{engine.toml("openai")}\nprovider = "{provider}"\n{more}']).start()
-    try:
+    with (
+        ScriptedEngine("theirs", answers) as engine,
+        ProxyProcess(folder / "p", [f'{engine.toml("openai")}\nprovider = "{provider}"\n{more}']) as proxy,
+    ):
         yield proxy, engine
-    finally:
-        proxy.stop()
-        engine.stop()
 
 
 def ask(proxy: ProxyProcess, **fields: Any) -> dict[str, Any]:

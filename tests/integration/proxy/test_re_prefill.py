@@ -12,6 +12,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stopped import Several, Stopped
 from warmroute_cli.processes import stop_all
 
 FILLER = "All of this is the project's guide, which is long. "
@@ -24,7 +25,7 @@ def turn(session: int, turns: int = 1, **fields: Any) -> dict[str, Any]:
     return body
 
 
-class Fleet:
+class Fleet(Stopped):
     """Engines behind a proxy that keeps prompts."""
 
     def __init__(self, folder: Path, engines: list[EngineProcess], limits: str = "") -> None:
@@ -58,8 +59,7 @@ def homes(usage: dict[str, Any]) -> str:
 
 
 def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(3)])
-    try:
+    with Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(3)]) as fleet:
         first = {session: fleet.receipt(turn(session)) for session in range(6)}
         assert fleet.metric("warmroute_kept_prompts") == 6
         assert fleet.metric("warmroute_kept_prompt_bytes") > 6 * len(FILLER * 800)
@@ -78,31 +78,25 @@ def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
         rows = fleet.proxy.rows(expected=6 + len(moved))
         assert len(rows) == 6 + len(moved), "what the proxy did by itself is nobody's"
         assert FILLER not in fleet.proxy.written(), "no prompt was written anywhere"
-    finally:
-        fleet.stop()
 
 
 @pytest.mark.real_deadlines("GONE_S")
 def test_what_an_engine_took_with_it_is_computed_anew(tmp_path: Path) -> None:
     """SIGTERM: it says 503 and is gone a moment later; the sessions' prompts are computed all the same."""
-    fleet = Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)])
-    try:
+    with Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]) as fleet:
         first = fleet.receipt(turn(0))
         home = homes(first)
         os.kill(fleet.engines[home].child.pid, signal.SIGTERM)
         until(lambda: fleet.metric("warmroute_re_prefills_total") == 1, "its prompt is computed elsewhere")
         usage = fleet.receipt(turn(0, turns=2))
         assert usage["prompt_tokens_details"]["cached_tokens"] > 0.95 * first["prompt_tokens"]
-    finally:
-        fleet.stop()
 
 
 def test_a_pair_computes_it_on_the_prefill_engine_that_stays(tmp_path: Path) -> None:
     engines = [EngineProcess(tmp_path, f"p{n}", "prefill") for n in range(2)] + [
         EngineProcess(tmp_path, "d0", "decode")
     ]
-    fleet = Fleet(tmp_path, engines)
-    try:
+    with Fleet(tmp_path, engines) as fleet:
         first = fleet.receipt(turn(0))
         home = homes(first)
         fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
@@ -112,21 +106,16 @@ def test_a_pair_computes_it_on_the_prefill_engine_that_stays(tmp_path: Path) -> 
         assert homes(usage) != home
         assert usage["prompt_tokens_details"]["cached_tokens"] > 0.95 * first["prompt_tokens"]
         until(lambda: all(engine.running() == 0 for engine in engines), "nothing is left on any engine")
-    finally:
-        fleet.stop()
 
 
 def test_nothing_is_kept_where_the_operator_wants_none(tmp_path: Path) -> None:
     engines = [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]
-    fleet = Fleet(tmp_path, engines, limits="kept_prompt_bytes = 0")
-    try:
+    with Fleet(tmp_path, engines, limits="kept_prompt_bytes = 0") as fleet:
         home = homes(fleet.receipt(turn(0)))
         assert "\nwarmroute_kept_prompt_bytes 0\n" in fleet.admin.get("/metrics").text
         fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
         assert fleet.drained(home)
         assert fleet.metric("warmroute_re_prefills_total") == 0
-    finally:
-        fleet.stop()
 
 
 def answers(handler: Handler) -> None:
@@ -134,9 +123,10 @@ def answers(handler: Handler) -> None:
 
 
 def test_the_same_body_with_the_same_salt_and_one_token(tmp_path: Path) -> None:
-    engines = [ScriptedEngine(f"s{n}", answers) for n in range(2)]
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines]).start()
-    try:
+    with (
+        Several([ScriptedEngine(f"s{n}", answers) for n in range(2)]) as engines,
+        ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines]) as proxy,
+    ):
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
         extra: dict[str, Any] = {"tools": tools, "temperature": 0.5, "n": 1, "logprobs": False, "metadata": {"a": "b"}}
         with proxy.client() as client, proxy.admin() as admin:
@@ -155,7 +145,3 @@ def test_the_same_body_with_the_same_salt_and_one_token(tmp_path: Path) -> None:
         assert not {"stream", "n", "logprobs", "metadata"} & set(sent)
         assert json.loads(new.bodies[-1]) == sent
         assert len(new.bodies) == 1, "once"
-    finally:
-        proxy.stop()
-        for engine in engines:
-            engine.stop()

@@ -21,6 +21,7 @@ from tests.machine import configured, seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
@@ -263,8 +264,7 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
     assert row["price_nanousd"] > 0
-    with regions.west.admin() as admin:
-        assert "warmroute_client_left_total 1" in admin.get("/metrics").text
+    assert "warmroute_client_left_total 1" in regions.west.metrics()
 
 
 def test_a_forwarded_body_is_dropped_once_its_answer_has_begun(regions: Regions) -> None:
@@ -313,8 +313,7 @@ def test_a_proxy_that_goes_under_its_client_is_no_client_that_left(regions: Regi
     until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["price_nanousd"], row["forwarded_from"]) == ("cut_off", 0, "east")
-    with regions.west.admin() as admin:
-        assert "warmroute_client_left_total 1" not in admin.get("/metrics").text
+    assert "warmroute_client_left_total 1" not in regions.west.metrics()
     assert regions.east.rows() == []
 
 
@@ -343,8 +342,7 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
         west.start()
         peer = ("west", west.url)
         limits = f"idle_timeout_s = {configured(5)}"
-        east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits).start()
-        try:
+        with ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits) as east:
             east.sees("west")
             body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")
             slow = east.send(body, headers={"x-warmroute-home": "west"})
@@ -356,8 +354,6 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
             assert status == 200
             assert text.endswith("data: [DONE]\n\n")
             assert len(events(text)) == parts + 1
-        finally:
-            east.stop()
     finally:
         over.set()
         west.stop()
@@ -369,10 +365,12 @@ def test_an_answer_for_which_there_is_no_memory_is_not_charged(tmp_path: Path) -
     """The home has charged it by then: the proxy where it came in refuses the client, and has the row voided."""
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
     long_answer = whole(usage, padding="x" * 3_000_000)
-    engines = [ScriptedEngine(name, lambda handler: handler.reply(200, long_answer)) for name in ("w0", "e0")]
-    west = ProxyProcess(tmp_path, [engines[0].toml().replace('"east"', '"west"')], region="west")
-    try:
-        west.start()
+    with (
+        Several(
+            [ScriptedEngine(name, lambda handler: handler.reply(200, long_answer)) for name in ("w0", "e0")]
+        ) as engines,
+        ProxyProcess(tmp_path, [engines[0].toml().replace('"east"', '"west"')], region="west") as west,
+    ):
         limits = "body_bytes = 65536\nbody_memory_bytes = 1048576"
         east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=("west", west.url), limits=limits)
         east.start()
@@ -385,10 +383,6 @@ def test_an_answer_for_which_there_is_no_memory_is_not_charged(tmp_path: Path) -
             assert east.rows() == []
         finally:
             east.stop()
-    finally:
-        west.stop()
-        for engine in engines:
-            engine.stop()
 
 
 def answered(sock: socket.socket) -> tuple[int, dict[str, str], str]:

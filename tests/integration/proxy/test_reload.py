@@ -24,9 +24,8 @@ BUDGET = '[[budget]]\nname = "of-second"\ntenants = ["second"]\nusd_per_month = 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    found = Scene(tmp_path_factory.mktemp("reload"), more=BUDGET)
-    yield found
-    found.stop()
+    with Scene(tmp_path_factory.mktemp("reload"), more=BUDGET) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

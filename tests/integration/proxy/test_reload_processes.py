@@ -13,9 +13,8 @@ from .reload_scene import Scene, price
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    found = Scene(tmp_path_factory.mktemp("reload_processes"), extra="processes = 2")
-    yield found
-    found.stop()
+    with Scene(tmp_path_factory.mktemp("reload_processes"), extra="processes = 2") as found:
+        yield found
 
 
 def prices(scene: Scene) -> set[str]:

@@ -99,11 +99,8 @@ def engine(agent: Agent) -> Iterator[ScriptedEngine]:
 
 @pytest.fixture(scope="module")
 def proxy(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml()])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
+    with ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml()]) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -474,8 +471,7 @@ def test_compression_is_declined(proxy: ProxyProcess) -> None:
 def test_a_key_that_is_gone_is_refused_at_the_next_turn_and_the_route_can_be_off(
     engine: ScriptedEngine, tmp_path: Path
 ) -> None:
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()]).start()
-    try:
+    with ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy:
         with Socket(proxy) as socket:
             first = socket.answer("x")["id"]
             text = proxy.config.read_text()
@@ -491,34 +487,32 @@ def test_a_key_that_is_gone_is_refused_at_the_next_turn_and_the_route_can_be_off
             assert socket.ask("y", generate=False)["status"] == 401
         with pytest.raises(Exception, match="426"):
             Socket(proxy, tenant=1)
-    finally:
-        proxy.stop()
 
 
 def test_a_proxy_that_ends_finishes_a_turn_and_sends_its_client_away(
     engine: ScriptedEngine, agent: Agent, tmp_path: Path
 ) -> None:
     agent.may_end.clear()
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 60").start()
-    try:
-        with Socket(proxy) as busy, Socket(proxy) as idle:
-            busy.send("slow")
-            busy.until("response.output_text.delta")
-            assert proxy.child is not None
-            os.kill(proxy.child.pid, signal.SIGTERM)
-            assert idle.event()["error"]["code"] == "websocket_connection_limit_reached"
-            with pytest.raises(ConnectionClosed) as closed:
-                idle.event()
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1001
-            assert busy.ask("too late", stream_id="s")["error"]["code"] == "websocket_connection_limit_reached"
-            agent.may_end.set()
-            assert busy.until(*LAST)["type"] == "response.completed"
-            assert busy.event()["error"]["code"] == "websocket_connection_limit_reached"
-            with pytest.raises(ConnectionClosed):
-                busy.event()
-    finally:
-        proxy.stop()
+    with (
+        ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 60") as proxy,
+        Socket(proxy) as busy,
+        Socket(proxy) as idle,
+    ):
+        busy.send("slow")
+        busy.until("response.output_text.delta")
+        assert proxy.child is not None
+        os.kill(proxy.child.pid, signal.SIGTERM)
+        assert idle.event()["error"]["code"] == "websocket_connection_limit_reached"
+        with pytest.raises(ConnectionClosed) as closed:
+            idle.event()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        assert busy.ask("too late", stream_id="s")["error"]["code"] == "websocket_connection_limit_reached"
+        agent.may_end.set()
+        assert busy.until(*LAST)["type"] == "response.completed"
+        assert busy.event()["error"]["code"] == "websocket_connection_limit_reached"
+        with pytest.raises(ConnectionClosed):
+            busy.event()
 
 
 def test_the_sdk_guards_and_counts_the_turns_of_a_connection(proxy: ProxyProcess) -> None:

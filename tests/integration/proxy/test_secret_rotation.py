@@ -17,6 +17,7 @@ from tests.machine import seconds
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.base.secrets import Secrets
 
 from .test_engine_misbehaves import sound
@@ -106,7 +107,7 @@ class Traffic:
             thread.join()
 
 
-class Fleet:
+class Fleet(Stopped):
     """East and west, each with a file of the secret and an engine that is seen what it is sent."""
 
     def __init__(self, folder: Path, processes: int) -> None:
@@ -159,13 +160,10 @@ class Fleet:
 
 @contextmanager
 def fleet(folder: Path, processes: int) -> Iterator[Fleet]:
-    found = Fleet(folder, processes)
-    try:
+    with Fleet(folder, processes) as found:
         for region, other in (("east", "west"), ("west", "east")):
             found.proxies[region].sees(other)
         yield found
-    finally:
-        found.stop()
 
 
 def steps(secret: Path, folder: Path) -> list[str]:

@@ -41,35 +41,26 @@ def prompts(*texts: str, **fields: Any) -> dict[str, Any]:
 
 
 def metric(proxy: ProxyProcess, name: str) -> float:
-    with proxy.admin() as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    lines = proxy.metrics().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def test_choices_go_where_both_halves_are_done(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
     """All choices have one bootstrap room: SGLang's decode would serve one and keep the others waiting."""
-    proxy = serving(engines, tmp_path, "p0", "d0", "a0")
-    try:
-        with proxy.client() as client:
-            for number in range(4):
-                answer = client.post(CHAT, json=chat(f"some {number}", n=3, max_tokens=2)).json()
-                assert len(answer["choices"]) == 3
-                assert [worker["id"] for worker in answer["usage"]["warmroute"]["workers"]] == ["a0"]
-    finally:
-        proxy.stop()
+    with serving(engines, tmp_path, "p0", "d0", "a0") as proxy, proxy.client() as client:
+        for number in range(4):
+            answer = client.post(CHAT, json=chat(f"some {number}", n=3, max_tokens=2)).json()
+            assert len(answer["choices"]) == 3
+            assert [worker["id"] for worker in answer["usage"]["warmroute"]["workers"]] == ["a0"]
 
 
 def test_choices_are_refused_where_engines_do_one_half_only(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
-    proxy = serving(engines, tmp_path, "p0", "d0")
-    try:
-        with proxy.client() as client:
-            answer = client.post(CHAT, json=chat(n=2))
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
-            assert client.post(CHAT, json=chat(n=1, max_tokens=2)).status_code == 200
-            several = client.post(COMPLETIONS, json=prompts("one", "two", "three", max_tokens=2)).json()
-            assert [choice["index"] for choice in several["choices"]] == [0, 1, 2]
-    finally:
-        proxy.stop()
+    with serving(engines, tmp_path, "p0", "d0") as proxy, proxy.client() as client:
+        answer = client.post(CHAT, json=chat(n=2))
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+        assert client.post(CHAT, json=chat(n=1, max_tokens=2)).status_code == 200
+        several = client.post(COMPLETIONS, json=prompts("one", "two", "three", max_tokens=2)).json()
+        assert [choice["index"] for choice in several["choices"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -82,8 +73,7 @@ def test_a_client_that_leaves_ends_them_all(
     engines: dict[str, EngineProcess], tmp_path: Path, path: str, body: dict[str, Any], stream: bool
 ) -> None:
     """The engine knows none of them by the id that the proxy gave: their connection is closed."""
-    proxy = serving(engines, tmp_path, "a0")
-    try:
+    with serving(engines, tmp_path, "a0") as proxy:
         parts = urlsplit(proxy.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
         headers = {"authorization": f"Bearer {proxy.keys[0]}", "content-type": "application/json"}
@@ -98,24 +88,18 @@ def test_a_client_that_leaves_ends_them_all(
         assert row["outcome"] == "client_left"
         assert contract_receipt.check(usage) == []
         assert "prompt_tokens" in usage["warmroute"]["estimated"]
-    finally:
-        proxy.stop()
 
 
 def test_what_choices_share_is_no_error_of_prediction(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
     """A prompt that nobody has seen is reported as cached, by its own first choice. That is no cached price."""
-    proxy = serving(engines, tmp_path, "a0")
-    try:
-        with proxy.client() as client:
-            usage = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
-            assert contract_receipt.cached_tokens(usage) == 0
-            assert "cached_tokens" in usage["warmroute"]["estimated"]
-            assert contract_receipt.check(usage) == []
-            assert metric(proxy, "warmroute_prediction_error_ratio_count") == 0
-            client.post(CHAT, json=chat("new to all", max_tokens=2))
-            assert metric(proxy, "warmroute_prediction_error_ratio_count") == 1
-            again = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
-            assert contract_receipt.cached_tokens(again) > 0
-            assert "cached_tokens" not in again["warmroute"]["estimated"]
-    finally:
-        proxy.stop()
+    with serving(engines, tmp_path, "a0") as proxy, proxy.client() as client:
+        usage = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
+        assert contract_receipt.cached_tokens(usage) == 0
+        assert "cached_tokens" in usage["warmroute"]["estimated"]
+        assert contract_receipt.check(usage) == []
+        assert metric(proxy, "warmroute_prediction_error_ratio_count") == 0
+        client.post(CHAT, json=chat("new to all", max_tokens=2))
+        assert metric(proxy, "warmroute_prediction_error_ratio_count") == 1
+        again = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
+        assert contract_receipt.cached_tokens(again) > 0
+        assert "cached_tokens" not in again["warmroute"]["estimated"]

@@ -17,25 +17,20 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta
-from warmroute_cli.processes import stop_all
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """Slow enough for a stream to be open when signals come: some 300 tokens take 3 s."""
-    found = EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=2.0).listening()
-    yield found
-    stop_all([found.child], seconds(5.0))
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=2.0) as found:
+        yield found
 
 
 @contextlib.contextmanager
 def serving(folder: Path, engine: EngineProcess, grace_s: float) -> Iterator[ProxyProcess]:
     limits = f"shutdown_grace_s = {grace_s}\nhead_timeout_s = 3600"  # a head that has begun may be late
-    proxy = ProxyProcess(folder / "p", [engine.toml("east")], limits=limits).start()
-    try:
+    with ProxyProcess(folder / "p", [engine.toml("east")], limits=limits) as proxy:
         yield proxy
-    finally:
-        proxy.stop()
 
 
 class Stream:
@@ -139,8 +134,7 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
             status, headers, body = finish(asker, b"content-length: %d\r\n\r\n%b" % (len(asked), asked))
             assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
             assert body["error"]["code"] == "draining"
-            with proxy.admin() as admin:
-                assert "warmroute_turns_live 1" in admin.get("/metrics").text, "operators can look on"
+            assert "warmroute_turns_live 1" in proxy.metrics(), "operators can look on"
 
         text, whole = stream.rest()
         assert whole
@@ -179,8 +173,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, engine: EngineProcess, 
 def test_a_hangup_ends_nothing_where_there_is_no_certificate(
     tmp_path: Path, engine: EngineProcess, processes: int
 ) -> None:
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], extra=f"processes = {processes}").start()
-    try:
+    with ProxyProcess(tmp_path / "p", [engine.toml("east")], extra=f"processes = {processes}") as proxy:
         stream = Stream(proxy, "goes on", 100)
         assert proxy.child is not None
         os.kill(proxy.child.pid, signal.SIGHUP)
@@ -188,8 +181,6 @@ def test_a_hangup_ends_nothing_where_there_is_no_certificate(
         assert whole
         assert text.endswith("data: [DONE]\n\n")
         until(lambda: proxy.written().count("no TLS certificate to read again") == processes, "the log says why")
-    finally:
-        proxy.stop()
 
 
 def test_an_engine_of_many_streams_hears_of_each_that_it_is_over(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
@@ -21,7 +22,7 @@ TOGETHER = 6
 ARMED = 40
 
 
-class Fleet:
+class Fleet(Stopped):
     """Two aggregated engines behind a proxy."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,9 +65,8 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    found = Fleet(tmp_path)
-    yield found
-    found.stop()
+    with Fleet(tmp_path) as found:
+        yield found
 
 
 def test_new_conversations_avoid_an_engine_that_decodes_slowly_until_it_is_well_again(fleet: Fleet) -> None:

@@ -25,11 +25,8 @@ ROUTES = [
 def pages(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     """A proxy that pages may call, on an address of IPv6."""
     extra = f'host = "::1"\nadmin_host = "::1"\ncors_origins = ["{PAGE}"]\n'
-    proxy = ProxyProcess(tmp_path_factory.mktemp("pages"), [engine.toml("east")], extra=extra)
-    try:
-        yield proxy.start()
-    finally:
-        proxy.stop()
+    with ProxyProcess(tmp_path_factory.mktemp("pages"), [engine.toml("east")], extra=extra) as proxy:
+        yield proxy
 
 
 def test_the_printed_addresses_can_be_used(pages: ProxyProcess) -> None:

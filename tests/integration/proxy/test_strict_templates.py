@@ -64,31 +64,26 @@ def test_a_late_system_message_is_a_users(raw: httpx.Client, strict: ScriptedEng
 
 
 def test_an_engine_that_restarts_is_asked_again(tmp_path: Path) -> None:
-    engine = ScriptedEngine("east-e0", answers)
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()]).start()
-    try:
-        with proxy.client() as client:
+    with (
+        ScriptedEngine("east-e0", answers) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy,
+        proxy.client() as client,
+    ):
 
-            def late_role() -> str:
-                client.post("/v1/messages", json=asked("/v1/messages"))
-                return str(roles(engine)[-2][0])
+        def late_role() -> str:
+            client.post("/v1/messages", json=asked("/v1/messages"))
+            return str(roles(engine)[-2][0])
 
-            assert late_role() == "system"
-            engine.takes_late_system, engine.dead = False, True
-            engine.info = json.dumps({**json.loads(engine.info), "start_time": 2}).encode()
-            until(lambda: client.get("/ready").status_code == 503, "it is gone")
-            engine.dead = False
-            until(lambda: late_role() == "user", "its new template is known")
-    finally:
-        proxy.stop()
-        engine.stop()
+        assert late_role() == "system"
+        engine.takes_late_system, engine.dead = False, True
+        engine.info = json.dumps({**json.loads(engine.info), "start_time": 2}).encode()
+        until(lambda: client.get("/ready").status_code == 503, "it is gone")
+        engine.dead = False
+        until(lambda: late_role() == "user", "its new template is known")
 
 
 def test_rules_of_the_config_are_all(strict: ScriptedEngine, tmp_path: Path) -> None:
-    proxy = ProxyProcess(tmp_path / "p", [strict.toml()], model='normalise = ["billing_line"]').start()
-    try:
+    with ProxyProcess(tmp_path / "p", [strict.toml()], model='normalise = ["billing_line"]') as proxy:
         with proxy.client() as client:
             assert client.post("/v1/messages", json=asked("/v1/messages")).status_code == 200
         assert roles(strict)[-2] == ("system", "be quick")
-    finally:
-        proxy.stop()

@@ -39,9 +39,8 @@ def tracing(url: str, **more: object) -> str:
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[OtlpReceiver]:
-    started = OtlpReceiver()
-    yield started
-    started.stop()
+    with OtlpReceiver() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -233,9 +232,8 @@ def test_a_client_that_leaves_the_queue_is_not_forwarded(receiver: OtlpReceiver,
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[ScriptedEngine]:
-    engine = ScriptedEngine("s0", _answer)
-    yield engine
-    engine.stop()
+    with ScriptedEngine("s0", _answer) as engine:
+        yield engine
 
 
 SDK = """
@@ -275,8 +273,7 @@ class TestAnEngine:
     def test_continues_the_trace_of_a_sampled_request(
         self, scripted: ScriptedEngine, receiver: OtlpReceiver, tmp_path: Path
     ) -> None:
-        proxy = ProxyProcess(tmp_path / "p", [scripted.toml()], limits=tracing(receiver.url)).start()
-        try:
+        with ProxyProcess(tmp_path / "p", [scripted.toml()], limits=tracing(receiver.url)) as proxy:
             answer = ask(proxy, "hello", {"traceparent": TRACEPARENT, "tracestate": "a=1"})
             span = span_of(receiver, answer.headers["x-warmroute-receipt"])
             sent = next(head for head in reversed(scripted.heads) if "traceparent" in head)
@@ -286,8 +283,6 @@ class TestAnEngine:
             answer = ask(proxy, "hello", {"traceparent": TRACEPARENT.removesuffix("1") + "0"})
             sent = next(head for head in reversed(scripted.heads) if "traceparent" in head)
             assert sent["traceparent"] == TRACEPARENT.removesuffix("1") + "0"  # its client does not want a trace
-        finally:
-            proxy.stop()
 
     def test_is_traced_with_the_headers_that_their_file_has_now(self, scripted: ScriptedEngine, tmp_path: Path) -> None:
         guarded, file, draft = OtlpReceiver(), tmp_path / "headers", tmp_path / "headers.draft"
@@ -318,19 +313,15 @@ class TestAnEngine:
         refusing = OtlpReceiver()
         refusing.takes = False
         limits = tracing(refusing.url, timeout_s=0.05, queue_requests=64)
-        proxy = ProxyProcess(tmp_path / "p", [scripted.toml()], limits=limits).start()
-        try:
+        with ProxyProcess(tmp_path / "p", [scripted.toml()], limits=limits) as proxy:
             assert {ask(proxy, f"{number}").status_code for number in range(5)} == {200}
 
             def failed() -> bool:
-                with proxy.admin() as admin:
-                    return 'warmroute_traces_total{outcome="failed"} 5' in admin.get("/metrics").text
+                return 'warmroute_traces_total{outcome="failed"} 5' in proxy.metrics()
 
             until(failed, "the traces are counted as failed")
             refusing.stop()
             assert ask(proxy, "away").status_code == 200
-        finally:
-            proxy.stop()
 
 
 def _answer(handler: Handler) -> None:

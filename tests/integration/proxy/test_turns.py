@@ -14,6 +14,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.stopped import Several
 from tests.subjects.websockets import Socket
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.version import VERSION
@@ -24,23 +25,21 @@ from warmroute_proxy import BUILD
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EngineProcess]]:
     folder = tmp_path_factory.mktemp("engines")
-    started = [
-        EngineProcess(folder, name, role)
-        for name, role in (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
-    ]
-    try:
+    with (
+        Several(
+            [
+                EngineProcess(folder, name, role)
+                for name, role in (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
+            ]
+        ) as started,
+    ):
         yield [engine.listening() for engine in started]
-    finally:
-        stop_all([engine.child for engine in started], seconds(5.0))
 
 
 @pytest.fixture(scope="module")
 def proxy(engines: list[EngineProcess], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east") for engine in engines])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
+    with ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east") for engine in engines]) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -134,19 +133,16 @@ def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines:
 
 def test_prefill_and_decode_serve_the_turns_of_a_websocket(tmp_path: Path) -> None:
     says = {"metadata": {"script": json.dumps([{"text": "I have looked at it."}] * 2)}}
-    pair = [EngineProcess(tmp_path, name, role) for name, role in (("p", "prefill"), ("d", "decode"))]
-    proxy = ProxyProcess(tmp_path / "proxy", [engine.listening().toml("east") for engine in pair])
-    try:
-        proxy.start()
+    with (
+        Several([EngineProcess(tmp_path, name, role) for name, role in (("p", "prefill"), ("d", "decode"))]) as pair,
+        ProxyProcess(tmp_path / "proxy", [engine.toml("east") for engine in pair]) as proxy,
+    ):
         with Socket(proxy) as socket:
             first = socket.answer("over a websocket " * 300, **says)
             second = socket.answer("more", previous_response_id=first["id"], **says)
         assert [worker["role"] for worker in second["usage"]["warmroute"]["workers"]] == ["prefill", "decode"]
         assert second["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"] - 64
         assert second["output"][0]["content"][0]["text"] == "I have looked at it."
-    finally:
-        proxy.stop()
-        stop_all([engine.child for engine in pair], seconds(5.0))
 
 
 def test_tool_calls_reasoning_logprobs_and_choices_survive(stock: openai.OpenAI) -> None:
@@ -235,8 +231,7 @@ def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: h
 def test_ready_and_a_metric_name_the_version_and_the_build(proxy: ProxyProcess, client: httpx.Client) -> None:
     ready = client.get("/ready").json()
     assert (ready["version"], ready["build"]) == (VERSION, BUILD)
-    with proxy.admin() as admin:
-        text = admin.get("/metrics").text
+    text = proxy.metrics()
     assert f'warmroute_build_info{{version="{VERSION}",build="{BUILD}"}} 1' in text
 
 

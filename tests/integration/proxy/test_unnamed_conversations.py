@@ -23,13 +23,11 @@ EXAMPLE: Final[list[dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    engine = EngineProcess(tmp_path_factory.mktemp("engine"), "e", "aggregated").listening()
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
-        stop_all([engine.child], seconds(5.0))
+    with (
+        EngineProcess(tmp_path_factory.mktemp("engine"), "e", "aggregated") as engine,
+        ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")]) as started,
+    ):
+        yield started
 
 
 @pytest.fixture(scope="module")

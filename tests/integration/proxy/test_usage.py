@@ -239,12 +239,10 @@ def test_operators_see_all_tenants_of_all_regions(regions: Regions) -> None:
 
 
 def test_a_region_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated").listening()
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], peer=("west", "http://127.0.0.1:9")).start()
-    try:
+    with (
+        EngineProcess(tmp_path, "east-a0", "aggregated") as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml("east")], peer=("west", "http://127.0.0.1:9")) as proxy,
+    ):
         found = get(proxy, "/v1/usage?by=model").json()
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
     assert found["regions"] == {"east": "counted", "west": "no answer"}
     assert not found["complete"]

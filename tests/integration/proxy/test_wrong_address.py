@@ -27,9 +27,7 @@ def with_v1(engine: EngineProcess) -> str:
 
 
 def test_a_url_that_ends_in_v1_is_not_ready_and_logged(engine: EngineProcess, tmp_path: Path) -> None:
-    proxy = Unready(tmp_path / "p", [with_v1(engine)])
-    try:
-        proxy.start()
+    with Unready(tmp_path / "p", [with_v1(engine)]) as proxy:
         with proxy.client() as client:
             assert client.get("/ready").json()["reasons"] == ["no engine is up"]
             until(
@@ -38,8 +36,6 @@ def test_a_url_that_ends_in_v1_is_not_ready_and_logged(engine: EngineProcess, tm
             )
         said = f"{engine.url}/v1 answered 404 at /server_info, as no engine does"
         until(lambda: said in proxy.written(), "the log says why")
-    finally:
-        proxy.stop()
 
 
 def test_a_server_that_answers_everything_is_no_engine_until_it_answers_as_one(tmp_path: Path) -> None:

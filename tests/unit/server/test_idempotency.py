@@ -4,8 +4,9 @@ from tests.subjects.body_memory import plenty
 from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient, uncounted
 
 from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
+from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
+from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange, bounds_of
 
 OUTLIVE_S = 10.0
 PART = b"x" * FULL_BYTES
@@ -44,6 +45,11 @@ class Scene:
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.idempotent_calls.sweep()
+
+
+def test_the_config_bounds_answers_and_their_time() -> None:
+    bounds = bounds_of(Limits(keyed_answer_bytes=1, keyed_total_bytes=2, keyed_replay_s=3.0))
+    assert (bounds.answer_bytes, bounds.total_bytes, bounds.replay_s) == (1, 2, 3.0)
 
 
 def test_one_who_joins_sets_a_slow_turn_free_and_the_slow_one_reads_on_later() -> None:

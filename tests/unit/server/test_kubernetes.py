@@ -40,9 +40,8 @@ async def closing() -> AsyncIterator[None]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[KubeServer]:
-    found = KubeServer(tmp_path)
-    yield found
-    found.stop()
+    with KubeServer(tmp_path) as found:
+        yield found
 
 
 def endpoint(name: str, host: str, **conditions: bool) -> dict[str, Any]:

@@ -58,9 +58,8 @@ def answers(handler: Handler) -> None:
 
 @pytest.fixture
 def engine() -> Iterator[ScriptedEngine]:
-    found = ScriptedEngine("e", answers)
-    yield found
-    found.stop()
+    with ScriptedEngine("e", answers) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
