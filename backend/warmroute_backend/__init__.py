@@ -1,1 +1,1 @@
-"""Real SGLang, and machines that run it. The package imports neither the proxy nor the lab."""
+"""Real SGLang, and machines that run it. No module imports the proxy; only `engine` imports the lab."""

@@ -1,4 +1,4 @@
-"""What steps of an engine cost, in seconds: the planner estimates by them, and the lab's engine waits by them."""
+"""The costs of an engine's steps in seconds. The planner estimates with them; the lab's engine waits for that long."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -11,7 +11,7 @@ Role = Literal["aggregated", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a step and a hand-off cost, in virtual seconds."""
+    """The costs of an engine's step and of a hand-off from prefill to decode, in virtual seconds."""
 
     prefill_tokens_per_s: float = 20_000.0
     chunk_tokens: int = 8192
@@ -23,7 +23,7 @@ class Costs:
     host_load_s_per_token: float = KV_BYTES_PER_TOKEN / 50e9
     """PCIe 5.0 x16: 32 GT/s on 16 lanes are 63 GB/s, of which copies reach about 50."""
     storage_fetch_s_per_token: float = KV_BYTES_PER_TOKEN / 10e9
-    """Between a few GB/s of one NVMe drive and the 25 GB/s of a 200 Gb/s RDMA port."""
+    """An assumed rate, between the few GB/s of one NVMe drive and the 25 GB/s of a 200 Gb/s RDMA port."""
 
     def prefill_s(self, tokens: int) -> float:
         return tokens / self.prefill_tokens_per_s + self.step_overhead_s

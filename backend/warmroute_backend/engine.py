@@ -1,4 +1,4 @@
-"""`python -m warmroute_backend.engine`: the embedded engine, by the name that the chart and the Compose files use."""
+"""`python -m warmroute_backend.engine`: start the embedded engine by the name in the chart and the Compose files."""
 
 from warmroute_lab.engine.__main__ import main
 

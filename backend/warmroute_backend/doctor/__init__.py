@@ -1,5 +1,5 @@
-"""The doctor: what a machine has, and what of it keeps a plan from running, with what to do about it.
+"""The doctor: what this machine has, what keeps a plan from running on it, and what to do about each problem.
 
-Readers take a root folder, so that tests give them the tree of another machine. What they cannot read is `None`, and
-never a guess. Judgement is pure.
+The functions that read facts take a root folder, so that tests can give them the tree of another machine. A fact that
+cannot be read is `None`, never a guess. The judgement of the facts is pure.
 """

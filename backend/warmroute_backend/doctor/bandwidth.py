@@ -1,8 +1,8 @@
-"""How fast network cards and NVLink move data, by the programs that operators use: `ib_write_bw` of perftest, and
-`all_reduce_perf` of nccl-tests. They take the cards and some GB of each GPU for seconds, so nothing runs unasked.
+"""Measure how fast network cards and NVLink move data, by `ib_write_bw` of perftest and `all_reduce_perf` of
+nccl-tests. The programs load the cards and some GB of each GPU for seconds, so the doctor runs them only if asked.
 
-Alone, a node writes from each card to itself, over the card and its slot, and not over the cable. With a peer that runs
-`ib_write_bw -d CARD`, it writes over the fabric.
+Without a peer, a node writes from each card to itself: over the card and its slot, and not over the cable. With a peer
+that runs `ib_write_bw -d CARD`, the node writes over the fabric.
 """
 
 import contextlib
@@ -28,9 +28,13 @@ ITERATIONS: Final = 5_000
 RDMA_TIMEOUT_S: Final = 30.0
 NCCL_TIMEOUT_S: Final = 180.0
 RATE_SHARE: Final = 0.85
-"""Of a link's rate. Headers and congestion take some percent; a card in a slot of half its width gives half."""
+"""The least share of a link's rate without a warning. Headers and congestion cost some percent; a slot of half its
+width costs half.
+"""
 NVLINK_SHARE: Final = 0.6
-"""Of NVLink's rate in one direction: NCCL's ring reaches 370 of 450 GB/s on an H100 (NVIDIA/nccl-tests#212)."""
+"""The least share of NVLink's rate in one direction without a warning: NCCL's ring reaches 370 of 450 GB/s on an H100
+(NVIDIA/nccl-tests#212).
+"""
 MAX_CARDS: Final = 16
 MAX_CHARS: Final = 1 << 20
 LISTEN_POLL_S: Final = 0.05
@@ -45,13 +49,15 @@ _NCCL_ROW: Final = re.compile(
 
 
 def rdma_gbit_s(text: str) -> float | None:
-    """The average of the last size that `ib_write_bw --report_gbits` shows; None: it shows none."""
+    """The average rate of the last message size in the output of `ib_write_bw --report_gbits`; None if it has
+    no rows.
+    """
     rows = _RDMA_ROW.findall(text.partition("BW average[Gb/sec]")[2])
     return float(rows[-1]) if rows else None
 
 
 def nccl_gb_s(text: str) -> tuple[float, bool] | None:
-    """The best bus bandwidth of all sizes, and whether all values were right; None: there is no row."""
+    """The best bus bandwidth of all sizes, and whether all values were right; None if the output has no rows."""
     rows = _NCCL_ROW.findall(text)
     if not rows:
         return None
@@ -59,7 +65,9 @@ def nccl_gb_s(text: str) -> tuple[float, bool] | None:
 
 
 def of_cards(ports: Sequence[Rdma], peer: str) -> Iterator[Finding]:
-    """Write from each active card. `peer`: a host that runs the server of it; empty: this one."""
+    """Measure a write from each active card to `peer`, a host that runs the server of `ib_write_bw`; empty:
+    this node.
+    """
     active = [port for port in ports if port.is_active][:MAX_CARDS]
     if active and shutil.which(RDMA) is None:
         yield Finding(Level.NOTE, "RDMA", f"there is no {RDMA} to measure with", "install perftest")
@@ -113,7 +121,7 @@ def of_links(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _written(port: Rdma, peer: str) -> float | str:
-    """Gbit/s, or why there are none."""
+    """The rate in Gbit/s, or the reason why no rate was measured."""
     command = [RDMA, "-d", port.device, "-i", str(port.port), "-F", "--report_gbits"]
     command += ["-s", str(MESSAGE_BYTES), "-n", str(ITERATIONS)]
     if peer:
@@ -134,8 +142,8 @@ def _written(port: Rdma, peer: str) -> float | str:
 
 
 def _wait_until_it_listens(server: subprocess.Popen[str], port: int) -> None:
-    """Until a client can connect, or there is no use in waiting. What the server says of it stays in its buffer, and a
-    connection to try would be taken for the client's.
+    """Wait until `server` listens, has ended or is late. A test connection would be taken for that of the client, so
+    the system's list of sockets is read instead. The server's output stays in its buffer.
     """
     deadline_s = time.monotonic() + RDMA_TIMEOUT_S
     while server.poll() is None and not is_listening(port) and time.monotonic() < deadline_s:
@@ -143,7 +151,7 @@ def _wait_until_it_listens(server: subprocess.Popen[str], port: int) -> None:
 
 
 def _ran(command: Sequence[str], timeout_s: float) -> str:
-    """The first `MAX_CHARS` that it writes, or that it took too long."""
+    """The first `MAX_CHARS` of a command's output, or a sentence that says why it has none."""
     begun_s = time.monotonic()
     try:
         with _started(command, timeout_s) as program:
@@ -156,7 +164,7 @@ def _ran(command: Sequence[str], timeout_s: float) -> str:
 
 @contextlib.contextmanager
 def _started(command: Sequence[str], timeout_s: float) -> Iterator[subprocess.Popen[str]]:
-    """A program that is ended with all that it has started, after this or after `timeout_s`. Raises: OSError."""
+    """Run a program. It and its children are ended on exit, or after `timeout_s`. Raises: OSError."""
     with subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,

@@ -1,11 +1,11 @@
-"""What is read of a machine. Values only; None: it could not be read."""
+"""The facts that are read from a machine. Values only; None: the fact could not be read."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is. Only a problem makes the exit status 1."""
+    """How bad a finding is. Only a problem makes the exit status 1."""
 
     OK = "ok"
     NOTE = "note"
@@ -15,7 +15,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of a topic, and what to do, if there is something to do."""
+    """A finding on a topic, and what to do about it, if anything."""
 
     level: Level
     topic: str
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `used_mib`: memory that is taken now; `links`: its NVLinks that are up; `numa_node`: of its slot."""
+    """One GPU. `used_mib`: memory in use now; `links`: NVLinks that are up; `numa_node`: the node of its slot."""
 
     index: int
     name: str
@@ -37,21 +37,21 @@ class Gpu:
     numa_node: int | None
     mig: bool
     ecc_errors: int = 0
-    """Since the driver's start, not corrected."""
+    """Uncorrected errors since the driver's start."""
     remap_pending: bool = False
-    """Rows of its memory are remapped at its next reset."""
+    """Whether the next reset will remap rows of its memory."""
     slowed_by: str = ""
-    """Heat or power, in words."""
+    """Why the GPU is slowed, in words: heat or power."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """All GPUs. `problem`: why there is nothing to say of them; then the rest is empty."""
+    """All GPUs. `problem`: why they could not be read; then the other fields are empty."""
 
     problem: str = ""
     driver: str = ""
     cuda: tuple[int, int] = (0, 0)
-    """The newest CUDA that the driver runs."""
+    """The newest CUDA version that the driver runs."""
     devices: tuple[Gpu, ...] = ()
     peers: tuple[tuple[int, int], ...] = ()
     """Pairs of GPUs that reach each other's memory by NVLink."""
@@ -59,7 +59,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Rdma:
-    """A port of an RDMA device. `state` as the kernel writes it (`4: ACTIVE`), `gbit_s` of its rate."""
+    """A port of an RDMA device. `state`: as the kernel writes it (`4: ACTIVE`); `gbit_s`: the rate."""
 
     device: str
     port: int
@@ -69,7 +69,7 @@ class Rdma:
     numa_node: int | None
     gid_types: tuple[str, ...] = ()
     mtu: int | None = None
-    """Of its network interface, if it has one."""
+    """The MTU of the port's network interface, if it has one."""
 
     @property
     def is_active(self) -> bool:
@@ -78,33 +78,33 @@ class Rdma:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Memory and limits of the system. Bytes; `memlock_bytes` None inside `limited` is unlimited."""
+    """Memory and limits of the system, in bytes."""
 
     cpus: int
     cpu_model: str
     memory_bytes: int | None
     available_bytes: int | None
     numa_nodes: dict[int, int]
-    """Node -> bytes of its memory."""
+    """NUMA node -> bytes of its memory."""
     huge_pages: int | None
     huge_page_bytes: int | None
     transparent_huge_pages: str | None
     numa_balancing: bool | None
     shm_bytes: int | None
     memlock_bytes: float
-    """`inf`: no limit."""
+    """`inf`: unlimited."""
     open_files: float
     clock_synchronised: bool | None
     clocksource: str | None
     kernel: str | None
     peer_memory: str | None
-    """The kernel module by which RDMA devices read GPU memory; None: there is none."""
+    """The kernel module that lets RDMA devices read GPU memory; None if no such module is loaded."""
     has_numactl: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What stands between devices, and the limits of this process' cgroup; None: there is no limit.
+    """What stands between devices, and the limits of this process' cgroup. A limit of None: unlimited.
 
     `redirecting_bridges`: addresses of PCI bridges. `xids`: bus address and number of errors that the driver logged.
     """
@@ -120,8 +120,8 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """How fast a folder is written (to the disk) and read, in bytes a second. `free_bytes`: free there, or taken by the
-    shared store already.
+    """How fast a folder is written (to the disk) and read, in bytes a second. `free_bytes`: bytes that are free there,
+    or that the shared store has taken already.
     """
 
     folder: str
@@ -133,8 +133,8 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of packages in the Python that has SGLang. `cuda`: what its torch was built for; None: for a CPU, or no torch.
-    `modules`: those of `versions.MODULES` that it finds.
+    """Versions of packages in the Python that has SGLang. `cuda`: the CUDA of its torch; None if torch is missing or is
+    built for a CPU. `modules`: those of `versions.MODULES` that this Python finds.
     """
 
     python: str
@@ -146,7 +146,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All of it."""
+    """All facts of a machine."""
 
     gpus: Gpus
     rdma: tuple[Rdma, ...]

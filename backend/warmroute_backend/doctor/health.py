@@ -1,4 +1,4 @@
-"""What the state of GPUs and of what lies between them means: errors, heat, PCI bridges, a cgroup's limits. Pure."""
+"""Judge the health of GPUs and of the paths between them: errors, heat, PCI bridges, limits of the cgroup. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,10 +9,12 @@ from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.tiers import host_bytes
 
 FATAL_XIDS: Final = frozenset({48, 63, 64, 74, 79, 94, 95, 119, 120})
-"""ECC, remapped rows, NVLink, a GPU that fell off the bus, the GSP (docs.nvidia.com/deploy/xid-errors)."""
+"""Xid errors of ECC, remapped rows, NVLink, a GPU that fell off the bus, and the GSP
+(docs.nvidia.com/deploy/xid-errors).
+"""
 
 ROCE_MTU: Final = 4096
-"""An Ethernet frame of RoCE carries 4,096 bytes where the link's MTU is at least 4,200 or so."""
+"""An Ethernet frame of RoCE carries 4,096 bytes if the link's MTU is at least about 4,200."""
 
 DMABUF_KERNEL: Final = (5, 12)
 
@@ -65,7 +67,9 @@ def of_cards(ports: tuple[Rdma, ...], plan: Plan | None) -> Iterator[Finding]:
 
 
 def reads_gpu_memory(isolation: Isolation, host: Host) -> bool:
-    """Whether cards read GPU memory: by a module, or by dma-buf, which the open driver has from Linux 5.12 on."""
+    """Whether cards can read GPU memory: by a kernel module, or by dma-buf, which the open driver has from Linux 5.12
+    on.
+    """
     numbers = tuple(int(word) for word in (host.kernel or "").partition("-")[0].split(".")[:2] if word.isdecimal())
     return host.peer_memory is not None or (isolation.has_open_driver and numbers >= DMABUF_KERNEL)
 
@@ -89,7 +93,7 @@ def of_cgroup(isolation: Isolation, host: Host, plan: Plan | None) -> Iterator[F
 
 
 def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Finding]:
-    """Whether the host pools of the GPUs of a socket fit into its memory: SGLang binds each rank to its GPU's node."""
+    """Whether each NUMA node has memory for the host pools of its GPUs: SGLang binds each rank to its GPU's node."""
     if plan is None or len(host.numa_nodes) < 2:
         return
     if not host.has_numactl:
@@ -111,7 +115,7 @@ def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Fi
 
 
 def pinned_bytes(plan: Plan | None) -> float:
-    """What host pools and parts of the shared store take on the fullest node."""
+    """Bytes that host pools and parts of the shared store take on the fullest node."""
     if plan is None:
         return 0.0
     taken = dict.fromkeys(range(plan.cluster.nodes), 0.0)

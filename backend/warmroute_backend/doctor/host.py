@@ -1,4 +1,6 @@
-"""Memory, NUMA, limits and clock of this machine, from /proc and /sys (proc(5); Linux, Documentation/admin-guide)."""
+"""Read memory, NUMA, limits and clock of this machine from /proc and /sys (proc(5); Linux,
+Documentation/admin-guide).
+"""
 
 import ctypes
 import os
@@ -17,11 +19,11 @@ from warmroute_backend.plan.files.proxy import STORE
 SIZE_BYTES: Final = 256 << 20
 BLOCK_BYTES: Final = 4 << 20
 LIMIT_S: Final = 10.0
-"""A slow disk is measured by what it has done until then."""
+"""Writing ends after this time; on a slow disk, the speed is then that of fewer bytes."""
 
 
 def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
-    """Measure a folder; the nearest one above it that exists, if it does not."""
+    """Measure a folder or, if it does not exist, its nearest parent that does."""
     nearest = folder
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -43,7 +45,7 @@ def _taken(folder: Path) -> int:
     taken = 0
     for root, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # a store that runs deletes files
+            with suppress(OSError):  # a running store deletes files
                 taken += (Path(root) / name).lstat().st_blocks * 512
     return taken
 
@@ -73,7 +75,7 @@ MAX_ENTRIES: Final = 256
 
 
 def read_rdma(root: Path = Path("/")) -> tuple[Rdma, ...]:
-    """All ports of all devices, in order of their names."""
+    """All ports of all RDMA devices, in the order of the devices' names."""
     folder = root / CLASS
     if not folder.is_dir():
         return ()
@@ -116,7 +118,7 @@ _NODE: Final = re.compile(r"node(\d+)")
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """All of it. Limits and the clock are this process' own, whatever the root is."""
+    """Memory, limits and clock of the machine. Limits and clock are those of this process, whatever `root` is."""
     memory = _meminfo(root / "proc/meminfo")
     return Host(
         cpus=_cpus(root),
@@ -140,7 +142,7 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def clock_is_synchronised() -> bool | None:
-    """Whether the kernel says that its clock follows another one; None if it cannot be asked."""
+    """Whether the kernel says that its clock follows another clock; None if the kernel cannot be asked."""
     fields = ctypes.create_string_buffer(512)  # struct timex: 208 bytes on 64 bits; its `status` is at 40
     try:
         if ctypes.CDLL(None, use_errno=True).adjtimex(fields) < 0:
@@ -152,7 +154,7 @@ def clock_is_synchronised() -> bool | None:
 
 
 def _meminfo(path: Path) -> dict[str, int]:
-    """Name -> bytes."""
+    """Name of a line -> bytes."""
     found = {}
     for line in (text_of(path) or "").splitlines():
         name, _, rest = line.partition(":")
@@ -183,7 +185,7 @@ def _cpu_model(root: Path) -> str:
 
 
 def _chosen(path: Path) -> str | None:
-    """The word in brackets: `always [madvise] never`."""
+    """The word in brackets of a text such as `always [madvise] never`."""
     found = re.search(r"\[(\w+)\]", text_of(path) or "")
     return found[1] if found else None
 
@@ -207,7 +209,7 @@ def _flag(path: Path) -> bool | None:
 
 
 def text_of(path: Path) -> str | None:
-    """What a file of the kernel says; None if there is none."""
+    """The text of a file of the kernel; None if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -215,6 +217,6 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(path: Path) -> int | None:
-    """The number that it says; None for another text, too."""
+    """The number in a file of the kernel; None if the file cannot be read or has another text."""
     text = text_of(path)
     return int(text) if text is not None and text.isdecimal() else None

@@ -1,7 +1,7 @@
-"""What the facts of a machine mean: findings, with what to do about each. Pure.
+"""Judge the facts of a machine: findings, and what to do about each. Pure.
 
-Without a plan a lack is a note, since nothing asks for what is missing; with one it is a problem where the plan cannot
-run or would fall to TCP, and a warning where it would run badly.
+Without a plan, a missing thing is a note, since nothing needs it. With a plan, it is a problem if the plan cannot run
+or would fall back to TCP, and a warning if the plan would run badly.
 """
 
 from collections.abc import Iterator
@@ -14,21 +14,21 @@ from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.speed import Load, prefill_tokens_per_s
 
 SGLANG: Final = "0.5.23"
-"""The version whose rules the planner repeats."""
+"""The SGLang version whose rules the planner repeats."""
 BUSY_MIB: Final = 1_024
-"""A driver alone takes some hundred."""
+"""More memory than this in use means a busy GPU: a driver alone takes some hundred MiB."""
 LEAST_OPEN_FILES: Final = 65_536
 LEAST_SHM_BYTES: Final = 32 * GIB
-"""SGLang's own `--shm-size` (docs.sglang.io, install)."""
+"""The `--shm-size` of SGLang's own instructions (docs.sglang.io, install)."""
 SHM: Final = "/dev/shm"  # noqa: S108 (its own name)
 MOONCAKE: Final = "mooncake-transfer-engine"
 LMCACHE_TODO: Final = "pip install --no-deps lmcache==0.5.6 and what it imports: docs/reference/plan.md, LMCache"
-"""With its own requirements pip refuses it beside SGLang 0.5.23 (grpcio)."""
+"""pip refuses LMCache's own requirements beside SGLang 0.5.23 (grpcio)."""
 RATE_SHARE: Final = 0.95
 
 
 def judge(machine: Machine, plan: Plan | None, node: int = 0) -> list[Finding]:
-    """All findings, in the order in which a deployment needs things. `node`: which one of the plan the machine is."""
+    """All findings, in the order in which a deployment needs things. `node`: the machine's number in the plan."""
     return [
         *_gpus(machine.gpus, plan),
         *health.of_gpus(machine.gpus, machine.isolation, plan),
@@ -82,7 +82,7 @@ def _gpus(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _driver(gpus: Gpus, versions: Versions) -> Iterator[Finding]:
-    """CUDA runs on a driver of its major version; what a newer minor version added is missing
+    """CUDA runs on any driver of the same major version, but without what a newer minor version added
     (docs.nvidia.com/deploy/cuda-compatibility)."""
     if gpus.problem or versions.cuda is None:
         return
@@ -234,7 +234,9 @@ def _disk(disk: Disk | None, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _slower_than_computing(read_bytes_s: float, plan: Plan) -> Iterator[str]:
-    """Engines whose file tier gives fewer tokens a second than they compute. Each rank's GPUs read their own part."""
+    """Engines whose file tier reads fewer tokens a second than the engine computes. Each rank's GPUs read their own
+    part.
+    """
     for engine in plan.engines:
         if plan.keeps_files(engine):
             cell = plan.memory(engine).cell * engine.shape.attention_tp
@@ -272,7 +274,7 @@ def _versions(versions: Versions, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _mooncake_for(cuda: str | None) -> str:
-    """The name under which Mooncake is distributed for a CUDA. SGLang 0.5.23 pins CUDA 13."""
+    """The package name of Mooncake for a CUDA version. SGLang 0.5.23 pins CUDA 13."""
     return f"{MOONCAKE}-cuda13" if cuda is not None and cuda.startswith("13") else MOONCAKE
 
 
@@ -285,11 +287,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 TOLERANCE = 0.02
-"""Of memory: drivers report some hundred MiB more or less."""
+"""The share by which a GPU's memory may differ from the plan's: drivers report some hundred MiB more or less."""
 
 
 def mismatches(plan: Plan, gpus: Gpus) -> list[str]:
-    """Why this node is not one of the plan's. Empty: it is, or that cannot be told (AMD)."""
+    """Why this machine is not a node of the plan. Empty: it is one, or the GPUs are AMD's, which are not compared."""
     wanted, count = plan.cluster.gpu, plan.cluster.per_node
     trial = "`--engine embedded` tries the plan without GPUs"
     if wanted.vendor != "nvidia":

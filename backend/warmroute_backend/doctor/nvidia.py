@@ -1,4 +1,4 @@
-"""GPUs of this machine, by NVML's Python binding (nvidia-ml-py, the extra `doctor`). Nothing is set, only read."""
+"""Read this machine's GPUs by NVML's Python binding (nvidia-ml-py, the extra `doctor`). Nothing is set."""
 
 import contextlib
 from importlib import import_module
@@ -8,13 +8,13 @@ from typing import Any, Final
 from warmroute_backend.doctor.facts import Gpu, Gpus
 
 MAX_LINKS: Final = 36
-"""`NVML_NVLINK_MAX_LINKS`; a GPU has had 18 since Hopper."""
+"""`NVML_NVLINK_MAX_LINKS`. GPUs have had 18 links since Hopper."""
 NO_BINDING: Final = "NVML's Python binding is not installed"
 MIB: Final = 1 << 20
 
 
 def read_gpus(root: Path = Path("/")) -> Gpus:
-    """All GPUs. `root`: where /sys is."""
+    """All GPUs. `root`: the folder that has /sys."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -77,7 +77,7 @@ def _ecc_errors(nvml: Any, handle: Any) -> int:
     try:
         kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
-    except nvml.NVMLError:  # it has no ECC, or it is off
+    except nvml.NVMLError:  # the GPU has no ECC, or ECC is off
         return 0
 
 
@@ -107,7 +107,7 @@ def _links(nvml: Any, handle: Any) -> list[bool]:
     for link in range(MAX_LINKS):
         try:
             found.append(nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED)
-        except nvml.NVMLError:  # it has no more
+        except nvml.NVMLError:  # the GPU has no more links
             break
     return found
 
@@ -123,13 +123,13 @@ def _are_peers(nvml: Any, first: Any, second: Any) -> bool:
 def _mig(nvml: Any, handle: Any) -> bool:
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # it cannot be divided
+    except nvml.NVMLError:  # the GPU has no MIG
         return False
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _numa_node(bus_id: str, root: Path) -> int | None:
-    """NVML writes the domain with eight digits, /sys with four."""
+    """The NUMA node of a GPU. NVML writes the PCI domain with eight digits, /sys with four."""
     path = root / "sys/bus/pci/devices" / bus_id.lower()[-12:] / "numa_node"
     try:
         node = int(path.read_text())

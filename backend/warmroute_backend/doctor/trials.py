@@ -1,4 +1,4 @@
-"""What works on a machine without GPUs: that the embedded engine starts is tried, SGLang on a CPU is looked up."""
+"""What works on a machine without GPUs: an embedded engine is started; SGLang on a CPU is only looked up."""
 
 import http.client
 import json
@@ -14,11 +14,11 @@ from warmroute_backend.sglang.speed import slowness
 
 START_TIMEOUT_S: Final = 20.0
 PAIR_BYTES: Final = 4 * GIB
-"""Of a prefill and a decode server with the tiny model."""
+"""Memory of a prefill and a decode server with the tiny model."""
 
 
 def embedded() -> Finding:
-    """Start an embedded engine, ask whether it is ready, end it."""
+    """Start an embedded engine, ask whether it is ready, and end it."""
     timeout_s = START_TIMEOUT_S * slowness()
     command = [sys.executable, "-m", "warmroute_lab.engine", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603

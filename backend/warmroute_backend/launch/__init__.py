@@ -1,5 +1,5 @@
-"""The launcher: runs a node's part of a plan, and keeps it up. It knows engines; the proxy is one more program to it.
+"""The launcher: runs a node's part of a plan, and keeps it up. It knows engines; the proxy is just another program.
 
-It works on Linux, by /proc and descriptors of processes. Its decisions (states, back-off, comparison, progress) are
-pure modules; the rest starts, looks, waits and ends.
+The launcher needs Linux: /proc and file descriptors of processes. The modules that decide (states, back-off,
+comparison, progress) are pure. The others start, watch, wait for and end processes.
 """

@@ -1,10 +1,10 @@
-"""Which NUMA node and which network cards are near each GPU, by `nvidia-smi topo -m`, and what an engine is given.
+"""Find the NUMA node and the network cards near each GPU by `nvidia-smi topo -m`, and give them to engines.
 
 The matrix has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over the sockets' link), each
-GPU's NUMA node, and the cards' names in its second legend. GPUs are counted as `nvidia-smi` counts them, so nothing is
-given to engines whose environment has `CUDA_VISIBLE_DEVICES`. SGLang 0.5.23 takes a NUMA node for each GPU of the
-machine (`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and for the store
-cards for each rank (`mem_cache/storage/mooncake_store/mooncake_store.py`).
+GPU's NUMA node, and the cards' names in its second legend. GPUs have the numbers of `nvidia-smi`, so engines whose
+environment has `CUDA_VISIBLE_DEVICES` are given nothing. SGLang 0.5.23 takes a NUMA node for each GPU of the machine
+(`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and for the store cards
+for each rank (`mem_cache/storage/mooncake_store/mooncake_store.py`).
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Final
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 
 LINKS: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""From near to far."""
+"""Kinds of links, from near to far."""
 COMMAND: Final = ("nvidia-smi", "topo", "-m")
 TIMEOUT_S: Final = 30.0
 MAX_GPUS: Final = 64
@@ -29,14 +29,14 @@ _NAME: Final = re.compile(r"^\s*(NIC\d+): (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Of one GPU: its NUMA node, None if there is none; and the cards nearest to it."""
+    """The surroundings of one GPU: its NUMA node (None if unknown), and the nearest network cards."""
 
     numa_node: int | None
     cards: tuple[str, ...]
 
 
 def read_matrix() -> str:
-    """What `nvidia-smi topo -m` writes; empty if it cannot be run."""
+    """The output of `nvidia-smi topo -m`; empty if it cannot be run."""
     try:
         done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -45,8 +45,8 @@ def read_matrix() -> str:
 
 
 def near_gpus(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Near, ...]:
-    """Of each GPU, in order. `gbit_s`: rate of each active RDMA card; of the nearest ones the fastest count, so that a
-    card for storage beside a GPU's own is left out.
+    """The surroundings of each GPU, in order. `gbit_s`: the rate of each active RDMA card. Of a GPU's nearest cards
+    only the fastest count, so a slow card for storage beside the GPU's own is left out.
     """
     matrix = _ESCAPES.sub("", matrix)
     names = dict(_NAME.findall(matrix))
@@ -59,7 +59,7 @@ def near_gpus(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Near, ...]:
         if row is None or len(found) == MAX_GPUS:
             continue
         if int(row[1]) != len(found):
-            return ()  # a GPU is missing, and an engine's number is another one's
+            return ()  # a GPU is missing, so the numbers would be wrong
         words = line.split()[1:]
         links = {names.get(column, column): link for column, link in zip(columns, words, strict=False)}
         numa = words[len(columns) + 1 :][:1]
@@ -78,14 +78,14 @@ def _nearest(links: Mapping[str, str], gbit_s: Mapping[str, float]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """What one engine is given on one node. `cards`: by GPU; empty: SGLang finds them, or the plan names them."""
+    """What one engine is given on one node. `cards`: by GPU; empty: SGLang finds the cards, or the plan names them."""
 
     numa_nodes: tuple[int, ...] = ()
     cards: tuple[tuple[int, str], ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """For the command line. SGLang looks up a GPU's NUMA node by its number on the machine."""
+        """Flags of the engine's command line. SGLang looks up a GPU's NUMA node by the GPU's number on the machine."""
         return ("--numa-node", *map(str, self.numa_nodes)) if self.numa_nodes else ()
 
     @property
@@ -95,14 +95,18 @@ class Affinity:
         return ("--disaggregation-ib-device", json.dumps({str(gpu): cards for gpu, cards in self.cards}))
 
     def store_device(self, first_rank: int) -> str:
-        """For the store's configuration: cards by rank, as JSON. `first_rank`: of this node."""
+        """The device of the store's configuration: cards by rank, as JSON. `first_rank`: the first rank of this
+        node.
+        """
         return (
             json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)}) if self.cards else ""
         )
 
 
 def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affinity:
-    """What an engine is given. What the site chose wins: `ib_devices`, and all that `CUDA_VISIBLE_DEVICES` renames."""
+    """What an engine is given. The site's choices win: `ib_devices` is kept, and `CUDA_VISIBLE_DEVICES`, which
+    renumbers GPUs, turns this off.
+    """
     count = engine.shape.tp // engine.nodes
     gpus = range(engine.first_gpu, engine.first_gpu + count)
     if len(found) < gpus.stop or "CUDA_VISIBLE_DEVICES" in dict(plan.site.environment):

@@ -1,4 +1,4 @@
-"""Compares what engines report with the plan, and a prefill engine with its decode engine. Pure."""
+"""Compare engines' reports with the plan, and a prefill engine with its decode engine. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,13 +7,15 @@ from warmroute_backend.launch.program import Expected
 from warmroute_backend.launch.start_log import Pool
 
 TOLERANCE: Final = 0.05
-"""The usual difference of drivers and communicators; more has a cause."""
+"""The usual difference, by drivers and communicators. A larger one has a cause."""
 ROUNDED_BYTES: Final = 0.005 * (1 << 30)
-"""The log rounds sizes to hundredths of a GB, K and V apart."""
+"""The log rounds sizes to hundredths of a GB, separately for K and V."""
 
 
 def against_plan(expected: Expected | None, pool: Pool) -> list[str]:
-    """Sentences on a pool that is off by more than `TOLERANCE`, with the likely cause. Empty: it is as planned."""
+    """Sentences on a pool that differs by more than `TOLERANCE`, with the likely cause. Empty: the pool is as
+    planned.
+    """
     if expected is None:
         return []
     if pool.tokens is None:
@@ -39,7 +41,9 @@ def _size_off(expected: Expected, pool: Pool) -> float:
 
 
 def _cause(tokens_off: float, bytes_off: float, pool: Pool) -> str:
-    """Fewer tokens in less memory: memory is missing. In the same memory: each token takes more of it."""
+    """The likely cause. Fewer tokens in less memory: memory is missing. In the same memory: each token takes more of
+    it.
+    """
     if pool.kv_bytes is not None and abs(bytes_off) <= TOLERANCE:
         return _cell_cause()
     if tokens_off < 0:
@@ -69,8 +73,9 @@ _AGREED: Final[tuple[tuple[str, str], ...]] = (
 def disagreements(
     route: Mapping[str, Any], prefill: Mapping[str, Any], decode: Mapping[str, Any], names: tuple[str, str]
 ) -> list[str]:
-    """What the two sides of a pair do not agree on. `route`: the answer of prefill's bootstrap server, which decides
-    if it has the key (SGLang's has no version); `prefill`, `decode`: their `/server_info`; `names`: of the two.
+    """The settings on which a prefill and a decode engine disagree. `route`: the answer of prefill's bootstrap server,
+    which decides for each key that it has (SGLang's has no version); `prefill`, `decode`: the engines' `/server_info`;
+    `names`: of the two.
     """
     found = []
     for key, words in _AGREED:

@@ -1,22 +1,22 @@
-"""Where an engine's weights come from at a restart: what of SGLang 0.5.23 fits each engine of a plan. Pure.
+"""Choose the source of an engine's weights at a restart, among those of SGLang 0.5.23. Pure.
 
     daemon      another process keeps the weights in GPU memory, and the engine maps them
                 (`sglang/srt/weight_cache/daemon.py`, `--weight-cache-mode client`)
-    presharded  each rank reads its own part, as it is after loading, from files that the first start wrote
+    presharded  each rank reads its own part from files that the first start wrote after loading
                 (`PreshardedModelLoader`)
     disk        the checkpoint
 
 SGLang refuses the daemon with drafts (`arg_groups/model_path_hook.py`) and in all formats but bf16 and block-wise fp8
-(`weight_cache/protocol.py`, `IPC_QUANT_ALLOWLIST`). Over several nodes it needs another port, and pre-sharded files
-need a folder that all nodes share: such an engine reads its checkpoint.
+(`weight_cache/protocol.py`, `IPC_QUANT_ALLOWLIST`). An engine over several nodes reads its checkpoint: a daemon would
+need another port, and pre-sharded files a folder that all nodes share.
 
-The pre-sharded files are found by the shapes of tensors, not by their values, so each checkpoint has a folder. So has
-each engine: two that write the same files at once remove each other's.
+SGLang finds the pre-sharded files by the shapes of tensors, not by their values, so each checkpoint has its own folder.
+Each engine has its own folder too: two engines that write the same files at once remove each other's.
 
-Three more things were looked at. `--startup-weight-load-mode overlap` is for one or two GPUs, bf16, without drafts or
-groups (`startup_weight_load.py`). With `--gated-launch-port` a second engine waits beside the first, which needs a
-second set of ports and saves imports alone. `sglang.compile_deep_gemm` is one more complete start: SGLang compiles
-these kernels at the first start anyway, and keeps them in `SGLANG_CACHE_DIR`.
+Three other ways are not used. `--startup-weight-load-mode overlap` is for one or two GPUs, bf16, without drafts or
+groups (`startup_weight_load.py`). With `--gated-launch-port` a second engine waits beside the first; it needs a second
+set of ports, and saves only imports. `sglang.compile_deep_gemm` is one more complete start: SGLang compiles these
+kernels at the first start anyway, and keeps them in `SGLANG_CACHE_DIR`.
 """
 
 import hashlib
@@ -32,12 +32,12 @@ Source = Literal["daemon", "presharded", "disk"]
 
 DAEMON: Final = ("-m", "sglang.srt.weight_cache.daemon")
 DAEMON_READY: Final = "weight cache daemons on node"
-"""Of the line that the daemons' parent logs once all serve (`launch_weight_cache_daemons`)."""
+"""A part of the line that the daemons' parent logs once all daemons serve (`launch_weight_cache_daemons`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastStart:
-    """`flags` are added to the engine's command line; `because`: why it is not something faster."""
+    """`flags` are added to the engine's command line; `because`: why no faster source is used."""
 
     source: Source
     flags: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class FastStart:
 
 
 def fast_start(plan: Plan, engine: PlannedEngine, cache_dir: Path) -> FastStart:
-    """What fits an engine. `cache_dir`: on this node's disk, for pre-sharded files."""
+    """The fastest source that fits an engine. `cache_dir`: a folder on this node's disk for pre-sharded files."""
     if engine.nodes > 1:
         return FastStart("disk", because="an engine over several nodes reads its checkpoint")
     lack = _no_daemon(plan, engine)

@@ -1,16 +1,16 @@
-"""Whether an engine hangs: it has running requests and its scheduler does nothing, or nothing answers, for a bounded
-time. Pure.
+"""Decide whether an engine hangs: for a bounded time it has running requests and its scheduler does nothing, or
+`/metrics` does not answer. Pure.
 
-SGLang 0.5.23 counts tokens after each batch (`realtime_tokens_total`) and shows its running requests every 40 decode
-batches, at each prefill, and when it becomes idle (`managers/scheduler_components/metrics_reporter.py`). That number
-grows old while the scheduler has no batch and is not idle: while decode waits for KV of prefill, prefill waits for a
-place in decode, or the engine is paused. So tokens alone prove nothing. Each second of its loop, the scheduler also
-counts its CPU time (`_record_scheduler_time`), in these cases too, and not inside a batch that does not end. The
-process that answers `/metrics` is not the scheduler, and goes on answering while that hangs. Ranks are judged together:
-with attention groups they compute the same batches, and a rank without requests keeps its last number.
+SGLang 0.5.23 counts tokens after each batch (`realtime_tokens_total`). It shows its running requests every 40 decode
+batches, at each prefill, and when it becomes idle (`managers/scheduler_components/metrics_reporter.py`). That number is
+not updated while the scheduler has no batch and is not idle: decode waits for KV of prefill, prefill waits for a place
+in decode, or the engine is paused. So tokens alone prove nothing. The scheduler also counts its CPU time in each second
+of its loop (`_record_scheduler_time`), in these cases too, but not inside a batch that does not end. The process that
+answers `/metrics` is not the scheduler, so it goes on answering while the scheduler hangs. Ranks are judged together:
+with attention groups all compute the same batches, and a rank without requests keeps its last number.
 
-SGLang has a watchdog of its own (`--watchdog-timeout`, 300 s), which ends a server whose batch does not end, and writes
-stacks first. It is a thread of the scheduler: a scheduler that is stopped, or keeps the interpreter's lock, has none.
+SGLang's own watchdog (`--watchdog-timeout`, 300 s) writes stacks and ends a server whose batch does not end. The
+watchdog is a thread of the scheduler, so it cannot act if the scheduler is stopped or keeps the interpreter's lock.
 `HANG_S` is longer, so that SGLang acts first if it can.
 """
 
@@ -20,23 +20,24 @@ from typing import Final
 
 HANG_S: Final = 360.0
 HANGS: Final = "hangs: "
-"""How each finding begins."""
+"""The first word of each finding of a hang."""
 READ_EVERY_S: Final = 10.0
 LONGEST_STEP: Final = 3
-"""The most periods that one reading adds: a launcher that was stopped itself saw nothing of the time between."""
+"""The most periods that one reading adds. A launcher that was stopped itself has seen nothing of the time between."""
 
 _LINE: Final = re.compile(
     r"^sglang:(num_running_reqs|realtime_tokens_total|scheduler_process_cpu_seconds_total)\{([^}]*)\} ([0-9.eE+-]+)$",
     re.MULTILINE,
 )
 _PRIORITY: Final = re.compile(r'(?<!\w)priority="[^"]')
-"""A part of the running requests; the line without a priority has them all."""
+"""A label of lines for a part of the running requests. The line without a priority counts them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of an engine. `at_s`: of the newest reading; `work`: tokens, and CPU seconds of the scheduler, below 0: it counts
-    no tokens; `still_s`: how long it has had requests and counted neither; `silent_s`: how long it has not answered.
+    """The progress of an engine. `at_s`: time of the newest reading; `work`: tokens plus the scheduler's CPU seconds,
+    below 0 if the engine counts no tokens; `still_s`: how long `work` has not grown in spite of requests; `silent_s`:
+    how long the engine has not answered.
     """
 
     at_s: float
@@ -47,7 +48,8 @@ class Progress:
 
 
 def observed(before: Progress, text: str | None, now_s: float, read_every_s: float = READ_EVERY_S) -> Progress:
-    """`text`: what `/metrics` answered; None: nothing. An engine that does not count tokens is never still.
+    """The progress after a reading. `text`: the answer of `/metrics`; None: no answer. `still_s` stays 0 for an engine
+    that does not count tokens.
 
     `read_every_s`: the period of readings.
     """
@@ -68,7 +70,7 @@ def observed(before: Progress, text: str | None, now_s: float, read_every_s: flo
 
 
 def hang(progress: Progress, limit_s: float) -> str:
-    """What hangs, and for how long; empty: nothing does."""
+    """What hangs, and for how long; empty if nothing does."""
     if progress.silent_s >= limit_s:
         return f"{HANGS}/metrics has not answered for {progress.silent_s:.0f} s"
     if progress.still_s >= limit_s:

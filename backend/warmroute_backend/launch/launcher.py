@@ -1,8 +1,8 @@
 """The launcher: brings the programs of a node up in stages, keeps them up, and ends them in the reverse order.
 
-It looks at each process every `POLL_S`, or when a child ends, and does what the state of the process asks for
-(`states`). It sends no request for tokens to an engine that is ready: an engine that works hard answers late. It reads
-the engine's metrics, and restarts one that hangs (`hangs`), that has ended, or whose start takes too long.
+The launcher looks at each process every `POLL_S`, or when a child ends, and acts by the process' state (`states`). An
+engine that is ready gets no test requests for tokens, since a busy engine answers late. The launcher reads the engine's
+metrics instead. It restarts an engine that hangs (`hangs`) or has ended, or whose start takes too long.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Waker:
-    """`with Waker() as waker`: signals are counted and waits end. `stops`: how often a stop was asked for."""
+    """`with Waker() as waker`: a signal is counted and ends the wait. `stops`: how many signals asked for a stop."""
 
     def __init__(self) -> None:
         self.stops = 0
@@ -39,7 +39,7 @@ class Waker:
         os.set_blocking(self._write, False)
         os.set_blocking(self._read, False)
         self._woken_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        heeded = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+        heeded = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
         self._before = {number: signal.signal(number, self._stop) for number in heeded}
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _nothing)
         return self
@@ -61,7 +61,7 @@ class Waker:
 
 
 def _nothing(_number: int, _stack: FrameType | None) -> None:
-    """A handler, so that the signal is not ignored and wakes the wait."""
+    """A handler that does nothing: with it, the signal is not ignored and ends the wait."""
 
 
 POLL_S: Final = 0.25
@@ -72,10 +72,12 @@ LOG_LINES_READ: Final = 2_000
 
 
 class Drains(Protocol):
-    """How the proxy is asked to give an engine no work. Each may raise OSError: then it is done without."""
+    """Asks the proxy to give an engine no new work. Each method may raise OSError: then the launcher goes on
+    without.
+    """
 
     def drain(self, engine: str) -> bool:
-        """No new work. False if it drained already, and so is not to be undone."""
+        """Give the engine no new work. False if it drained already, so that the drain must not be undone."""
         ...
 
     def is_drained(self, engine: str) -> bool: ...
@@ -85,7 +87,9 @@ class Drains(Protocol):
 
 @dataclass(slots=True)
 class Limits:
-    """Times of a launcher. `restarts_hung`: whether an engine that hangs for `hang_s` is restarted, or only named."""
+    """Times of a launcher. `restarts_hung`: whether an engine that hangs for `hang_s` is restarted, or only
+    reported.
+    """
 
     backoff: Backoff
     drain_s: float = DRAIN_S
@@ -94,7 +98,7 @@ class Limits:
 
     @property
     def read_every_s(self) -> float:
-        """How often metrics are read. One reading alone never reaches `hang_s` (`hangs.LONGEST_STEP`)."""
+        """The period of reading metrics. A single reading never reaches `hang_s` (`hangs.LONGEST_STEP`)."""
         return min(READ_EVERY_S, self.hang_s / 4)
 
 
@@ -111,8 +115,8 @@ class Nodes(Protocol):
 
 
 class Launcher:
-    """All processes of a node. `save` writes the state file, and `show` prints a line. `nodes`: the launchers of the
-    other nodes; None if the plan has one node. `troubles`: what is wrong with those launchers.
+    """Runs all processes of a node. `save` writes the state file, and `show` prints a line. `nodes`: the launchers of
+    the other nodes; None if the plan has one node. `troubles`: what is wrong with those launchers.
     """
 
     def __init__(
@@ -135,13 +139,14 @@ class Launcher:
         self.troubles: list[str] = []
         self._has_looked = False
         self._noted_s = 0.0
-        self._shown: dict[str, tuple[str, float]] = {}  # by name of a process: at most as many as there are
+        self._shown: dict[str, tuple[str, float]] = {}  # by name of a process
 
     def run(self, waker: Waker, up: Callable[[], None]) -> int:
-        """Bring everything up, call `up`, and stay until a signal; then stop everything. 1 where one has failed.
+        """Bring everything up, call `up`, and stay until a signal; then stop everything. Returns 1 if a process has
+        failed.
 
-        Raises: LaunchError if it does not come up; then nothing is left of it. An error of our own leaves all
-        running, as a kill does.
+        Raises: LaunchError if a process does not come up, after everything was stopped. Any other error leaves all
+        processes running, as a kill of the launcher does.
         """
         was_up = False
         try:
@@ -159,7 +164,7 @@ class Launcher:
         return 1 if failed else 0
 
     def stop(self, waker: Waker | None = None) -> None:
-        """Stop everything, the proxy first: it lets requests end. A second signal ends all at once."""
+        """Stop everything, the proxy first, since it lets requests end. A second signal kills what is left."""
         for stage in reversed(range(len(STAGES))):
             members = [process for process in self.processes if process.program.stage == stage]
             for process in members:
@@ -181,7 +186,7 @@ class Launcher:
     def _round(self) -> None:
         for name in state_file.take_restarts(self._state_dir):
             self._order_restart(name)
-        goes = state_file.take_start(self._state_dir)  # even if nothing waits for it: else a later launch would have it
+        goes = state_file.take_start(self._state_dir)  # always, or a later launch would take it
         if self._nodes is not None:
             self._look_at(self._nodes, goes=goes)
         for process in self.processes:
@@ -193,21 +198,21 @@ class Launcher:
             if changed:
                 self._save()
             for process in self.processes:
-                with contextlib.suppress(OSError):  # a full disk: the log stays as it is, and so does the process
+                with contextlib.suppress(OSError):  # a full disk: the log is not rotated
                     rotate(process.log)
 
     def _look_at(self, nodes: Nodes, *, goes: bool) -> None:
-        """Report to the other launchers, and name what is wrong with them."""
+        """Report to the launchers of other nodes, and show what is wrong with them."""
         states = {process.name: str(process.state) for process in self.processes}
         stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
         nodes.report(states, stores, goes=goes)
         found = nodes.troubles()
         if self._has_looked and [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
             return
-        self._has_looked = True  # at the first look all may answer already, which is said too
+        self._has_looked = True  # the first look also says so if all answer
         known = {_fact(text) for text in self.troubles}
         self.troubles[:] = found
-        self._save()  # before it is shown: whoever reads that line may ask for the status
+        self._save()  # before the line is shown: its reader may ask for the status
         for text in found:
             if _fact(text) not in known:
                 self._show(text)
@@ -240,7 +245,7 @@ class Launcher:
             self._start(process)
 
     def _may_start_again(self, process: Process) -> bool:
-        """Whether its last life is over, and what it needs serves."""
+        """Whether nothing of its last run is left, and all programs that it needs serve."""
         return process.is_gone() and self._has_needs(process)
 
     def _has_needs(self, process: Process) -> bool:
@@ -251,7 +256,9 @@ class Launcher:
         return [name for name in process.program.needs if name not in ready]
 
     def _lacks_needs(self, process: Process) -> bool:
-        """Whether what it runs with has gone. One that an earlier launcher started otherwise runs without."""
+        """Whether a program that it needs has gone. A process that an earlier launcher started with another command
+        line needs none.
+        """
         if process.state not in {State.STARTING, State.READY, State.DRAINING}:
             return False
         return process.is_of_its_program and not self._has_needs(process)
@@ -262,7 +269,7 @@ class Launcher:
             if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
                 return False
         if any(process.name in other.program.needs and other.state in ALIVE for other in self.processes):
-            return False  # an engine of an earlier launcher has this memory, until its restart is ordered
+            return False  # an earlier launcher's engine runs without it, in the same memory
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)
 
@@ -286,7 +293,7 @@ class Launcher:
             else:
                 self._show_progress(process, waited_s)
             return
-        if process.has_ended():  # then another one answers at its port
+        if process.has_ended():  # then another process answers at its port
             self._ended(process)
             return
         lines = tail(process.log, LOG_LINES_READ, process.entry.log_begin)
@@ -324,7 +331,7 @@ class Launcher:
         process.entry.start_records = [*process.entry.start_records, record][-MAX_STARTS:]
 
     def _show_progress(self, process: Process, waited_s: float) -> None:
-        """A line when the phase changes, and each `SHOW_EVERY_S`."""
+        """Show a line when the phase changes, and every `SHOW_EVERY_S`."""
         found = progress(tail(process.log, LOG_LINES_READ, process.entry.log_begin))
         what = found.phase if found.percent is None else f"{found.phase} {found.percent} %"
         shown, at_s = self._shown.get(process.name, ("", 0.0))
@@ -334,7 +341,7 @@ class Launcher:
             self._show(f"{process.name}: {what}, {waited_s:.0f} s{line}")
 
     def _pair_problems(self, process: Process) -> list[str]:
-        """What it does not agree on with those of the other role that serve already."""
+        """The settings on which it disagrees with engines of the other role that serve already."""
         kind = process.program.kind
         if kind not in {"prefill", "decode"}:
             return []
@@ -352,14 +359,14 @@ class Launcher:
         return found
 
     def _step_ready(self, process: Process) -> None:
-        """Read its metrics when it is time, and act on a hang."""
+        """Read its metrics if a period has passed, and act on a hang."""
         now_s = time.monotonic()
         before = process.progress or Progress(now_s)
         if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
             return
         after = observed(before, readiness.metrics(process.program.url), now_s, self._limits.read_every_s)
         found = hang(after, self._limits.hang_s)
-        named = [each for each in process.entry.findings if each.startswith(HANGS)]  # by an earlier launcher, too
+        named = [each for each in process.entry.findings if each.startswith(HANGS)]  # also by an earlier launcher
         goes_on = process.progress is not None and after.still_s == after.silent_s == 0
         process.progress = after
         if found and self._limits.restarts_hung:
@@ -374,7 +381,7 @@ class Launcher:
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def _ended(self, process: Process, how: str = "") -> None:
-        """It is gone and nobody stopped it, or it did not become ready."""
+        """Handle a process that ended by itself, or that did not become ready."""
         was_draining = process.state is State.DRAINING
         how = how or process.how_it_ended()
         process.end_leftovers()
@@ -388,7 +395,7 @@ class Launcher:
         self._back_off(process, how, words)
 
     def _back_off(self, process: Process, how: str, words: str) -> None:
-        """Start it again after a pause, or no more."""
+        """Start the process again after a pause, or give it up."""
         restarts_s = process.entry.restarts_s = self._limits.backoff.recent(process.entry.restarts_s, time.time())
         pause_s = self._limits.backoff.pause_s(restarts_s, time.time())
         if pause_s is None:
@@ -441,7 +448,7 @@ class Launcher:
         try:
             drained = self._drains.is_drained(process.name)
         except OSError:
-            drained = True  # without a proxy nothing new comes
+            drained = True  # without a proxy no new requests come
         if drained or late:
             self._show(f"{process.name}: {'drained' if drained else 'still has requests, and is stopped'}")
             self._stop(process)
@@ -468,5 +475,5 @@ class Launcher:
 
 
 def _fact(trouble: str) -> str:
-    """A sentence without its seconds, so that it is shown once."""
+    """A sentence without its seconds, so that the same trouble is shown once."""
     return trouble.partition(" for ")[0]

@@ -1,5 +1,5 @@
-"""Reports of launchers to each other over HTTP: each answers `GET /launch` to a bearer of the fleet's key, and asks all
-others every `ASK_EVERY_S`. A launcher can be asked for nothing but its report.
+"""Reports of launchers to each other over HTTP. Each launcher answers `GET /launch` to a bearer of the fleet's key, and
+asks all others every `ASK_EVERY_S`. A launcher answers nothing but its report.
 """
 
 import contextlib
@@ -34,12 +34,14 @@ MAX_CONNECTIONS: Final = 64
 
 
 class NodeReports:
-    """`with NodeReports(...) as nodes`. `addresses`: host and port by node, this one's too. Raises: LaunchError."""
+    """`with NodeReports(...) as nodes`. `addresses`: host and port of each node, of this one too. Raises:
+    LaunchError.
+    """
 
     def __init__(self, own: Report, addresses: Sequence[tuple[str, int]], key: str, bind: str = "0.0.0.0") -> None:
         self.own = own
         self._reported: Report | None = None
-        """Before the first one, other nodes cannot know which stores there are to wait for."""
+        """None until the first report: before it, other nodes cannot know for which stores they have to wait."""
         self._addresses = addresses
         self._key = key
         self._others = [OtherNode(node, host) for node, (host, _) in enumerate(addresses) if node != own.node]
@@ -64,7 +66,7 @@ class NodeReports:
         self._server.server_close()
 
     def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None:
-        """What the next asker gets. An order that was once heard stays."""
+        """Set what the next asker gets. An order to start that was heard once stays."""
         goes = goes or self.own.goes or may_start(self.own, self._others, time.monotonic())
         self.own = Report(self.own.node, self.own.plan, goes, dict(states), dict(stores))
         self._reported = self.own
@@ -114,13 +116,13 @@ class NodeReports:
                 self.wfile.write(body)
 
             def log_message(self, *_arguments: object) -> None:
-                """Nothing: two launchers ask each other every two seconds, and others write what they like."""
+                """Log nothing: launchers ask each other every two seconds, and strangers can send any text."""
 
         return Handler
 
 
 class _Server(ThreadingHTTPServer):
-    """At most `MAX_CONNECTIONS`, each for at most `TIMEOUT_S`, however slowly its client writes."""
+    """Serves at most `MAX_CONNECTIONS`, each for at most `TIMEOUT_S`, however slow the client is."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -142,9 +144,9 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that is gone is not an error of ours."""
+        """Ignore it: a client that is gone is not an error of ours."""
 
 
 def _end(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it has ended meanwhile
+    with contextlib.suppress(OSError):  # the connection has ended meanwhile
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
-"""The launchers of a plan's nodes: what each reports, when all start, and what of another node is wrong. Pure.
+"""The launchers of a plan's nodes: what each reports, when all start, and what is wrong on another node. Pure.
 
-A launcher starts nothing until all others answer with the same plan, and one of them was ordered to start. Engines wait
-besides for the stores of all nodes. After the start, what is wrong on another node is named, and nothing is stopped
-because of it: the engines that are left may serve.
+A launcher starts nothing until all others answer with the same plan and one of them was ordered to start. Engines also
+wait for the stores of all nodes. Later troubles of another node are shown, but stop nothing: the engines that are left
+may serve.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,8 @@ MAX_CHARS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a launcher says of its node. `plan`: digest of the file; `goes`: whether an order to start is known there;
-    `states`: of its processes, `stores` of those that engines of all nodes wait for.
+    """The report of a launcher on its node. `plan`: digest of the file; `goes`: whether it knows of an order to start;
+    `states`: states of all its processes; `stores`: states of the stores that engines of all nodes wait for.
     """
 
     node: int
@@ -32,7 +32,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class OtherNode:
-    """What is known of one. `answered_s`: when it answered last; None: never."""
+    """What is known of another node. `answered_s`: time of its last answer; None: it never answered."""
 
     node: int
     host: str
@@ -41,7 +41,7 @@ class OtherNode:
 
 
 def observed(before: OtherNode, report: Report | None, now_s: float) -> OtherNode:
-    """`report`: None: there was no answer."""
+    """The other node after a request to it. `report`: None if it did not answer."""
     return before if report is None else replace(before, answered_s=now_s, report=report)
 
 
@@ -52,13 +52,13 @@ def may_start(own: Report, others: Iterable[OtherNode], now_s: float) -> bool:
 
 
 def stores_serve(others: Iterable[OtherNode]) -> bool:
-    """Whether engines need not wait for a store of another node."""
+    """Whether all known stores of other nodes serve, so that engines need not wait."""
     states = [state for other in others if other.report is not None for state in other.report.stores.values()]
     return all(state == State.READY for state in states)
 
 
 def trouble(own: Report, other: OtherNode, now_s: float) -> str:
-    """What is wrong with another node; empty: nothing."""
+    """What is wrong with another node; empty if nothing is."""
     who = f"node {other.node} ({other.host})"
     if other.report is None or other.answered_s is None:
         return f"{who}: no launcher has answered yet"
@@ -71,7 +71,7 @@ def trouble(own: Report, other: OtherNode, now_s: float) -> str:
 
 
 def read_report(found: Mapping[str, Any], node: int) -> Report | None:
-    """A report from JSON of another launcher; None if it is not about this node."""
+    """The report in another launcher's JSON; None if it is not about `node`."""
     states, stores = found.get("states"), found.get("stores")
     if found.get("node") != node or not isinstance(states, dict) or not isinstance(stores, dict):
         return None

@@ -1,4 +1,4 @@
-"""One launched process: started or found again, watched, ended with all that it has started."""
+"""One launched process: start it or find it again, watch it, and end it with all processes that it has started."""
 
 import os
 import secrets
@@ -31,7 +31,7 @@ MAX_LINE_CHARS: Final = 300
 
 
 class Process:
-    """A program and its entry in the state file. `mark`: what its processes carry in their environment."""
+    """A program and its entry in the state file. `mark`: a value in the environment of all its processes."""
 
     def __init__(self, program: Program, entry: Entry, mark: str) -> None:
         self.program = program
@@ -40,7 +40,7 @@ class Process:
         """When its state last changed."""
         self.retry_s = 0.0
         self.progress: Progress | None = None
-        """What its metrics showed since it serves."""
+        """What its metrics have shown since it serves."""
         self._mark = mark
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -65,7 +65,9 @@ class Process:
         self.changed_s = time.monotonic()
 
     def start(self, save: Callable[[], None]) -> None:
-        """Start it. The record is saved before, so that it is found, and after. Raises: LaunchError."""
+        """Start the process. The entry is saved before, so that the process can be found, and after. Raises:
+        LaunchError.
+        """
         self.happen(Event.START)
         entry, program = self.entry, self.program
         entry.identity, entry.members, entry.ready_s = None, [], None
@@ -94,14 +96,14 @@ class Process:
         save()
 
     def find(self) -> bool:
-        """Find it again after another launcher has started it: by its entry, or by its mark. False if it is gone."""
+        """Find a process of an earlier launcher, by its entry or by its mark. False if it is gone."""
         if self.entry.identity is None and self.state in ALIVE:
             found = marked(self._mark)
             self.entry.identity = min(found, key=lambda each: each.start_ticks) if found else None
         return self.entry.identity is not None and is_alive(self.entry.identity)
 
     def has_ended(self) -> bool:
-        """Whether its main process is gone. Its children are noted before the system forgets whose they were."""
+        """Whether its main process is gone. Its children are noted before the system forgets their parent."""
         identity = self.entry.identity
         if identity is None:
             return True
@@ -116,7 +118,7 @@ class Process:
         return True
 
     def note_members(self) -> bool:
-        """Note the other processes of its session; whether they are others than before."""
+        """Note the other processes of its session. Returns whether they have changed."""
         if self.entry.identity is None:
             return False
         found = sorted(session_members(self.entry.identity))
@@ -136,7 +138,7 @@ class Process:
         self.end_leftovers()
 
     def end_leftovers(self) -> None:
-        """End what is left of its session. The kernel takes tens of seconds to release a large pinned pool."""
+        """Kill what is left of its session. The kernel takes tens of seconds to release a large pinned pool."""
         for member in {*self.entry.members, *marked(self._mark)} - {self.entry.identity}:
             if is_alive(member):
                 signal_process(member, signal.SIGKILL)
@@ -147,7 +149,7 @@ class Process:
         return self.has_ended() and not any(is_alive(member) for member in self.entry.members)
 
     def how_it_ended(self) -> str:
-        """In words, as far as it is known: the status of another launcher's child is not."""
+        """How the process ended, in words. The exit status of another launcher's child is not known."""
         code = None if self._child is None else self._child.returncode
         if code is None:
             return "ended"
@@ -156,13 +158,13 @@ class Process:
         return f"ended with status {code}"
 
     def last_words(self) -> str:
-        """The end of its log since it was started."""
+        """The last lines of its log since its start."""
         lines = tail(self.log, SHOWN_LINES, self.entry.log_begin)
         return "".join(f"\n    {line[:MAX_LINE_CHARS]}" for line in lines)
 
 
 def found_identity(pid: int) -> Identity:
-    """This process' own. Raises: LaunchError without /proc."""
+    """The identity of this launcher's process. Raises: LaunchError without /proc."""
     identity = identity_of(pid)
     if identity is None:
         raise LaunchError("/proc is not there: processes can be watched on Linux only")
@@ -174,7 +176,9 @@ LOGS = "logs"
 
 @dataclass(slots=True)
 class Adopted:
-    """`processes`: one for each program, in their order. `stray`: run, and belong to no program any more."""
+    """`processes`: one for each program, in the same order. `stray`: processes that run and belong to no program any
+    more.
+    """
 
     record: Record
     processes: list[Process]
@@ -183,12 +187,14 @@ class Adopted:
 
     @property
     def fresh(self) -> list[Process]:
-        """Those that do not run yet."""
+        """The processes that do not run yet."""
         return [process for process in self.processes if process.state not in ALIVE]
 
 
 def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, node: int, own: Identity) -> Adopted:
-    """Match programs with what runs. `own`: of this launcher. Raises: LaunchError, if another engine kind runs."""
+    """Match programs with running processes. `own`: the launcher's identity. Raises: LaunchError if another engine kind
+    runs.
+    """
     old = load(state_dir)
     (state_dir / LOGS).mkdir(parents=True, exist_ok=True)
     record = Record(secrets.token_hex(8), boot_id(), plan, engine, node, own)
@@ -216,8 +222,8 @@ def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, 
 
 
 def left_running(record: Record) -> list[Process]:
-    """The processes of a record that still run, in the order of their start. Children whose main process is gone serve
-    nobody, and are ended.
+    """The processes of a record that still run, in the order of their start. Children without a main process serve
+    nobody, and are killed.
     """
     found = []
     for name, entry in record.entries.items():
@@ -240,7 +246,7 @@ def _note(process: Process) -> str:
 
 
 def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
-    """A new one; what an earlier launch knows of restarts stays with it."""
+    """A new entry, with what an earlier launch knows of its starts and restarts."""
     before = None if old is None else old.entries.get(program.name)
     served = before is not None and before.state in {State.READY, State.DRAINING, State.BACKING_OFF}
     entry = Entry(
@@ -261,6 +267,6 @@ def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
 
 
 def _bare(entry: Entry) -> Program:
-    """The program of an entry, as far as it takes to stop it."""
-    kind: Kind = entry.kind  # type: ignore[assignment]  # written from one
+    """A program with just the fields of an entry that a stop needs."""
+    kind: Kind = entry.kind  # type: ignore[assignment]  # saved from a Kind
     return Program(entry.name, kind, (), ports=tuple(entry.ports.items()))

@@ -1,4 +1,4 @@
-"""What the launcher is to run: a command line, where it serves, and what its log should say. Values only."""
+"""The programs that the launcher runs: a command line, an address, and what the log should say. Values only."""
 
 import hashlib
 import json
@@ -21,15 +21,17 @@ STAGES: Final[tuple[tuple[Kind, ...], ...]] = (
     ("prefill", "aggregated", "decode"),
     ("proxy",),
 )
-"""Kinds by when they are started. A stage begins when all of the one before serve; engines load side by side."""
+"""Kinds in the order of their start. A stage begins when all programs of earlier stages serve. All engines load at
+once.
+"""
 
 START_TIMEOUT_S: Final = 3_600.0
-"""Weights of a trillion parameters load for up to half an hour, and graphs are captured after that."""
+"""Weights of a trillion parameters load for up to half an hour, and then graphs are captured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the plan says of one rank: tokens in its pool, and bytes of their KV on one GPU."""
+    """The plan's values for one rank: tokens in its pool, and bytes of their KV on one GPU."""
 
     tokens: int
     kv_bytes: float
@@ -37,11 +39,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process. `host` is where this machine reaches it; `ports` by what each is for.
+    """One process to run. `host`: its address as seen from this machine; `ports`: name of a use -> port.
 
-    `ready_path`: what answers 200 once it serves; empty: it serves once its port `http` takes connections, or at once
-    where it has none. `ready_line`: instead, a part of a line of its log. `needs`: names of programs that have to
-    serve for as long as this one runs. `source`: where its weights come from.
+    `ready_path`: the path that answers 200 once the program serves. If it is empty, the program serves once its port
+    `http` takes connections, or at once without such a port. `ready_line`: instead, a part of a line of its log.
+    `needs`: names of programs that have to serve as long as this one runs. `source`: where its weights come from.
     """
 
     name: str
@@ -71,7 +73,9 @@ class Program:
 
     @property
     def has_metrics(self) -> bool:
-        """Whether this process shows an engine's metrics: of an engine over several nodes, the first one."""
+        """Whether this process shows an engine's metrics. Of an engine over several nodes, only the first
+        process does.
+        """
         return self.is_engine and self.port("http") is not None
 
     @property
@@ -80,7 +84,7 @@ class Program:
 
     @property
     def bootstrap_url(self) -> str | None:
-        """Of prefill: where its ranks register."""
+        """Where the ranks of a prefill engine register; None for other programs."""
         port = self.port("bootstrap")
         return None if port is None else f"http://{self._url_host}:{port}"
 
@@ -90,6 +94,6 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """Of all that decides how it runs: another digest is another program."""
+        """A digest of what decides how the program runs: its command and environment."""
         content = json.dumps([self.command, self.environment])
         return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What is looked at before anything is started: ports, programs, the model. Each problem is a sentence."""
+"""Whether programs can start (they are installed, and their ports are free), and whether they serve."""
 
 import contextlib
 import http.client
@@ -16,13 +16,13 @@ from warmroute_backend.launch.program import Program
 PROBE_TIMEOUT_S: Final = 2.0
 MAX_ANSWER_BYTES: Final = 8 << 20
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-"""All ranks -1: facts of the whole group, or 503 until all of its ranks have registered
+"""With all ranks -1, the answer has facts of the whole group, or 503 until all of its ranks have registered
 (`sglang/srt/disaggregation/common/conn.py`, `_handle_route_get`)."""
 
 
 def serves(program: Program) -> bool:
-    """Whether it answers as ready, and prefill's bootstrap server has all ranks. Without a port it serves once it
-    runs.
+    """Whether the program is ready and, for prefill, whether all ranks are at the bootstrap server. A program without a
+    port is ready once it runs.
     """
     if not program.ready_path:
         port = program.port("http")
@@ -39,12 +39,14 @@ def listens(host: str, port: int) -> bool:
 
 
 def route(bootstrap_url: str) -> Mapping[str, Any]:
-    """What a prefill engine's bootstrap server says of its group; empty if it is not complete or not there."""
+    """The group's facts from a prefill engine's bootstrap server; empty if the group is incomplete or nothing
+    answers.
+    """
     return _object(_get(bootstrap_url + ROUTE))
 
 
 def metrics(url: str) -> str | None:
-    """What `/metrics` shows; None without an answer. An engine that has no metrics answers, and shows none."""
+    """The text of `/metrics`; None without an answer, empty if the engine has no metrics."""
     answer = _get(f"{url}/metrics")
     if not answer.status:
         return None
@@ -52,7 +54,7 @@ def metrics(url: str) -> str | None:
 
 
 def server_info(url: str) -> Mapping[str, Any]:
-    """What an engine says of itself; empty if it does not."""
+    """An engine's answer about itself; empty without one."""
     return _object(_get(f"{url}/server_info"))
 
 
@@ -85,7 +87,7 @@ def _object(answer: _Answer) -> Mapping[str, Any]:
 
 
 _LISTEN: Final = "0A"
-"""State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
+"""The state of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
 
 def unready(programs: Iterable[Program]) -> Iterator[str]:
@@ -106,7 +108,7 @@ def is_taken(port: int) -> bool:
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # no such family here
+        except OSError:  # this machine has no such family
             continue
         with listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -126,7 +128,7 @@ def is_listening(port: int) -> bool:
 
 
 def listener_of(port: int) -> tuple[int, str] | None:
-    """Pid and command of who listens on a port, where this user may see it."""
+    """Pid and command of the process that listens on a port, if this user may see it."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     if not wanted:
         return None
@@ -140,13 +142,15 @@ def listener_of(port: int) -> tuple[int, str] | None:
 def _by(port: int) -> str:
     try:
         found = listener_of(port)
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process ended meanwhile
         return ""
     return "" if found is None else f" by {found[1]}, pid {found[0]}"
 
 
 def _inodes(port: int) -> set[str]:
-    """Of listening sockets. /proc/net/tcp has number, local address, remote address, state; the inode is the tenth."""
+    """Inodes of listening sockets. A line of /proc/net/tcp has number, local address, remote address and state; the
+    tenth column is the inode.
+    """
     found = set()
     for table in ("net/tcp", "net/tcp6"):
         try:

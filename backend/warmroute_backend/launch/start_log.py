@@ -1,4 +1,4 @@
-"""What the log of a starting engine says: how far it is, and how large its pool became. Pure.
+"""Read the log of a starting engine: how far the start is, and how large the pool became. Pure.
 
 The lines are those of SGLang 0.5.23: `Load weight begin` (`model_executor/model_runner.py:1274`), tqdm's bars of the
 loaders (`model_loader/weight_utils.py:1166`, `:1371`), `KV Cache is allocated` (`mem_cache/memory_pool.py:2084-2098`;
@@ -24,7 +24,9 @@ TAIL_BYTES: Final = 256 << 10
 
 
 def rotate(log: Path, max_bytes: int = MAX_LOG_BYTES) -> bool:
-    """Move a log that is larger than `max_bytes` to `.1`, and older ones on; the oldest goes. Raises: OSError."""
+    """Rename a log that is larger than `max_bytes` to `.1`, and older logs to the next number; the oldest is deleted.
+    Raises: OSError.
+    """
     try:
         if log.stat().st_size <= max_bytes:
             return False
@@ -43,8 +45,8 @@ def rotate(log: Path, max_bytes: int = MAX_LOG_BYTES) -> bool:
 
 
 def tail(log: Path, count: int, begin: int = 0) -> list[str]:
-    """The last lines, of at most `TAIL_BYTES`; `begin`: only what lies behind this offset. Bars of tqdm, which a
-    carriage return overwrites, are lines of their own."""
+    """The last lines of a log, from at most its last `TAIL_BYTES`. `begin`: the offset before which the log is
+    skipped. Each state of a tqdm bar, which ends with a carriage return, is a line."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -70,14 +72,16 @@ def _numbered(log: Path, number: int) -> Path:
 
 
 PHASES: Final = ("imports, warm-up", "weights", "KV pool", "graphs", "host pool", "other")
-"""`other`: communicators, attention back ends, the radix cache. The embedded engine has no phases."""
+"""`other` has communicators, attention back ends and the radix cache. The embedded engine has no phases."""
 
 _LINE: Final = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)([^\]]*)\] (.*)")
 _PINS: Final = re.compile(r"Allocating .* GB host memory")
 
 
 def phases_s(total_s: float, server_info: Mapping[str, Any], lines: Sequence[str]) -> dict[str, float]:
-    """Phase -> seconds, for those of `PHASES` that are known; in sum `total_s`. `lines`: of this start's log."""
+    """Phase -> seconds, of `PHASES`; in sum `total_s`. Empty if the server does not say. `lines`: the log of this
+    start.
+    """
     found = server_info.get("startup_time")
     if not isinstance(found, Mapping) or not isinstance(found.get("scheduler_e2e"), int | float):
         return {}
@@ -95,7 +99,9 @@ def phases_s(total_s: float, server_info: Mapping[str, Any], lines: Sequence[str
 
 
 def _pinning_s(lines: Sequence[str]) -> float:
-    """From the line that a rank writes before it pins to its next one; of the slowest rank."""
+    """Seconds of pinning host memory, of the slowest rank: from the line before a rank pins to that rank's next
+    line.
+    """
     begun: dict[str, datetime] = {}
     spent: dict[str, float] = {}
     for line in lines:
@@ -104,7 +110,7 @@ def _pinning_s(lines: Sequence[str]) -> float:
         time_text, rank, text = found.groups()
         try:
             at = datetime.fromisoformat(time_text)
-        except ValueError:  # of the shape of a time, and none
+        except ValueError:  # a wrong time, such as 25:00:00
             continue
         if rank in begun:
             spent[rank] = spent.get(rank, 0.0) + (at - begun.pop(rank)).total_seconds()
@@ -118,7 +124,7 @@ def _seconds(value: Any) -> float:
 
 
 GB: Final = 1 << 30
-"""SGLang's GB in logs of memory (`mem_cache/memory_pool.py`, `GB = 1024**3`)."""
+"""SGLang's GB in log lines on memory (`mem_cache/memory_pool.py`, `GB = 1024**3`)."""
 
 _TOKENS: Final = re.compile(r"\bmax_total_num_tokens=(\d+), chunked_prefill_size")
 _SIZE: Final = re.compile(
@@ -138,10 +144,12 @@ _PHASES: Final[tuple[tuple[str, str], ...]] = (
     ("max_total_num_tokens=", "warming up"),
     ("The server is fired up", "serving"),
 )
-"""What a line has, and the phase that it shows; later rows win where a line has several."""
+"""Part of a line -> the phase that it shows. If a line has several parts, the last row wins."""
 
 _UNREGISTERED: Final = "failed to register to bootstrap server"
-"""Of a prefill that goes on without its ranks there, and answers probes (`disaggregation/common/conn.py:1661`)."""
+"""The line of a prefill that goes on without its ranks at the bootstrap server, and answers probes
+(`disaggregation/common/conn.py:1661`).
+"""
 
 UNREGISTERED: Final = "not at its bootstrap server, so no decode can reach it: restart it"
 STARTING: Final = "starting"
@@ -150,7 +158,7 @@ MAX_LINE_CHARS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pool of a rank: tokens, and bytes of their KV on one GPU, rounded as the log rounds; None: not said yet."""
+    """The pool of a rank: tokens, and bytes of their KV on one GPU, rounded as in the log. None: not logged yet."""
 
     tokens: int | None
     kv_bytes: float | None
@@ -158,7 +166,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class StartProgress:
-    """How far a start is. `percent` of the phase, where a bar says it."""
+    """How far a start is. `percent`: of the phase, if a bar shows it."""
 
     phase: str
     percent: int | None
@@ -166,8 +174,8 @@ class StartProgress:
 
 
 def pool(lines: Sequence[str]) -> Pool:
-    """The pool by the last lines about it. A draft model's cache of as many tokens belongs to it; all GPUs of an engine
-    write the same lines."""
+    """The pool by the last lines about it. A draft model's cache with as many tokens is a part of the pool. All GPUs
+    of an engine write the same lines."""
     tokens: int | None = None
     sizes: dict[tuple[str, int], float] = {}
     for line in lines:

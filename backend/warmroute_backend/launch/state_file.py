@@ -1,8 +1,8 @@
-"""What a launcher has started, on disk, so that the next one finds it: `state.json` in the state directory.
+"""`state.json` in the state directory: the processes that a launcher has started, so that the next launcher finds them.
 
-It is replaced as a whole with each change, and before a process is started as well: a launcher that is killed between
-the start and the note of the pid leaves an entry without one, and the next launcher looks for the mark
-(`identity.MARK`). One launcher at a time has the directory: it holds `lock`, which the system releases however it ends.
+The whole file is replaced with each change, and also before a process is started. If a launcher is killed between the
+start and the note of the pid, the entry has no pid, and the next launcher looks for the mark (`identity.MARK`). Only
+one launcher at a time has the directory. It holds `lock`, which the system releases however the launcher ends.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def give_start(state_dir: Path) -> None:
 
 
 def take_start(state_dir: Path) -> bool:
-    """Whether a start is ordered; it is given once."""
+    """Take the order to start, if there is one. Returns whether there was; an order is taken once."""
     try:
         (state_dir / FOLDER / _START).unlink()
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def take_start(state_dir: Path) -> bool:
 
 
 def take_restarts(state_dir: Path) -> Iterator[str]:
-    """The names that are to be restarted; each order is given once."""
+    """Take the orders to restart: the names of processes. Each order is taken once."""
     folder = state_dir / FOLDER
     if not folder.is_dir():
         return
@@ -67,7 +67,7 @@ MAX_STARTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """A start that came to serve. `at_s`: unix seconds; `source`: where its weights came from."""
+    """A start that succeeded. `at_s`: unix seconds; `source`: where the weights came from."""
 
     at_s: float
     total_s: float
@@ -77,7 +77,7 @@ class StartRecord:
 
 @dataclass(slots=True)
 class Entry:
-    """One process. Times are unix seconds. `members`: other processes of its session, when it was last looked at."""
+    """One process. Times are unix seconds. `members`: other processes of its session, as last seen."""
 
     name: str
     kind: str
@@ -89,28 +89,28 @@ class Entry:
     identity: Identity | None = None
     members: list[Identity] = field(default_factory=list)
     log_begin: int = 0
-    """Where the log of this start begins."""
+    """The offset in the log at which this start begins."""
     starts: int = 0
     started_s: float = 0.0
     ready_s: float | None = None
-    """When it began to serve, in this life of it."""
+    """When its current run began to serve."""
     has_served: bool = False
     is_ordered: bool = False
-    """Whether an operator has ordered a restart, which is under way."""
+    """Whether an operator's order to restart it is under way."""
     is_drained: bool = False
     """Whether the launcher had the proxy drain it, and has to undo that."""
     restarts_s: list[float] = field(default_factory=list)
     last_words: str = ""
-    """Of its log, when it last ended by itself."""
+    """The end of its log when it last ended by itself."""
     findings: list[str] = field(default_factory=list)
-    """How it differs from the plan."""
+    """How it differs from the plan, and whether it hangs."""
     start_records: list[StartRecord] = field(default_factory=list)
-    """Of the newest starts."""
+    """The newest successful starts."""
 
 
 @dataclass(slots=True)
 class Record:
-    """The whole file."""
+    """The content of the state file."""
 
     launch_id: str
     boot_id: str
@@ -124,7 +124,7 @@ class Record:
 
 
 def save(folder: Path, record: Record) -> None:
-    """Replace the file. Raises: OSError."""
+    """Replace the state file. Raises: OSError."""
     document = {"version": VERSION, **asdict(record)}
     path = folder / STATE
     fresh = path.with_suffix(".tmp")
@@ -136,7 +136,7 @@ def save(folder: Path, record: Record) -> None:
 
 
 def load(folder: Path) -> Record | None:
-    """The record of the last launcher here; None if there was none. Raises: LaunchError."""
+    """The record of the last launcher; None if the folder has none. Raises: LaunchError."""
     path = folder / STATE
     try:
         with path.open("rb") as file:
@@ -174,7 +174,7 @@ def _entry(found: dict[str, Any]) -> Entry:
 
 @contextlib.contextmanager
 def locked(folder: Path, taken: str) -> Iterator[None]:
-    """The state directory, made and held. `taken`: what to say where another launcher has it. Raises: LaunchError."""
+    """Make and lock the state directory. `taken`: the message if another launcher has it. Raises: LaunchError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a")

@@ -1,7 +1,7 @@
-"""The life of a launched process, as a table: what follows from a state and an event; and when it restarts. Pure.
+"""The life of a launched process: a table of states and events, and the rule for restarts. Pure.
 
-What is not in the table is not possible: `next_state` raises `IllegalTransition`. `docs/reference/launch.md` has it as
-a diagram.
+`next_state` raises `IllegalTransition` for an event that the table does not have. `docs/reference/launch.md` shows the
+table as a diagram.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,25 +11,25 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a process is."""
+    """The state of a process."""
 
     WAITING = "waiting"
-    """For those that are started before it."""
+    """Earlier stages do not serve yet."""
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-    """The proxy gives it no new work, and it is stopped when it has none."""
+    """The proxy gives it no new work. The launcher stops it when its requests have ended."""
     STOPPING = "stopping"
     """It was asked to end."""
     STOPPED = "stopped"
     BACKING_OFF = "backing_off"
-    """It ended by itself, and is started again after a pause."""
+    """It ended by itself, and will start again after a pause."""
     FAILED = "failed"
     """It ended too often. Only an operator's order starts it again."""
 
 
 class Event(StrEnum):
-    """What happens to a process."""
+    """An event in the life of a process."""
 
     START = "start"
     SERVES = "serves"
@@ -55,7 +55,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
 }
 
 ALIVE: Final = frozenset({State.STARTING, State.READY, State.DRAINING, State.STOPPING})
-"""States in which there is a process."""
+"""States in which a process exists."""
 
 
 def next_state(state: State, event: Event) -> State:
@@ -67,10 +67,10 @@ def next_state(state: State, event: Event) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """At most `limit` restarts within `window_s`; pauses from `first_s`, doubled, up to `longest_s`.
+    """At most `limit` restarts within `window_s`, after pauses that double from `first_s` up to `longest_s`.
 
-    The pause doubles with each restart within the window, so a process that dies at once is not started in a circle.
-    One that has run for the whole window begins again with the first pause.
+    Each restart within the window doubles the pause, so a process that ends at once is not restarted without end. A
+    process that has run for the whole window begins again with the first pause.
     """
 
     first_s: float = 1.0
@@ -83,7 +83,7 @@ class Backoff:
         return [at_s for at_s in restarts_s if now_s - at_s < self.window_s]
 
     def pause_s(self, restarts_s: Sequence[float], now_s: float) -> float | None:
-        """The pause before the next restart; None: there were too many."""
+        """The pause before the next restart; None if there were too many restarts."""
         count = len(self.recent(restarts_s, now_s))
         if count >= self.limit:
             return None

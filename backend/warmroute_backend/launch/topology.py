@@ -1,14 +1,13 @@
-"""What a node runs of a plan: its engines and, on the first node, the Mooncake master. The proxy is the caller's.
+"""The programs of a plan on a node: its engines and, on the first node, the Mooncake master. The caller adds the proxy.
 
-The same plan is run in one of three ways:
+The same plan runs in one of three ways:
 
-    sglang       as it says
+    sglang       as planned
     embedded     each engine is the embedded one, with the ranks, pools, pages, tiers and ports of the plan
     sglang-cpu   each engine is the real SGLang on a CPU with the tiny model: one rank, a small pool, KV by Mooncake
-                 over TCP, which is the store, too
+                 over TCP, which is also the store
 
-What the last two cannot have is left out or replaced, and said: see `Topology.notes`. Pure, but for the paths it is
-given.
+The last two are trials. `Topology.notes` lists what they leave out or replace. Pure, but for the given paths.
 """
 
 import json
@@ -35,23 +34,23 @@ TRIAL_START_S: Final = 60.0
 CPU_START_S: Final = 300.0
 ENGINE_STOP_S: Final = 60.0
 NODE_PORTS: Final = 1_000
-"""Between the ports of two nodes that are one machine."""
+"""The distance between the ports of two nodes if both are this machine."""
 _SOURCES: Final[Mapping[Source, str]] = {
     "daemon": "restarts map weights that stay in GPU memory",
     "presharded": "restarts read files that the first start writes",
     "disk": "restarts read the checkpoint",
 }
 CPU_SEGMENT_BYTES: Final = 128 * 2**20
-"""Of an engine's memory in the store of a trial: some 30,000 tokens of the tiny model."""
+"""Memory of an engine in the store of a trial: some 30,000 tokens of the tiny model."""
 STORAGE: Final = "hicache"
-"""The folder of the file tier of a trial, in the state directory."""
+"""The folder of a trial's file tier, in the state directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how a plan runs. `python`: the one that has SGLang; `installation`: of SGLang on a CPU;
-    `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines; `cache_dir`: for
-    fast restarts, None: without; `near`: what is near each GPU, empty: unknown."""
+    """Where and how a plan runs. `python`: the Python that has SGLang; `installation`: SGLang on a CPU; `slowness`:
+    how much slower this machine is than the reference; `speed`: of embedded engines; `cache_dir`: a folder for fast
+    restarts, None: no fast restarts; `near`: the surroundings of each GPU, empty: unknown."""
 
     kind: EngineKind
     node: int
@@ -66,14 +65,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The programs of a node in the order of their start, and what this way of running a plan leaves out."""
+    """The programs of a node in the order of their start, and notes on what this way of running a plan leaves out."""
 
     programs: tuple[Program, ...]
     notes: tuple[str, ...]
 
 
 def here(plan: Plan) -> Plan:
-    """A plan whose nodes are all this machine: local addresses, and the ports of each further node moved up."""
+    """A plan whose nodes are all this machine: with local addresses, and with other ports for each further node."""
     engines = []
     for engine in plan.engines:
         moved = {name: port + NODE_PORTS * engine.node for name, port in asdict(engine.ports).items()}
@@ -83,7 +82,7 @@ def here(plan: Plan) -> Plan:
 
 
 def topology(plan: Plan, setting: Setting) -> Topology:
-    """What the node of `setting` runs; of a trial, all nodes of a plan that was made to be `here`."""
+    """The programs of the setting's node. In a trial, they are those of all nodes of a plan from `here`."""
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
@@ -103,12 +102,12 @@ def topology(plan: Plan, setting: Setting) -> Topology:
 
 
 def _ordered(programs: list[Program]) -> list[Program]:
-    """By stage, prefill before decode, which asks it for its ranks."""
+    """By stage, and prefill before decode, since decode asks prefill for its ranks."""
     return sorted(programs, key=lambda program: (program.stage, program.kind == "decode"))
 
 
 def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) -> Iterator[str]:
-    """What is near each engine's GPUs, and where weights come from at a fast restart."""
+    """What is near each engine's GPUs, and where its weights come from at a fast restart."""
     for engine in engines:
         yield from described(engine.name, affinity(plan, engine, setting.near))
         if setting.cache_dir is not None:
@@ -118,13 +117,13 @@ def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) ->
 
 
 def config_files(plan: Plan, setting: Setting) -> dict[str, str]:
-    """Name in the state directory -> what engines read there of their stores."""
+    """Name of a file in the state directory -> configuration of a store, which engines read."""
     found = {name: json.dumps(made, indent=2) + "\n" for name, made in mooncake_files(plan, setting).items()}
     return found | ({LMCACHE_CONFIG: config_text(plan)} if has_daemon(plan) else {})
 
 
 def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
-    """The store's configuration, of each engine of this node; of a trial, of all."""
+    """The store's configuration of each engine on this node; of all engines in a trial on a CPU."""
     configs, found = mooncake_configs(plan), {}
     if setting.kind == "sglang-cpu":
         return {name: _on_a_cpu(config, setting.state_dir) for name, config in configs.items()}
@@ -138,7 +137,7 @@ def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _on_a_cpu(config: dict[str, Any], state_dir: Path) -> dict[str, Any]:
-    """A store's configuration for a machine without RDMA and with little memory; its disk is in the state directory."""
+    """A store's configuration for a machine without RDMA and with little memory. Its disk is in the state directory."""
     found = {**config, "protocol": "tcp", "device_name": "", "global_segment_size": CPU_SEGMENT_BYTES}
     if "ssd_offload_path" in found:
         found["ssd_offload_path"] = str(state_dir / STORAGE / Path(found["ssd_offload_path"]).name)
@@ -146,7 +145,7 @@ def _on_a_cpu(config: dict[str, Any], state_dir: Path) -> dict[str, Any]:
 
 
 def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
-    """What the log of an engine should say of its pool."""
+    """The pool that the log of an engine should show."""
     memory = plan.memory(engine)
     return Expected(memory.tokens, memory.tokens * memory.cell)
 
@@ -161,8 +160,8 @@ def _ports(engine: PlannedEngine) -> tuple[tuple[str, int], ...]:
 
 
 def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Program]:
-    """An engine's process on this node, behind the daemon that keeps its weights where that fits. Of an engine over
-    several nodes only the first process serves HTTP: the others are ready once they run.
+    """An engine's process on this node, after the daemon that keeps its weights, if one fits. Of an engine over several
+    nodes only the first process serves HTTP; the others are ready once they run.
     """
     rank = setting.node - engine.node
     near = affinity(plan, engine, setting.near)
@@ -206,12 +205,12 @@ def _master(plan: Plan, program: str = "mooncake_master") -> Program:
 
 
 def _local(word: str, state_dir: Path) -> str:
-    """A file of the plan's folder on each node is one of the state directory."""
+    """Replace a path in the plan's folder of configurations by the path in the state directory."""
     return str(state_dir / LMCACHE_CONFIG) if word == f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}" else word
 
 
 def _lmcache(plan: Plan, setting: Setting) -> Program:
-    """The daemon beside all engines of this machine; on a CPU with little memory, and without CUDA's way to move KV."""
+    """The daemon for all engines of this machine. On a CPU it has little memory, and no CUDA to move KV."""
     if setting.installation is not None:
         tool = str(setting.installation.lmcache)
         site = plan.site
@@ -299,7 +298,7 @@ def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
 
 
 def _file_tier(engine: PlannedEngine, setting: Setting) -> tuple[tuple[str, str], ...]:
-    """Of a file tier, each engine's own; of embedded engines, the folder that all share in place of the store."""
+    """The folder of an engine's file tier: its own, or one that all embedded engines share in place of the store."""
     if engine.storage == "none":
         return ()
     folder = setting.state_dir / STORAGE / ("shared" if engine.storage == "mooncake" else engine.name)
@@ -318,7 +317,7 @@ def _kv_events(engine: PlannedEngine) -> str:
 
 
 def _notes(plan: Plan, kind: EngineKind) -> list[str]:
-    """What a trial does in another way than the plan."""
+    """What a trial does differently from the plan."""
     found = []
     stores = any(engine.storage == "mooncake" for engine in plan.engines)
     if kind == "embedded":

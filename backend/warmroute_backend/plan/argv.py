@@ -1,5 +1,7 @@
-"""The command line and the environment of each process of a plan. Full flag names, and nothing left to a default that
-another version may change: SGLang 0.5.23 accepts abbreviations, and some that recipes use are ambiguous by now.
+"""The command line and the environment of each process of a plan.
+
+Flags have their full names, since SGLang 0.5.23 accepts abbreviations, and some in recipes have become ambiguous.
+Nothing is left to a default that another version may change.
 """
 
 import json
@@ -19,16 +21,18 @@ CONFIG_FOLDER: Final = "/etc/warmroute"
 ENGINE_INFO_PORT: Final = 6789
 HTTP_PORT: Final = 30000
 LMCACHE_CONFIG: Final = "lmcache.yaml"
-"""One for all engines: each node has a daemon at the same local address (`lmcache`)."""
+"""One file for all engines: on each node, the daemon has the same local address (`lmcache`)."""
 
 PD_TIMEOUT_S: Final = 120
-"""Instead of 300 s for each of the stages: a pair that is stuck fails within the patience of a client."""
+"""The limit of each stage, in place of SGLang's 300 s: a pair that is stuck fails while its client still waits."""
 
 LEAST_FREE_DISK: Final = "64Gi"
-"""Of the file tier's disk: SGLang evicts the oldest files for it. Without a bound the tier fills the disk."""
+"""The least free space on the file tier's disk: SGLang evicts the oldest files for it. Without this bound the tier
+fills the disk.
+"""
 
 KEEP_ALIVE_S: Final = 120
-"""SGLang closes idle connections after 5 s, in the moment in which a proxy may be sending."""
+"""SGLang closes idle connections after 5 s by default, possibly while a proxy is sending."""
 
 PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "kimi-k2": ("kimi_k2", "kimi_k2"),
@@ -50,7 +54,7 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "llama-3.3": ("", "llama3"),
     "llama-4": ("", "pythonic"),
 }
-"""Parsers of reasoning and of tool calls by the begin of a model's name (SGLang's cookbook)."""
+"""Begin of a model's name -> its parsers of reasoning and of tool calls (SGLang's cookbook)."""
 
 DEEPEP_MODES: Final[Mapping[Role, str]] = {"aggregated": "auto", "prefill": "normal", "decode": "low_latency"}
 
@@ -58,7 +62,7 @@ Flags = list[str]
 
 
 def argv(plan: Plan, engine: PlannedEngine, node_rank: int = 0) -> list[str]:
-    """The command of one process: an engine has one on each of its nodes."""
+    """The command of one process. An engine has one process on each of its nodes."""
     command = [*LAUNCH, "--model-path", plan.site.model_path or plan.model.path]
     command += ["--served-model-name", plan.model_name, "--host", "0.0.0.0"]
     command += ["--port", str(engine.ports.http)]
@@ -68,14 +72,15 @@ def argv(plan: Plan, engine: PlannedEngine, node_rank: int = 0) -> list[str]:
 
 
 def mooncake_file(engine: PlannedEngine) -> str:
-    """The name of the store's configuration for an engine: its segment depends on the attention groups and stages, and
-    two engines that share a folder on disk overwrite each other's files (`mooncake_store.py:548`).
+    """The file name of the store's configuration for an engine. Each engine has its own file: the segment depends on
+    its attention groups and stages, and two engines with one folder on disk overwrite each other's files
+    (`mooncake_store.py:548`).
     """
     return f"mooncake-{engine.name}.json"
 
 
 def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
-    """The variables of an engine's processes, the site's last: they win."""
+    """The variables of an engine's processes. Those of the site come last, and win."""
     found = {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
     if plan.is_split:
         found["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] = str(PD_TIMEOUT_S)
@@ -96,8 +101,8 @@ def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
 
 
 def _store_disk(plan: Plan) -> dict[str, str]:
-    """The bounds of what each rank keeps on disk: of the store's own count, and of blocks that the file system has
-    given (Mooncake, docs/source/deployment/ssd/ssd-offload.md). Without them it fills nine tenths of the disk.
+    """The bounds of what each rank keeps on disk: bytes by the store's own count, and blocks of the file system
+    (Mooncake, docs/source/deployment/ssd/ssd-offload.md). Without them the store fills nine tenths of the disk.
     """
     if not plan.site.store_disk_gb:
         return {}
@@ -137,7 +142,7 @@ def _parallel(plan: Plan, engine: PlannedEngine, node_rank: int) -> Flags:
 
 
 def _experts(model: Model, shape: EngineShape) -> Flags:
-    """Of DeepEP (sgl-project/sglang#6017): its kernels by role, and copies of experts that are chosen by load."""
+    """Flags of DeepEP (sgl-project/sglang#6017): its kernels by role, and copies of experts that are chosen by load."""
     command = ["--moe-a2a-backend", "deepep", "--deepep-mode", DEEPEP_MODES[shape.role]]
     command += ["--moe-dense-tp-size", "1"]
     command += ["--enable-dp-lm-head"] if shape.attention_dp > 1 else []
@@ -159,11 +164,11 @@ def _memory(model: Model, engine: PlannedEngine) -> Flags:
 
 
 def _kernels(plan: Plan, engine: PlannedEngine) -> Flags:
-    """Of KV of 4 bits; and of sparse attention, whose kernels decide how wide a row of the cache is
+    """Flags for KV of 4 bits, and for sparse attention, whose kernels decide how wide a row of the cache is
     (`overrides.py:713-726`)."""
     gpu = plan.cluster.gpu
     if engine.shape.kv_type == "nvfp4":
-        return ["--attention-backend", "trtllm_mha"]  # reads and writes these rows and their scales
+        return ["--attention-backend", "trtllm_mha"]  # it reads and writes these rows and their scales
     if plan.model.kind is not CacheKind.SPARSE or gpu.vendor != "nvidia":
         return []
     if engine.shape.kv_type == "fp8_e4m3":
@@ -174,7 +179,9 @@ def _kernels(plan: Plan, engine: PlannedEngine) -> Flags:
 
 
 def _reports(engine: PlannedEngine) -> Flags:
-    """What the proxy reads: cached tokens, counters, KV events. A decode engine keeps no prefix, and has no events."""
+    """Flags for what the proxy reads: cached tokens, counters, KV events. A decode engine keeps no prefix, so it has no
+    events.
+    """
     command = ["--enable-cache-report", "--enable-metrics"]
     if engine.role == "decode":
         return command
@@ -202,7 +209,9 @@ def _tiers(plan: Plan, engine: PlannedEngine) -> Flags:
 
 
 def _host_size(plan: Plan, engine: PlannedEngine, size_gb: int) -> Flags:
-    """DeepSeek V4 has no `--hicache-size` (`hybrid_pool_assembler.py:659`)."""
+    """The size of the host pool. DeepSeek V4 has no `--hicache-size`, so a ratio is given
+    (`hybrid_pool_assembler.py:659`).
+    """
     if plan.model.kind is not CacheKind.COMPRESSED:
         return ["--hicache-size", str(size_gb)]
     hundredths = size_gb * 10**9 * 100 // max(1, plan.memory(engine).pool)
@@ -228,9 +237,9 @@ def _disaggregation(plan: Plan, engine: PlannedEngine) -> Flags:
     if plan.site.ib_devices and not plan.inside_node:
         command += ["--disaggregation-ib-device", plan.site.ib_devices]
     if engine.role == "decode":
-        # A host pool would be reserved for what is retracted (`host_pool`), and the store's offload excludes it.
+        # The other mode, `host_pool`, reserves a host pool for retracted requests, and excludes the store's offload.
         command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
         if engine.storage == "mooncake":
-            # Without a size its host pool is twice the GPU's (`kv_cache_builder.resolve_decode_retraction_backup`).
+            # Without a size, the host pool is twice the GPU's (`kv_cache_builder.resolve_decode_retraction_backup`).
             command += ["--disaggregation-decode-enable-offload-kvcache", "--hicache-size", str(offload_gb(plan))]
     return command

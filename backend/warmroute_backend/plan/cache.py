@@ -1,4 +1,4 @@
-"""Bytes of KV cache for one token on one GPU: what SGLang's pools allocate.
+"""Bytes of KV cache for one token on one GPU, as SGLang's pools allocate them.
 
 Source: `DefaultPoolConfigurator._compute_cell_size` and `HybridSWAPoolConfigurator` of
 `sglang/srt/model_executor/pool_configurator.py`, `calculate_mla_kv_cache_dim` of
@@ -18,7 +18,9 @@ _SCALE_BYTES: Final = 4
 
 
 NVFP4_BYTES: Final = 0.5 + 1 / 16
-"""A scale of a byte for 16 values (`NVFP4KVCacheMethod.compute_cell_size`, with the kernels' own layout alone)."""
+"""Bytes of a value: half a byte, and a scale of one byte for 16 values (`NVFP4KVCacheMethod.compute_cell_size`, only
+with the kernels' own layout).
+"""
 
 
 def value_bytes(kv_type: KvType) -> float:
@@ -42,7 +44,7 @@ def cell_bytes(
     HEADS    2 * layers * max(1, kv_heads/tp) * head_dim * bytes: heads are repeated if there are more GPUs
     WINDOW   (full layers + window_ratio * window layers) * 2 * max(1, kv_heads/tp) * head_dim * bytes
     COMPRESSED  see `_compressed`; the same for each `kv_type`
-    A draft model adds its layers, each as large as one of the target's (the indexer of every one of them).
+    A draft model adds its layers, each as large as one of the target's, and always with an indexer.
     """
     if model.kind is CacheKind.COMPRESSED:
         return _compressed(model, draft_layers, window_ratio)
@@ -54,21 +56,24 @@ def cell_bytes(
 
 
 COMPRESSED_WINDOW_RATIO: Final = 0.1
-"""SGLang's for DeepSeek V4 (`model_overrides/deepseek_v4.py:49`)."""
+"""SGLang's ratio for DeepSeek V4 (`model_overrides/deepseek_v4.py:49`)."""
 
 COMPRESSED_PAGE_TOKENS: Final = 256
 COMPRESSED_ROW_BYTES: Final = 149_760 / COMPRESSED_PAGE_TOKENS
-"""448 values of 1 byte, 64 of 2, 8 of scales; a page of 256 rows is rounded up to multiples of 576 bytes."""
+"""A row has 448 values of 1 byte, 64 of 2 and 8 of scales. A page of 256 rows is rounded up to multiples of 576
+bytes.
+"""
 
 _COARSE_ROW_BYTES: Final = 864
-"""Of a page of two."""
+"""Bytes of a row of a page that has two rows."""
 
 _STATE_BYTES: Final = 4
 
 
 def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
-    """`DSV4PoolConfigurator` of `pool_configurator.py`: rows of the window pool and states of its compression by the
-    ratio, a row and an index key for 4 tokens, a row for 128. A draft adds its layer to all of it."""
+    """`DSV4PoolConfigurator` of `pool_configurator.py`. The ratio scales rows of the window pool and the states of
+    its compression. In addition there are a row and an index key for 4 tokens, and a row for 128. A draft adds its
+    layers to all of this."""
     ring = 16 if draft_layers else 8
     states = 4 * (model.head_dim + model.index_dim) * _STATE_BYTES * ring / COMPRESSED_PAGE_TOKENS
     window = COMPRESSED_ROW_BYTES * model.layers + states * model.quarter_layers
@@ -79,8 +84,8 @@ def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
 
 
 def state_bytes(model: Model, requests: int, *, drafts: bool) -> int:
-    """Bytes of a rank beside its pools: vectors for 128 tokens in the making, of each request (`_get_c128_state_fixed_
-    bytes`)."""
+    """Bytes of a rank beside its pools: for each request, vectors that stand for 128 tokens and are not complete
+    (`_get_c128_state_fixed_bytes`)."""
     ring = 256 if drafts else 128
     rows = -(-((requests + 2) * ring + 1) // 128) * 128
     return rows * 2 * model.head_dim * _STATE_BYTES * model.coarse_layers

@@ -1,7 +1,8 @@
-"""What is wrong with a plan, also with one that was edited by hand: each problem is a sentence with what would work.
+"""Find the problems of a plan, also of one that was edited by hand. Each problem is a sentence that says what would
+work.
 
-The rules are those at which SGLang 0.5.23 stops, and those at which it starts and then serves badly. Of a model whose
-cache no formula covers only flags are judged: what fits into memory is not known.
+The rules are those at which SGLang 0.5.23 stops, and those at which it starts but serves badly. If no formula covers a
+model's cache, only flags are judged, since the memory that it needs is not known.
 """
 
 from collections import defaultdict
@@ -38,7 +39,7 @@ def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     shape_problems = list(_shape(plan, engine))
     yield from shape_problems
     if shape_problems:
-        return  # memory is that of a shape that exists
+        return  # the memory of such a shape is not defined
     yield from _context(plan, engine)
     if plan.model.kind is not CacheKind.UNKNOWN:
         yield from _memory(plan, engine)
@@ -66,7 +67,7 @@ def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    """Divisions that come out even."""
+    """Divisions that must come out even."""
     shape, model = engine.shape, plan.model
     if shape.tp < 1 or shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
         yield f"attention_dp {shape.attention_dp} does not divide tp {shape.tp}."
@@ -194,7 +195,7 @@ def _host(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _together(plan: Plan) -> Iterator[str]:
-    """What engines must agree on, and must not share."""
+    """Settings on which engines must agree, and things that they must not share."""
     prefills, decodes = plan.of("prefill"), plan.of("decode")
     if bool(prefills) != bool(decodes):
         yield "prefill and decode engines only serve together: add the other role, or make them aggregated."
@@ -225,7 +226,9 @@ def _host_memory(plan: Plan) -> Iterator[str]:
 
 
 def _store_disk(plan: Plan) -> Iterator[str]:
-    """What the store may fill of each node's disk, and where (`FileStorageConfig::ValidatePath` of Mooncake)."""
+    """Whether the store's share of each node's disk and its folder are valid (`FileStorageConfig::ValidatePath` of
+    Mooncake).
+    """
     disk_gb, folder = plan.site.store_disk_gb, plan.site.storage_dir
     if disk_gb and not any(engine.storage == "mooncake" for engine in plan.engines):
         yield f"store_disk_gb {disk_gb} is of the Mooncake store, which no engine has; set 0, or storage to mooncake."
@@ -248,7 +251,9 @@ def _pairs(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[
 
 
 def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[str]:
-    """Divided KV moves from whole KV or from the same division (`disaggregation/common/conn.py:531`)."""
+    """Decode engines whose division of the KV does not fit prefill's: prefill has whole KV or the same division
+    (`disaggregation/common/conn.py:531`).
+    """
     for other in others:
         if first.shape.dcp not in {1, other.shape.dcp}:
             dcps = f"{first.name} has dcp {first.shape.dcp} and {other.name} {other.shape.dcp}"
@@ -256,7 +261,7 @@ def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Itera
 
 
 def _answers(plan: Plan, first: PlannedEngine, decodes: tuple[PlannedEngine, ...]) -> Iterator[str]:
-    """Decode engines that write to a store which prefill engines read."""
+    """Decode engines whose answers in the store prefill engines would not find."""
     for engine in decodes:
         if engine.storage == "mooncake" and not shares_answers(plan.model, first.shape, engine.shape):
             yield f"{engine.name} writes answers to the store that {first.name} would not find; set storage to none."

@@ -1,7 +1,7 @@
-"""Makes a plan: the engines of a cluster for a model and its traffic, each choice with its reason.
+"""Make a plan: the engines of a cluster for a model and its traffic. Each choice has its reason.
 
-The order: KV type, context, division into prefill and decode, engines, drafts, host memory and storage. Each step only
-reads what the steps before have fixed, so equal requests give equal plans.
+The order of choices: KV type, context, division into prefill and decode, engines, drafts, host memory and storage. Each
+step reads only what earlier steps have fixed, so equal requests give equal plans.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,9 @@ DISTRIBUTED_PORT: Final = 20000
 EVENTS_PORT: Final = 5557
 REPLAY_PORT: Final = 5657
 RANK_PORTS: Final = 100
-"""Between the event ports of two engines of one node: a rank's is that of the first plus its number."""
+"""The distance between the event ports of two engines on a node: a rank's port is the first one plus the rank's
+number.
+"""
 
 ALTERNATIVE_GPUS: Final = ("H100", "H200", "B200", "B300", "MI300X")
 _NO_TRAFFIC: Final = Load(16_384, 4_096, 512)
@@ -59,7 +61,9 @@ class Placed(NamedTuple):
 
 
 def make_plan(request: PlanRequest) -> Plan:
-    """The plan for a request. Raises PlanError: what is too large; unless `compared`, the nearest shapes that fit."""
+    """The plan for a request. Raises PlanError, which says what is too large and, unless `compared`, the nearest shapes
+    that fit.
+    """
     request.checked()
     found = _plan(request)
     if found is None:
@@ -127,7 +131,7 @@ def average_load(request: PlanRequest) -> Load:
 
 
 def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
-    """Roles with the GPUs of each and the layout of its engines; None if one of them does not fit."""
+    """The roles, with their GPUs and the layout of their engines; None if one of them does not fit."""
     cluster = request.cluster
     split = request.split
     if split is None:
@@ -147,8 +151,8 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 
 
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
-    """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model, if it has
-    pipeline stages, or where DeepEP takes tokens to experts on all of them."""
+    """An engine on at most `gpus` GPUs. It spans nodes if one node does not hold the model, if it has pipeline
+    stages, or if DeepEP moves tokens to experts on all nodes. Otherwise it is inside a node."""
     wide = _wide(wanted, cluster, gpus, role)
     if wide is not None:
         layout = next(layouts(wanted, wide, role), None) if wide <= gpus else None
@@ -162,7 +166,7 @@ def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layou
 
 
 def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None:
-    """GPUs of an engine with pipeline stages or DeepEP; None: it has neither."""
+    """GPUs of an engine with pipeline stages or DeepEP; None if it has neither."""
     stages = stages_of(wanted.pp, role)
     if stages == 1 and wanted.all_to_all != "deepep":
         return None
@@ -170,7 +174,7 @@ def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None
 
 
 def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
-    """Split for latency if there are two nodes or more, by the work of both sides; else aggregated."""
+    """For latency on two or more nodes, a split by the work of both sides; else aggregated engines."""
     cluster = request.cluster
     if cluster.nodes < 2 or request.objective != "latency" or request.lmcache:
         return AGGREGATED
@@ -183,7 +187,9 @@ def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
 
 
 def prefill_share(request: PlanRequest, engine: Layout) -> float:
-    """The part of all GPU time that goes into prompts: seconds of prefill over seconds of both, for one request."""
+    """The share of GPU time that goes into prompts: seconds of prefill over those of prefill and decode, for one
+    request.
+    """
     gpu, model, load = request.cluster.gpu, request.model, average_load(request)
     shape = engine.shape
     prefill_s = load.uncached_tokens / prefill_tokens_per_s(gpu, model, shape, load)
@@ -206,7 +212,7 @@ def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
 
 
 def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
-    """The draft model, if it is to be used: both sides of a pair have the same."""
+    """The draft model, or None for a plan without drafts. Both sides of a pair have the same."""
     draft = draft_of(request.model)
     refused = request.speculation is False or request.divides_kv or request.has_stages
     if refused or (request.lmcache and request.speculation is None):
@@ -223,7 +229,7 @@ def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
 
 
 def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Draft | None) -> Layout:
-    """The layout with a draft's memory, and no more requests than drafts pay for."""
+    """The layout with memory for the draft, and for latency with only as many requests as drafts pay for."""
     if draft is None:
         return layout
     shape = layout.shape
@@ -268,7 +274,7 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
 
 
 def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
-    """Engines with names and with ports that no other engine of their node has."""
+    """Engines with names, and with ports that no other engine of their node has."""
     of_role: dict[str, int] = {}
     of_node: dict[int, int] = {}
     for engine in engines:
@@ -290,7 +296,9 @@ def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
 
 
 def _with_context(plan: Plan, request: PlanRequest) -> Plan:
-    """Every engine takes the longest request that each of them holds on one rank, at most the model's context."""
+    """Give every engine the same context: the longest request that a rank of each engine holds, at most the model's
+    context.
+    """
     held = min(plan.memory(engine).tokens for engine in plan.engines)
     context = request.context_tokens or min(request.model.context_tokens, held)
     return replace(plan, engines=tuple(replace(engine, context_tokens=context) for engine in plan.engines))
@@ -300,7 +308,7 @@ def _with_context(plan: Plan, request: PlanRequest) -> Plan:
 
 
 def _why_not(request: PlanRequest) -> str:
-    """The sentence for a cluster that does not hold what is asked."""
+    """The sentence that says why the cluster does not hold the request."""
     wanted = _wanted(request)
     cluster, split = request.cluster, request.split or AGGREGATED
     where = f"{request.model.name} on {cluster}"
@@ -327,7 +335,7 @@ def _why_not(request: PlanRequest) -> str:
 
 
 def _uneven(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> str | None:
-    """Why GPUs or experts of an engine with pipeline stages or DeepEP do not come out even, else None."""
+    """Why the GPUs or experts of an engine with pipeline stages or DeepEP do not divide evenly; None if they do."""
     stages = stages_of(wanted.pp, role)
     if gpus < stages or -(-gpus // cluster.per_node) > cluster.nodes:
         return f"{stages} stages have no GPUs each."
@@ -346,7 +354,7 @@ def _uneven(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> str | No
 
 
 def alternatives(request: PlanRequest) -> list[str]:
-    """The nearest changes with which a plan exists: KV type, nodes, other GPUs, a shorter context."""
+    """The nearest changes that give a plan: KV type, nodes, other GPUs, a shorter context."""
     found = []
     if request.kv_type is None and _fits(replace(request, kv_type="fp8_e4m3")):
         found.append("--kv-dtype fp8_e4m3")

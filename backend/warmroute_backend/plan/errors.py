@@ -1,4 +1,4 @@
-"""What a plan cannot be made of: one error, whose message is one sentence and what would work instead."""
+"""The error for a plan that cannot be made: one sentence, and inputs that would work instead."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ NAMES_SHOWN = 4
 
 
 class PlanError(ValueError):
-    """A plan that cannot be made. `alternatives` are inputs that would work, the nearest first."""
+    """A plan that cannot be made. `alternatives`: inputs that would work, the nearest first."""
 
     def __init__(self, sentence: str, alternatives: Iterable[str] = ()) -> None:
         self.sentence = sentence
@@ -17,7 +17,7 @@ class PlanError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
-    """The error for a name that is not in a table: it says the nearest names, or all of them."""
+    """The error for a name that is not in a table. It lists the nearest names, or all."""
     names = sorted(known)
     near = get_close_matches(name.lower(), [each.lower() for each in names], NAMES_SHOWN, 0.4)
     shown = [each for each in names if each.lower() in near] or names

@@ -1,6 +1,6 @@
-"""GPUs and the nodes that hold them: memory as the driver reports it, dense speeds, host memory, network cards.
+"""GPUs and their nodes: memory as the driver reports it, dense speeds, host memory, network cards.
 
-A `[[gpu]]` of a TOML file adds to the table or replaces an entry.
+A `[[gpu]]` of a TOML file adds a GPU to the table, or replaces values of one.
 """
 
 import re
@@ -23,12 +23,13 @@ Speed = Annotated[float, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU in a node of eight.
+    """A GPU in a node of `per_node`.
 
-    `memory_mib` is `nvidia-smi --query-gpu=memory.total` (`rocm-smi` on AMD). `context_mib` is what the driver and the
-    first libraries have taken when weights begin to load: `memory_mib` less the `avail mem` of SGLang's log line
-    `Load weight begin`, on one GPU. Speeds are dense peaks of the vendor's data sheet in 1e12 operations and 1e9 bytes
-    a second; 0 if the GPU has none. `link_gb_s` is one direction of NVLink or xGMI; `nic_gbit_s` of each card.
+    `memory_mib` is `nvidia-smi --query-gpu=memory.total` (`rocm-smi` on AMD). `context_mib` is the memory that the
+    driver and the first libraries have taken when weights begin to load: `memory_mib` less the `avail mem` of SGLang's
+    log line `Load weight begin`, on one GPU. Speeds are dense peaks of the vendor's data sheet, in 1e12 operations and
+    1e9 bytes a second; 0 if the GPU lacks the format. `link_gb_s` is one direction of NVLink or xGMI; `nic_gbit_s` is
+    the rate of each card.
     """
 
     name: str
@@ -46,30 +47,32 @@ class Gpu:
     vendor: str = "nvidia"
     per_node: Count = 8
     bf16_share: Speed = 0.0
-    """Of the peak, as `python -m scripts.gpu` measures it; 0, here and below: that of the generation (`kernels`)."""
+    """The share of the peak, as `python -m scripts.gpu` measures it. For this and the other shares, 0 means the
+    generation's (`kernels`).
+    """
     fp8_share: Speed = 0.0
     attention_share: Speed = 0.0
-    """Of the bf16 peak, for prompts with heads of keys and values."""
+    """The share of the bf16 peak for prompts with heads of keys and values."""
     read_share: Speed = 0.0
-    """Of HBM's bandwidth."""
+    """The share of HBM's bandwidth."""
 
     @property
     def memory_bytes(self) -> int:
         return self.memory_mib * MIB
 
     def measured_dense(self, weight_format: str) -> float:
-        """Of the peak of a format, or 0."""
+        """The measured share of a format's peak; 0 if it was not measured."""
         return self.fp8_share if weight_format == "fp8" else self.bf16_share
 
     @property
     def is_blackwell(self) -> bool:
-        """Compute capability 10: SGLang then prefers other kernels, and fp8 KV for sparse attention."""
+        """Whether it has compute capability 10. SGLang then prefers other kernels, and fp8 KV for sparse attention."""
         return self.compute_capability.startswith("10.")
 
 
 GROUP_MIB: Final = 1024
-"""What the communicators of a group of GPUs take on each: 137.9 GiB are free on each of 8 H200 before weights load
-(SemiAnalysisAI/InferenceX#2128: 12.25 + 125.65), where one H200 alone would have 138.9 of its 140.4."""
+"""Memory on each GPU for the communicators of a group: 137.9 GiB are free on each of 8 H200 before weights load
+(SemiAnalysisAI/InferenceX#2128: 12.25 + 125.65), against 138.9 of the 140.4 GiB of a single H200."""
 
 GPUS: Final[Mapping[str, Gpu]] = {
     gpu.name: gpu
@@ -89,7 +92,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
         Gpu("B300", 275_040, 3_200, 8_000, 2_250, 4_500, 13_500, 900, 4_096, 8, 800, "10.3"),
         # amd.com MI300X data sheet; the context is that of an MI355X log (283.55 of 287.98 GiB free in a group of 8).
         Gpu("MI300X", 196_592, 3_500, 5_300, 1_307, 2_614, 0, 448, 2_048, 8, 400, "9.4", "amd"),
-        # For checks against published logs.
+        # Only for checks against published logs.
         Gpu("H20", 97_871, 600, 4_000, 148, 296, 0, 450, 2_048, 8, 400, "9.0"),
         Gpu("MI355X", 294_896, 3_500, 8_000, 2_516, 5_033, 10_066, 537, 3_072, 8, 400, "9.5", "amd"),
     )
@@ -116,7 +119,9 @@ _CLUSTER: Final = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<gpu>[A-Za-z
 
 
 def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
-    """`8xH200`, or `2x8xH200` for two nodes. Raises PlanError for another form, an unknown GPU, a bad number."""
+    """The cluster of a text: `8xH200`, or `2x8xH200` for two nodes. Raises PlanError for another form, an unknown GPU
+    or a bad number.
+    """
     found = _CLUSTER.fullmatch(text.strip())
     if found is None:
         raise PlanError(f"{text!r} is not a number of GPUs such as 8xH200 or 2x8xH200.")
@@ -135,8 +140,8 @@ def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
 
 
 def gpus_with(tables: object, where: str) -> dict[str, Gpu]:
-    """The table of GPUs with the `[[gpu]]` tables of a file: one with a known name changes that GPU, another one has
-    every key. Raises PlanError with the key that is wrong."""
+    """The table of GPUs with the `[[gpu]]` tables of a file. A table with a known name changes that GPU; any other
+    must have every key. Raises PlanError with the key that is wrong."""
     if not isinstance(tables, list):
         raise PlanError(f"{where}: gpu is not a list of tables [[gpu]].")
     found = dict(GPUS)

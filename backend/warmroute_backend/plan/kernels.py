@@ -1,6 +1,6 @@
-"""What SGLang's kernels reach of a GPU's peaks, by generation, format of weights, and kind of attention and MLP.
+"""The shares of a GPU's peaks that SGLang's kernels reach, by generation, format of weights, kind of attention and MLP.
 
-All but `layer_s` are from kernels of SGLang 0.5.14 (Ampere: 0.5.10) that NVIDIA has measured for AIConfigurator: the
+NVIDIA has measured kernels of SGLang 0.5.14 (Ampere: 0.5.10) for AIConfigurator. All values but `layer_s` are from the
 Apache-2.0 data of its package `aiconfigurator-core` 0.12.0, on A100, L40S, H100, H200 and B200. Each is the median over
 the shapes of the models that the planner knows:
 
@@ -13,7 +13,7 @@ the shapes of the models that the planner knows:
     all_reduce  64 MiB among 8 GPUs, in GB/s of the message (custom_allreduce_perf)
     read        weights of a decode step of 32 tokens, of HBM
 
-A `[[gpu]]` of a file that `python -m scripts.gpu` has written replaces them.
+The shares in a file that `python -m scripts.gpu` has written replace them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from warmroute_backend.plan.model import CacheKind, Model
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Of one generation. A format that is absent is multiplied as bf16."""
+    """The shares and times of one GPU generation. Weights of a format that is not listed are multiplied as bf16."""
 
     dense: Mapping[str, float]
     experts: Mapping[str, tuple[float, float]]
@@ -34,20 +34,21 @@ class Kernels:
     attention: float
     latent: float
     sparse_s: float
-    """Of sparse attention, for each token and layer, with the KV type that SGLang chooses there."""
+    """Time of sparse attention for each token and layer, with SGLang's own KV type for that generation."""
     kv: float
     latent_kv: float
     all_reduce_gb_s: float
     read: float
     layer_s: Mapping[CacheKind, float]
-    """Launches, norms and all-reduces of a layer of experts, by its attention."""
+    """Time of launches, norms and all-reduces of a layer with experts, by the kind of attention."""
 
 
 _H, _L, _S = CacheKind.HEADS, CacheKind.LATENT, CacheKind.SPARSE
 
 PLAIN_LAYER: Final = 0.6
-"""Of a layer's time, where it has no experts: no router, no sums over experts. 74 of 123 us on Hopper: 14 us of
-attention, two all-reduces of 13 and four products of 8 to 10 (the tables above, of 8 KiB and one token)."""
+"""The share of a layer's time for a layer without experts: it has no router and no sums over experts. On Hopper it
+takes 74 of 123 us: 14 us of attention, two all-reduces of 13 and four products of 8 to 10 (the tables above, of 8
+KiB and one token)."""
 
 AMPERE: Final = Kernels(
     dense={"bf16": 0.77},
@@ -61,7 +62,7 @@ AMPERE: Final = Kernels(
     read=0.85,
     layer_s={_H: 160e-6, _L: 160e-6, _S: 160e-6},
 )
-"""Attention, all-reduces and the time of a layer are assumed from Hopper's: no table has them."""
+"""Attention, all-reduces and the time of a layer are assumptions from Hopper, since no table has them."""
 
 ADA: Final = Kernels(
     dense={"bf16": 0.56, "fp8": 0.39},
@@ -75,7 +76,7 @@ ADA: Final = Kernels(
     read=0.80,
     layer_s={_H: 160e-6, _L: 160e-6, _S: 160e-6},
 )
-"""Likewise. All-reduces go over PCIe: an assumption."""
+"""Attention and the time of a layer are assumptions from Hopper. All-reduces go over PCIe: an assumption too."""
 
 HOPPER: Final = Kernels(
     dense={"bf16": 0.75, "fp8": 0.53},
@@ -89,8 +90,8 @@ HOPPER: Final = Kernels(
     read=0.85,
     layer_s={_H: 123e-6, _L: 123e-6, _S: 123e-6},
 )
-"""A layer: GLM-4.6-FP8 decodes 70 tokens/s alone on 8 H100, Qwen3-Coder-480B 100 (zai-org/GLM-4.5#113): 14.3 and 10 ms,
-less bytes and `STEP_S`, over 92 and 62 layers: 127 and 119 us."""
+"""The time of a layer: GLM-4.6-FP8 decodes 70 tokens/s alone on 8 H100, Qwen3-Coder-480B 100 (zai-org/GLM-4.5#113).
+A token takes 14.3 and 10 ms; less bytes and `STEP_S`, over 92 and 62 layers, this gives 127 and 119 us."""
 
 BLACKWELL: Final = Kernels(
     dense={"bf16": 0.64, "fp8": 0.45, "nvfp4": 0.29},
@@ -111,21 +112,22 @@ BLACKWELL: Final = Kernels(
     read=0.85,
     layer_s={_H: 44e-6, _L: 77e-6, _S: 64e-6},
 )
-"""A layer, by one page of runs on 8 B200 (gist BenHamm/78563d0d0a08d7cb61b4737392633384): gpt-oss-120b 2.41 ms and
-Qwen3-235B 6.70 of one sequence give 36 and 52 us, DeepSeek-R1 FP4 5.74 and Kimi-K2 7.54 give 60 and 94. Sparse: GLM-5.2
-NVFP4 with drafts of 5, 1.85 ms a token at about 4 tokens a step (sgl-project/sglang#29674)."""
+"""The time of a layer, by one page of runs on 8 B200 (gist BenHamm/78563d0d0a08d7cb61b4737392633384). With one
+sequence, gpt-oss-120b takes 2.41 ms and Qwen3-235B 6.70, which gives 36 and 52 us; DeepSeek-R1 FP4 takes 5.74 and
+Kimi-K2 7.54, which gives 60 and 94. Sparse: GLM-5.2 NVFP4 with drafts of 5 takes 1.85 ms a token at about 4 tokens a
+step (sgl-project/sglang#29674)."""
 
 _BY_CAPABILITY: Final[Mapping[str, Kernels]] = {"8.0": AMPERE, "8.9": ADA}
 
 
 def kernels(gpu: Gpu) -> Kernels:
-    """Of a GPU's generation; others, AMD's too, count as Hopper: no table has them."""
+    """The values of a GPU's generation. GPUs that no table has, AMD's too, count as Hopper."""
     return BLACKWELL if gpu.is_blackwell else _BY_CAPABILITY.get(gpu.compute_capability, HOPPER)
 
 
 def peak_tflops(gpu: Gpu, weight_format: str) -> float:
-    """The peak of the format in which weights are multiplied: those of 4 bits without a scale of 16 in bf16, and each
-    in bf16 where the GPU has no faster one."""
+    """The peak of the format in which weights are multiplied. Weights of `int4` are multiplied in bf16, and so is
+    every format for which the GPU has no faster one."""
     if weight_format == "fp8":
         return gpu.fp8_tflops or gpu.bf16_tflops
     if weight_format in {"nvfp4", "mxfp4"}:
@@ -136,7 +138,7 @@ def peak_tflops(gpu: Gpu, weight_format: str) -> float:
 
 
 def dense_tflops(gpu: Gpu, model: Model) -> float:
-    """What products with weights that belong to no expert reach."""
+    """The speed of products with weights that belong to no expert."""
     weight_format = "fp8" if model.weight_format in {"fp8", "fp4"} else "bf16"
     found = kernels(gpu).dense
     if weight_format not in found or not gpu.fp8_tflops:
@@ -145,7 +147,7 @@ def dense_tflops(gpu: Gpu, model: Model) -> float:
 
 
 def experts_tflops(gpu: Gpu, model: Model, columns: float) -> float:
-    """What products with experts reach, `columns` of each on a GPU."""
+    """The speed of products with experts of which a GPU has `columns` each."""
     found = kernels(gpu).experts
     weight_format = model.weight_format if model.weight_format in found else "bf16"
     share, half = found[weight_format]
@@ -161,7 +163,7 @@ def attention_tflops(gpu: Gpu, model: Model) -> float:
 
 
 def layer_s(gpu: Gpu, model: Model) -> float:
-    """What a layer of a decode step takes beside its bytes."""
+    """The time of a layer in a decode step, without reading its bytes."""
     times = kernels(gpu).layer_s
     found = times.get(model.kind, times[CacheKind.SPARSE if model.kind is CacheKind.COMPRESSED else CacheKind.HEADS])
     return found * (1.0 if model.experts else PLAIN_LAYER)

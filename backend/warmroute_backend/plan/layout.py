@@ -1,6 +1,6 @@
-"""How GPUs become engines: how many GPUs an engine takes, how its attention and its experts are divided among them.
+"""Divide GPUs into engines: the GPUs of an engine, and how its attention and experts are divided among them.
 
-A layout is tried by its memory: an engine that does not hold the longest request on one rank is not an engine.
+Each layout is tried by its memory: an engine must hold the longest request on one rank.
 """
 
 from collections.abc import Iterator
@@ -28,36 +28,40 @@ from warmroute_backend.plan.request import WHOLE_GROUP
 from warmroute_backend.plan.words import AllToAll, KvType, Objective
 
 PAGE_TOKENS: Final = 64
-"""Sparse attention has no other; HiCache and KV events want at least this (SGLang's default is 1, an event a token)."""
+"""Sparse attention allows only this size. HiCache and KV events want at least this; SGLang's default is 1, with an
+event for each token.
+"""
 
 LARGE_GPU_MIB: Final = 160 * 1024
 CHUNK_TOKENS: Final = 8192
 LARGE_CHUNK_TOKENS: Final = 16_384
 RANK_CHUNK_TOKENS: Final = 2048
-"""Of one attention group: SGLang divides the chunk among groups (`handle_data_parallelism`), which get the sum."""
+"""The chunk of one attention group. SGLang divides the engine's chunk among its groups (`handle_data_parallelism`), so
+the engine gets the sum.
+"""
 
 MOST_RUNNING: Final = {"latency": 64, "throughput": 256}
-"""Requests in a rank: with more, a step of any of these models takes longer than its answer's reader wants."""
+"""The most requests in a rank: with more, a step of any of these models is too slow for the reader of an answer."""
 
 REQUEST_TOKENS: Final = 16_384
-"""Of a request, where no traffic is given: the median of a coding agent's prompts is above 10,000."""
+"""The tokens of a request if no traffic is given: the median of a coding agent's prompts is above 10,000."""
 
 POOL_SHARE: Final = 0.4
 """For throughput, an engine takes the fewest GPUs on which at least this share of the static memory is left for KV."""
 
 WINDOW_SPARE: Final = 1.2
-"""The pool of windows holds this many times the requests that the other pool holds."""
+"""The window pool holds this many times as many requests as the other pool."""
 
 REDUNDANT_SHARE: Final = 8
 DISPATCH_TOKENS: Final = 1024
-"""A rank's tokens that DeepEP's low-latency kernels take in a step, at most (`deepep.py:409`)."""
+"""The most tokens of a rank that DeepEP's low-latency kernels take in a step (`deepep.py:409`)."""
 
 _WEIGHT_BLOCK: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An engine that fits: its shape, the experts' division, the fraction, and what they give."""
+    """An engine that fits: its shape, the division of its experts, the memory fraction, and the resulting memory."""
 
     shape: EngineShape
     ep: int
@@ -67,7 +71,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an engine has to be. `context_tokens`: what a rank must hold; `fraction`, `attention_dp`: None to choose."""
+    """What an engine must be. `context_tokens`: what a rank must hold. None of `fraction` or `attention_dp`: to
+    choose.
+    """
 
     gpu: Gpu
     model: Model
@@ -87,13 +93,14 @@ class Wanted:
 
 
 def divides_kv(model: Model, shape: EngineShape) -> bool:
-    """Whether an engine can have its `dcp`. Sparse attention could, but without HiCache and without a division into
-    prefill and decode (`model_overrides/deepseek_v2.py:18`); the KV of heads is divided by tensor parallelism."""
+    """Whether an engine can have its `dcp`. Only latent attention can. Sparse attention could, but only without
+    HiCache and without disaggregation (`model_overrides/deepseek_v2.py:18`). The KV of heads is divided by tensor
+    parallelism."""
     return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
 
 
 def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
-    """Engines of exactly `gpus` GPUs that hold the context, the preferred one first."""
+    """Engines of exactly `gpus` GPUs that hold the context, the preferred first."""
     model = wanted.model
     stages = stages_of(wanted.pp, role)
     tp = gpus // stages
@@ -112,13 +119,13 @@ def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
 
 
 def stages_of(pp: int | None, role: Role) -> int:
-    """Pipeline stages of an engine: those that decode for others have one, since a stage waits for its token."""
+    """Pipeline stages of an engine. Decode engines have one, since each stage would wait for the token."""
     return 1 if role == "decode" else pp or 1
 
 
 def on_nodes(shape: EngineShape, per_node: int) -> bool:
-    """Whether an engine takes an even part of a node, or whole nodes with whole stages on each, or on several of them
-    (`_calculate_rank_ranges`, `sglang/srt/entrypoints/engine.py:2063`)."""
+    """Whether an engine takes an even part of a node, or whole nodes. Of several nodes, each must have whole stages,
+    or each stage must have whole nodes (`_calculate_rank_ranges`, `sglang/srt/entrypoints/engine.py:2063`)."""
     if shape.gpus <= per_node:
         return per_node % shape.gpus == 0
     nodes, rest = divmod(shape.gpus, per_node)
@@ -126,10 +133,11 @@ def on_nodes(shape: EngineShape, per_node: int) -> bool:
 
 
 def redundant_experts(model: Model, gpus: int, per_node: int, role: Role) -> int:
-    """Second copies with DeepEP: none inside a node, as in SGLang's cookbook. None of aggregated engines, since SGLang
-    does not count what is asked for in their mode `auto` (`expert_distribution.py:412`). Else the fewest, from an
-    eighth of the experts, that come out even on the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the
-    recipe of LMSYS (sgl-project/sglang#6017)."""
+    """Second copies of experts with DeepEP. An engine inside a node has none, as in SGLang's cookbook. Aggregated
+    engines have none, since SGLang does not count how often experts are asked for in the mode `auto`
+    (`expert_distribution.py:412`). Other engines have at least an eighth of the experts, and the least number with
+    which all copies divide evenly among the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the recipe
+    of LMSYS (sgl-project/sglang#6017)."""
     if gpus <= per_node or role == "aggregated":
         return 0
     copies = -(-model.experts // REDUNDANT_SHARE)
@@ -137,7 +145,7 @@ def redundant_experts(model: Model, gpus: int, per_node: int, role: Role) -> int
 
 
 def holds(wanted: Wanted, layout: Layout) -> bool:
-    """Whether a rank has memory for the context that is wanted, and for one request of the traffic."""
+    """Whether a rank has memory for the wanted context and for one request of the traffic."""
     found = layout.memory
     if wanted.context_tokens < 0:  # any memory will do
         return True
@@ -146,7 +154,7 @@ def holds(wanted: Wanted, layout: Layout) -> bool:
 
 
 def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None:
-    """For latency, the engine of all `most_gpus`; for throughput, the smallest one with enough memory for KV."""
+    """For latency, the largest engine of at most `most_gpus`; for throughput, the smallest with enough KV memory."""
     sizes = [1 << power for power in range(most_gpus.bit_length()) if 1 << power <= most_gpus]
     if wanted.tp is not None:
         sizes = [size for size in sizes if size == wanted.tp]
@@ -166,7 +174,9 @@ def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None
 
 
 def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
-    """Numbers of attention groups to try. More groups hold more where each GPU of one would repeat the same KV."""
+    """The numbers of attention groups to try. More groups hold more tokens if the GPUs of one group would repeat the
+    same KV.
+    """
     if wanted.attention_dp is not None:
         return [wanted.attention_dp] if gpus % wanted.attention_dp == 0 else []
     model = wanted.model
@@ -178,12 +188,14 @@ def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
 
 
 def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) -> Layout:
-    """The engine with running requests that its own pool holds: the pool depends on them by the graphs' memory."""
+    """The engine with as many running requests as its own pool holds. The pool depends on that number by the memory of
+    the graphs.
+    """
     model = wanted.model
     chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
     if wanted.all_to_all == "deepep" and role == "prefill":
         chunk = wanted.chunk_tokens or DEEPEP_CHUNK_TOKENS * attention_dp
-    most = MOST_RUNNING[wanted.objective]  # times 4 draft tokens is what DeepEP's kernels take (`DISPATCH_TOKENS`)
+    most = MOST_RUNNING[wanted.objective]  # with 4 draft tokens each, DeepEP's kernels take 256 (`DISPATCH_TOKENS`)
     shape = EngineShape(
         role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, page_tokens(model),
         window_ratio=wanted.window_ratio or default_window_ratio(model), pp=stages, all_to_all=wanted.all_to_all,
@@ -200,8 +212,8 @@ def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) 
 
 
 def _with_window_ratio(wanted: Wanted, shape: EngineShape) -> EngineShape:
-    """The least ratio, to a hundredth, at which the pool of windows has room for as many requests as the other pool.
-    A smaller one leaves more to the other, which then holds more requests."""
+    """The shape with the least ratio, to a hundredth, at which the window pool has room for as many requests as the
+    other pool. A smaller ratio leaves more memory to the other pool, which then holds more requests."""
     if wanted.model.kind is not CacheKind.WINDOW or wanted.window_ratio is not None:
         return shape
     tokens = request_tokens(wanted.traffic)
@@ -215,7 +227,7 @@ def _with_window_ratio(wanted: Wanted, shape: EngineShape) -> EngineShape:
 
 
 def default_chunk(gpu: Gpu, attention_dp: int) -> int:
-    """`--chunked-prefill-size`: SGLang's default for the GPU, and more where many groups divide it."""
+    """`--chunked-prefill-size`: SGLang's default for the GPU, or more if many groups divide it."""
     of_gpu = LARGE_CHUNK_TOKENS if gpu.memory_mib >= LARGE_GPU_MIB else CHUNK_TOKENS
     return max(of_gpu, RANK_CHUNK_TOKENS * attention_dp)
 
@@ -232,8 +244,9 @@ def request_tokens(traffic: Traffic | None) -> int:
 
 
 def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
-    """`--ep-size`: all GPUs with DeepEP; for throughput whole experts on each GPU with attention groups; else as few
-    groups as leave each GPU's part of an expert a multiple of the 128 columns that fp8 weights share a scale for."""
+    """`--ep-size`. With DeepEP: all GPUs. For throughput with attention groups: all GPUs, so that each has whole
+    experts. Otherwise: as few groups as leave each GPU's part of an expert a multiple of the 128 columns that share
+    a scale in fp8."""
     model = wanted.model
     if not model.experts:
         return 1
@@ -259,7 +272,7 @@ def default_window_ratio(model: Model) -> float:
 
 
 def default_kv_type(gpu: Gpu, model: Model) -> KvType:
-    """SGLang's own default: the model's type, but fp8 of DeepSeek V4, and of sparse attention on Blackwell
+    """SGLang's default KV type: that of the model, but fp8 for DeepSeek V4, and for sparse attention on Blackwell
     (`overrides.py:534,892`)."""
     if model.kind is CacheKind.COMPRESSED:
         return "fp8_e4m3"

@@ -1,9 +1,10 @@
-"""LMCache in place of HiCache: a daemon on each node, which all engines of the node share, and what engines know of it.
+"""LMCache in place of HiCache: a daemon on each node, which all engines of the node share, and the engines'
+configuration.
 
-`lmcache server` keeps the KV, in host memory of its own, and outlives engines. An engine reads where it listens from a
-file (`sglang/srt/mem_cache/storage/lmcache/README.md`, SGLang 0.5.23; LMCache 0.5.6). A daemon that ends takes the
-engines with it: SGLang polls a lookup without a limit, so each request of an engine whose daemon is gone waits for ever
-while `/ready` and `/health` still answer 200.
+`lmcache server` keeps the KV in its own host memory, and outlives engines. Engines read the daemon's address from a
+file (`sglang/srt/mem_cache/storage/lmcache/README.md`, SGLang 0.5.23; LMCache 0.5.6). When a daemon ends, its engines
+must end too: SGLang polls a lookup without a limit, so each request waits for ever, while `/ready` and `/health` still
+answer 200.
 """
 
 from typing import Final
@@ -17,7 +18,7 @@ DAEMON: Final = "lmcache"
 LOCAL: Final = "127.0.0.1"
 HEALTH: Final = "/healthcheck"
 ENVIRONMENT: Final = (("LMCACHE_TRACK_USAGE", "false"), ("LMCACHE_DISABLE_BANNER", "1"))
-"""LMCache sends figures of use to its makers unless it is told not to (`lmcache/usage_telemetry/identity.py`)."""
+"""LMCache sends usage figures to its makers unless told not to (`lmcache/usage_telemetry/identity.py`)."""
 
 
 def has_daemon(plan: Plan) -> bool:
@@ -25,13 +26,13 @@ def has_daemon(plan: Plan) -> bool:
 
 
 def config_text(plan: Plan) -> str:
-    """The file that `--lmcache-config-file` names."""
+    """The text of the file that `--lmcache-config-file` names."""
     return f"mp_host: {LOCAL}\nmp_port: {plan.site.lmcache_port}\n"
 
 
 def daemon_command(plan: Plan, gpus: int, program: str = "lmcache") -> list[str]:
-    """The daemon of `gpus` GPUs. Each rank that moves KV has a thread; pools of windows are kept apart, since SGLang
-    asks for it (`unified_lmcache_mp_connector.py`). Both ports are local: the second is an admin port without a key.
+    """The command of the daemon for `gpus` GPUs. Each rank that moves KV has a thread. Window pools are kept apart, as
+    SGLang demands (`unified_lmcache_mp_connector.py`). Both ports are local: the second is an admin port without a key.
     """
     command = [program, "server", "--host", LOCAL, "--port", str(plan.site.lmcache_port)]
     command += ["--http-host", LOCAL, "--http-port", str(plan.site.lmcache_http_port)]
@@ -40,11 +41,13 @@ def daemon_command(plan: Plan, gpus: int, program: str = "lmcache") -> list[str]
 
 
 def l1_gib(plan: Plan, gpus: int) -> int:
-    """Host memory of the daemon beside `gpus` GPUs: LMCache counts in GiB."""
+    """Host memory of the daemon for `gpus` GPUs, in GiB, as LMCache counts."""
     return rank_l1_bytes(plan) * gpus // GIB
 
 
 def store_name(plan: Plan, engine: PlannedEngine) -> str | None:
-    """What engines that share a daemon call it in the proxy's config; None: it serves this engine alone."""
+    """The daemon's name as a store in the proxy's config, if engines share the daemon; None if it serves this engine
+    alone.
+    """
     beside = [each for each in plan.engines if each.lmcache and each.node == engine.node]
     return f"{DAEMON}-node{engine.node}" if engine.lmcache and len(beside) > 1 else None

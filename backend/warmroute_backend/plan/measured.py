@@ -1,4 +1,4 @@
-"""What `python -m scripts.gpu` has measured on one GPU, in place of the constants of its generation."""
+"""The page of a plan as text, and a GPU with the shares of its peaks that `python -m scripts.gpu` has measured."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from warmroute_backend.plan.tiers import host_tokens, store_tokens
 SESSION_TOKENS = (16_384, 65_536, 131_072)
 
 WIDTH: Final = 80
-"""Columns of a reason."""
+"""The width of a reason in columns."""
 
 
 def page(plan: Plan, more: Iterable[str] = ()) -> str:
-    """The page; `more` are sections that follow, such as the sizing."""
+    """The page of a plan. `more`: sections that follow, such as the sizing."""
     sections = [_title(plan), _engines(plan)]
     if plan.model.kind is CacheKind.UNKNOWN:
         sections.append(unplanned(plan.model.name, plan.model.architecture))
@@ -31,7 +31,7 @@ def page(plan: Plan, more: Iterable[str] = ()) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns, the first to the left and the others to the right."""
+    """A table of text: the first column is aligned left, the others right."""
     lines = [tuple(heads), *map(tuple, rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     return "\n".join(
@@ -96,8 +96,8 @@ def _memory(plan: Plan) -> str:
 
 
 def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
-    """How many sessions of `tokens` stay warm in each tier, over all engines that keep prefixes. A tier counts
-    what it holds, also where a tier above holds the same."""
+    """How many sessions of `tokens` stay warm in each tier, over all engines that keep prefixes. A session that is
+    also in a tier above counts in both."""
     found = {"device": 0, "host": 0, "store": store_tokens(plan) // tokens}
     for engine in plan.engines:
         if engine.role != "decode":
@@ -119,7 +119,7 @@ def _choices(plan: Plan) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A reason under its choice, in lines of a terminal's width."""
+    """The reason below its choice, in lines of a terminal's width."""
     return _filled(text[:1].upper() + text[1:], indent="    ")
 
 
@@ -130,18 +130,20 @@ def _filled(text: str, indent: str = "") -> str:
 
 
 MOST: Final = 1.05
-"""Of a peak: more has been measured wrongly, or on another GPU."""
+"""The largest share of a peak that is accepted: a larger value was measured wrongly, or on another GPU."""
 _FIGURES: Final = (
     ("bf16_share", "bf16_tflops", "bf16_tflops", "products, bf16"),
     ("fp8_share", "fp8_tflops", "fp8_tflops", "products, fp8"),
     ("attention_share", "attention_tflops", "bf16_tflops", "attention of prompts"),
     ("read_share", "read_gb_s", "bandwidth_gb_s", "reading memory"),
 )
-"""Field of a GPU, key of the file, the peak, words."""
+"""The field of a GPU, the key in the file, the field of the peak, and words."""
 
 
 def measured_gpu(document: Mapping[str, Any], gpus: Mapping[str, Gpu], where: str) -> Gpu:
-    """The GPU of a file with its measured shares. Raises PlanError where it has none, or of no known GPU."""
+    """The GPU of a file, with its measured shares. Raises PlanError if the file has no measurements, or an
+    unknown GPU.
+    """
     table = document.get("measured")
     if not isinstance(table, Mapping):
         raise PlanError(f"{where}: it has no table [measured], as `python -m scripts.gpu` writes it.")
@@ -162,7 +164,7 @@ def measured_gpu(document: Mapping[str, Any], gpus: Mapping[str, Gpu], where: st
 
 
 def _known(device: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
-    """The GPU of the longest name of which all words are in that of the device."""
+    """The GPU with the longest name whose words are all in the device's name."""
     words = device.upper().replace("-", " ").split()
     fits = [gpu for gpu in gpus.values() if all(word in words for word in gpu.name.upper().split("-"))]
     return max(fits, key=lambda gpu: len(gpu.name), default=None)

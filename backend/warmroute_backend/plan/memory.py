@@ -1,4 +1,4 @@
-"""The memory of one GPU of an engine: what SGLang reserves, what weights take, and how many tokens of KV are left.
+"""The memory of one GPU of an engine: SGLang's reserve, the weights, and the tokens of KV that fit into the rest.
 
 Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCacheConfigurator._profile_available_bytes`
 (`sglang/srt/mem_cache/kv_cache_configurator.py`), SGLang 0.5.23.
@@ -30,15 +30,16 @@ _BUCKET_MIB: Final = 8
 _LARGE_GRAPH: Final = 300
 _DISPATCHED_TOKENS: Final = 128
 _DISPATCH_MIB: Final = 4095
-"""Of DeepEP's buffers in its recipe for decode, see `_dispatch_mib`."""
+"""Memory of DeepEP's buffers in its recipe for decode, see `_dispatch_mib`."""
 
 _DEEPEP_PREFILL_MIB: Final = 12_234
 _DEEPEP_DECODE_MIB: Final = 13_457
-"""With DeepEP: fractions of 0.85 and 0.835 on H100, with 32 and 72 GPUs, `DEEPEP_CHUNK_TOKENS` a rank, batches of 256
-(sgl-project/sglang#6017). SGLang's own rule counts the tokens of all groups for each GPU, and leaves no memory."""
+"""Reserves with DeepEP. They give the fractions 0.85 and 0.835 on H100, with 32 and 72 GPUs, `DEEPEP_CHUNK_TOKENS` a
+rank and batches of 256 (sgl-project/sglang#6017). SGLang's own rule counts the tokens of all groups for each GPU,
+and leaves no memory."""
 
 DEEPEP_CHUNK_TOKENS: Final = 16_384
-"""Of prompts that a rank of a DeepEP prefill engine computes at once, in the recipe."""
+"""Tokens of prompts that a rank of a DeepEP prefill engine computes at once, in the recipe."""
 
 _VISION_CACHE_MIB: Final = 100
 _BASELINE_VISION: Final = 24 * 1024**2
@@ -46,8 +47,8 @@ _BASELINE_VISION: Final = 24 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What of an engine's settings decides its memory. `chunk_tokens` is what `--chunked-prefill-size` says: with
-    attention groups each computes its share of it."""
+    """The settings of an engine that decide its memory. `chunk_tokens` is `--chunked-prefill-size`: each attention
+    group computes its share of it."""
 
     role: Role
     tp: int
@@ -60,17 +61,17 @@ class EngineShape:
     draft_layers: int = 0
     draft_tokens: int = 0
     draft_bytes: int = 0
-    """Of a draft model's own weights on each GPU."""
+    """Bytes of a draft model's own weights on each GPU."""
     draft_is_mtp: bool = False
     window_ratio: float = 0.8
     dcp: int = 1
-    """GPUs of an attention group that divide the KV of each sequence among them (`--dcp-size`)."""
+    """GPUs of an attention group that divide the KV of each sequence (`--dcp-size`)."""
     pp: int = 1
-    """Pipeline stages of `tp` GPUs each, which have a part of the layers (`--pp-size`)."""
+    """Pipeline stages of `tp` GPUs each; each stage has a part of the layers (`--pp-size`)."""
     all_to_all: AllToAll = "none"
     """How tokens reach their experts: SGLang's collectives, or DeepEP's kernels, which also cross nodes."""
     redundant_experts: int = 0
-    """Second copies of experts that are asked for often (`--ep-num-redundant-experts`)."""
+    """Second copies of popular experts (`--ep-num-redundant-experts`)."""
 
     @property
     def attention_tp(self) -> int:
@@ -82,12 +83,12 @@ class EngineShape:
 
 
 def takes_deepep(gpu: Gpu, model: Model) -> bool:
-    """Whether DeepEP moves the tokens of a model: its kernels in SGLang compute experts of fp8, on NVIDIA's GPUs."""
+    """Whether DeepEP can move the tokens of a model: its kernels in SGLang compute experts of fp8, on NVIDIA's GPUs."""
     return model.experts > 0 and model.weight_format == "fp8" and gpu.vendor == "nvidia"
 
 
 def takes_stages(model: Model) -> bool:
-    """Whether SGLang's class of a model can be one of several pipeline stages (`model_runner.py:512`)."""
+    """Whether SGLang's class of a model can run as one of several pipeline stages (`model_runner.py:512`)."""
     return model.architecture != "Llama4ForConditionalGeneration"
 
 
@@ -99,23 +100,23 @@ class Memory:
     free_before_weights: int
     weights: int
     slack: int
-    """Left outside the pool, for activations and graphs: `free_before_weights * (1 - fraction)`."""
+    """Memory outside the pool, for activations and graphs: `free_before_weights * (1 - fraction)`."""
     pool: int
-    """May be below 0: then the engine does not start."""
+    """Memory of the pool. If it is below 0, the engine does not start."""
     cell: float
     tokens: int
     fraction: float
     window_tokens: int = 0
-    """Of the second pool, that of layers that see a window; 0 if there is none."""
+    """Tokens of the second pool, for layers that see a window; 0 if there is no such pool."""
 
     @property
     def least_fraction(self) -> float:
-        """The fraction above which a pool exists: 1 - free after weights / free before, as SGLang's error says it."""
+        """The fraction above which a pool exists, 1 - free after weights / free before, as in SGLang's error."""
         return self.weights / self.free_before_weights
 
 
 def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """What SGLang keeps out of the static memory by default; with DeepEP, what its recipe does."""
+    """MiB that SGLang keeps out of the static memory by default; with DeepEP, those of its recipe."""
     if shape.all_to_all == "deepep":
         more = 1.5 * max(0, chunk_of_rank(shape) - DEEPEP_CHUNK_TOKENS) + 2 * max(0, shape.graph_batch - _LARGE_GRAPH)
         if shape.role == "prefill":
@@ -130,15 +131,15 @@ def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def _dispatch_mib(model: Model, shape: EngineShape) -> float:
-    """Buffers of DeepEP's low-latency kernels: two to send and two to receive, of a row with its scales for each expert
-    and token (`LowLatencyLayout`, deepseek-ai/DeepEP, csrc/config.hpp)."""
+    """MiB of the buffers of DeepEP's low-latency kernels: two to send and two to receive. Each has a row with its
+    scales for each expert and token (`LowLatencyLayout`, deepseek-ai/DeepEP, csrc/config.hpp)."""
     row = model.hidden * (2 + 4 / 128)
     return 4 * (model.experts + shape.redundant_experts) * dispatched_tokens(shape) * row / MIB
 
 
 def _graphs_mib(model: Model, shape: EngineShape) -> float:
-    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV,
-    pipeline stages and DeepSeek V4 have none of (`cuda_graph_hook.py:150-213`)."""
+    """MiB of graphs, by `reserve_for_graph_mb`: decode graphs by batch, more with attention groups, and prefill
+    graphs. Divided KV, pipeline stages and DeepSeek V4 have no prefill graphs (`cuda_graph_hook.py:150-213`)."""
     found = 0.0
     if shape.role != "prefill":
         found += 2 * shape.graph_batch
@@ -150,7 +151,7 @@ def _graphs_mib(model: Model, shape: EngineShape) -> float:
 
 
 def _buckets(most: int) -> int:
-    """How many sizes of prefill graphs there are (`generate_prefill_cuda_graph_batch_sizes`)."""
+    """The number of sizes of prefill graphs (`generate_prefill_cuda_graph_batch_sizes`)."""
     sizes = [*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64)]
     sizes += [*range(1280, 4097, 256), *range(4608, most + 1, 512)]
     return sum(size <= most for size in sizes)
@@ -162,7 +163,7 @@ def most_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def default_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """`--mem-fraction-static` as SGLang chooses it if it is not given."""
+    """SGLang's default for `--mem-fraction-static`."""
     fraction = most_fraction(gpu, model, shape)
     if not model.is_multimodal or shape.role == "decode":
         return fraction
@@ -171,7 +172,7 @@ def default_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memory:
-    """The memory of one GPU of an engine that is started with this fraction."""
+    """The memory of one GPU of an engine that is started with `fraction`."""
     free = gpu.memory_bytes - gpu.context_mib * MIB - (GROUP_MIB * MIB if shape.gpus > 1 else 0)
     weights = engine_weights(model, shape)
     slack = int(free * (1 - fraction))
@@ -198,7 +199,7 @@ def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memor
 
 
 def engine_weights(model: Model, shape: EngineShape) -> int:
-    """Bytes of weights on each GPU of an engine, those of a draft model too."""
+    """Bytes of weights on each GPU of an engine, with those of a draft model."""
     found = loaded_bytes(
         model,
         shape.tp,
@@ -212,14 +213,16 @@ def engine_weights(model: Model, shape: EngineShape) -> int:
 
 
 def dispatched_tokens(shape: EngineShape) -> int:
-    """Tokens of a rank that DeepEP's low-latency kernels have buffers for: a full batch, each with its drafts."""
+    """Tokens of a rank for which DeepEP's low-latency kernels have buffers: a full batch, each request with its
+    drafts.
+    """
     batch = max(shape.graph_batch, shape.running_requests // shape.attention_dp)
     return max(_DISPATCHED_TOKENS, batch * max(1, shape.draft_tokens))
 
 
 def requests_held(found: Memory, model: Model, shape: EngineShape, request_tokens: int) -> int:
-    """Requests of `request_tokens` that a rank keeps. The second pool holds the last window of each, and the chunk of a
-    prompt that is being computed (`swa_radix_cache`: a prefix without its window is not a hit)."""
+    """Requests of `request_tokens` that a rank holds. The second pool holds the last window of each request, and the
+    chunk of a prompt that is being computed (`swa_radix_cache`: a prefix without its window is not a hit)."""
     held = found.tokens // request_tokens
     if model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         return held
@@ -227,7 +230,7 @@ def requests_held(found: Memory, model: Model, shape: EngineShape, request_token
 
 
 def window_of(model: Model, shape: EngineShape, request_tokens: int) -> int:
-    """Tokens of one request in the second pool: its window, and a page that it begins in."""
+    """Tokens of one request in the second pool: its window, and the page in which the window begins."""
     return min(request_tokens, model.window_tokens + shape.page_tokens)
 
 
@@ -239,8 +242,8 @@ def chunk_of_rank(shape: EngineShape) -> int:
 def engine_cell(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """Bytes of a token on each GPU of this engine, on average: with `dcp` a token is on one of `dcp` GPUs.
 
-    Sparse attention in fp8 has raw rows on Blackwell, where SGLang takes TensorRT-LLM's kernels, and scaled ones on
-    Hopper (`overrides.py:700-726`).
+    In fp8, sparse attention has raw rows on Blackwell, where SGLang takes TensorRT-LLM's kernels, and rows with scales
+    on Hopper (`overrides.py:700-726`).
     """
     raw = model.kind is CacheKind.SPARSE and (gpu.is_blackwell or gpu.vendor == "amd")
     cell = cell_bytes(

@@ -1,8 +1,8 @@
 """The shape of a model, as far as memory and speed depend on it, read from the `config.json` of its checkpoint.
 
-Only families whose KV cache the formulas of `cache.py` cover become a `Model` that can be planned. For every other
-architecture the reader raises PlanError with the family's name, or gives a `Model` of which only flags can be checked:
-a capacity is never guessed.
+A model can be planned only if a formula of `cache.py` covers the KV cache of its family. For another architecture,
+`model_from_config` raises PlanError with its name, or returns a `Model` of which only flags can be checked. A capacity
+is never guessed.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,19 @@ class CacheKind(Enum):
     """How the attention of a family keeps its KV."""
 
     LATENT = "latent"
-    """MLA: one latent vector a token and layer, equal on every GPU of an attention group."""
+    """MLA: one latent vector for each token and layer, equal on every GPU of an attention group."""
     SPARSE = "sparse"
-    """DSA: MLA and the keys of an indexer that selects tokens."""
+    """DSA: as MLA, with the keys of an indexer that selects tokens."""
     HEADS = "heads"
-    """MHA, GQA: keys and values of each KV head, divided among GPUs."""
+    """MHA or GQA: keys and values of each KV head, divided among GPUs."""
     WINDOW = "window"
-    """As HEADS, where some layers see a window or a chunk only."""
+    """As HEADS, but some layers see only a window or a chunk."""
     COMPRESSED = "compressed"
-    """DeepSeek V4: a window of latent vectors in each layer, and one for 4 tokens (with an indexer) or for 128."""
+    """DeepSeek V4: a window of latent vectors in each layer, and one vector for 4 tokens (with an indexer) or
+    for 128.
+    """
     UNKNOWN = "unknown"
-    """No formula covers it: nothing about memory or speed is computed."""
+    """No formula covers the cache: nothing about memory or speed is computed."""
 
 
 ARCHITECTURES: Final[Mapping[str, CacheKind]] = {
@@ -54,7 +56,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "Qwen3_5ForConditionalGeneration": "hybrid (linear attention)",
     "Qwen3_5MoeForConditionalGeneration": "hybrid (linear attention)",
 }
-"""Families with a cache of another kind, and which (`sglang/srt/model_executor/pool_configurator.py`)."""
+"""Family with another kind of cache -> that kind (`sglang/srt/model_executor/pool_configurator.py`)."""
 
 _EXPERT_FORMATS: Final[Mapping[str, float]] = {
     "bf16": 2.0,
@@ -64,18 +66,20 @@ _EXPERT_FORMATS: Final[Mapping[str, float]] = {
     "mxfp4": 0.5 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
 }
-"""Bytes of a quantised parameter with its scales: fp32 for 128x128, bf16 for 32, e8m0 for 32, e4m3 for 16."""
+"""Format -> bytes of a parameter with its share of a scale: fp32 for 128x128, bf16 for 32, e8m0 for 32, e4m3 for 16."""
 
 _DENSE_FORMATS: Final[Mapping[str, float]] = {
     **dict.fromkeys(_EXPERT_FORMATS, 2.0),
     **dict.fromkeys(("fp8", "fp4"), _EXPERT_FORMATS["fp8"]),
 }
-"""Of weights outside of experts: fp8 in these two formats. "fp4" is DeepSeek V4's, experts as in mxfp4 beside fp8."""
+"""Format of experts -> bytes of a parameter outside of experts: that of fp8 for "fp8" and "fp4". "fp4" is DeepSeek
+V4's: experts as in mxfp4, and the other weights in fp8.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model. Widths are numbers of values; `expert_width` and `dense_width` those of a feed-forward block.
+    """A model. Widths are numbers of values; `expert_width` and `dense_width` are those of a feed-forward block.
 
     `checkpoint_bytes` is the size of all tensors (the index's `total_size`). A dimension that a family lacks is 0.
     """
@@ -111,9 +115,9 @@ class Model:
     window_layers: int = 0
     window_tokens: int = 0
     quarter_layers: int = 0
-    """With one vector of KV for 4 tokens, and an indexer that selects them."""
+    """Layers with one vector of KV for 4 tokens, and an indexer that selects vectors."""
     coarse_layers: int = 0
-    """With one for 128 tokens."""
+    """Layers with one vector of KV for 128 tokens."""
     o_rank: int = 0
     o_groups: int = 0
     mtp_layers: int = 0
@@ -127,12 +131,12 @@ class Model:
 
     @property
     def dense_bytes_each(self) -> float:
-        """Of one parameter that belongs to no expert."""
+        """Bytes of one parameter that belongs to no expert."""
         return _DENSE_FORMATS[self.weight_format]
 
     def stage(self, stages: int) -> "Model":
-        """The largest of `stages` pipeline stages: its layers, and how many of them are of each kind
-        (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
+        """The model with the layers, and the numbers of layers of each kind, of the largest of `stages` pipeline
+        stages (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
         if stages == 1:
             return self
         return replace(
@@ -151,15 +155,15 @@ class Model:
 
     @property
     def is_multimodal(self) -> bool:
-        """Whether SGLang serves images without being asked to: of Llama 4 it serves text (`--enable-multimodal`)."""
+        """Whether SGLang serves images by default. Llama 4 serves only text without `--enable-multimodal`."""
         return self.vision_layers > 0 and not self.architecture.startswith("Llama4")
 
 
 def model_from_config(
     config: Config, name: str, path: str, checkpoint_bytes: int, *, flags_only: bool = False
 ) -> Model:
-    """The model of a `config.json`. Raises PlanError: a key that is missing or wrong, or a family without a formula,
-    unless `flags_only`."""
+    """The model of a `config.json`. Raises PlanError for a missing or wrong key and, unless `flags_only`, for a
+    family without a formula."""
     architecture = _architecture(config, name)
     if architecture not in ARCHITECTURES and not flags_only:
         raise PlanError(
@@ -205,13 +209,13 @@ def _architecture(config: Config, name: str) -> str:
 
 
 def unplanned(name: str, architecture: str) -> str:
-    """Why the capacity of a family without a formula is not computed."""
+    """The sentence that says why the capacity of a family without a formula is not computed."""
     kind = REFUSED.get(architecture, "of a family without a checked formula")
     return f"{name}: the KV cache of {architecture} is {kind}, so its capacity is not computed."
 
 
 class _Reader:
-    """Whole numbers of a config, with the model's name in errors."""
+    """Reads whole numbers of a config. Errors have the model's name."""
 
     def __init__(self, config: Config, name: str) -> None:
         self.config = config
@@ -257,7 +261,7 @@ def _with_experts(model: Model, read: _Reader) -> Model:
 
 
 def _with_latent(model: Model, read: _Reader) -> Model:
-    """With the ranks of MLA, and the indexer of DSA."""
+    """The model with the ranks of MLA and, for DSA, its indexer."""
     model = replace(
         model,
         q_rank=read.whole("q_lora_rank"),
@@ -278,8 +282,8 @@ def _with_latent(model: Model, read: _Reader) -> Model:
 
 
 def _indexed_layers(model: Model, read: _Reader) -> int:
-    """Layers that keep keys of an indexer: all, unless the config lets layers share (`dsa_layer_skips_topk`,
-    `sglang/srt/configs/model_config.py:488`)."""
+    """The number of layers with an indexer's keys: all, unless the config lets layers share an indexer
+    (`dsa_layer_skips_topk`, `sglang/srt/configs/model_config.py:488`)."""
     types = read.config.get("indexer_types")
     if isinstance(types, list):
         return sum(each != "shared" for each in types[: model.layers])
@@ -289,7 +293,7 @@ def _indexed_layers(model: Model, read: _Reader) -> int:
 
 
 def _with_compressed(model: Model, read: _Reader) -> Model:
-    """With the ratios of DeepSeek V4's layers. Its successor's further ratios have another pool."""
+    """The model with the ratios of DeepSeek V4's layers. Other ratios, which its successor has, need another pool."""
     ratios = read.config.get("compress_ratios")
     if not isinstance(ratios, list) or not set(ratios[: model.layers]) <= {0, 4, 128}:
         raise PlanError(f"{model.name}: compress_ratios of its config.json are not of 0, 4 and 128.")
@@ -309,8 +313,8 @@ def _with_compressed(model: Model, read: _Reader) -> Model:
 
 
 def _with_windows(model: Model, read: _Reader) -> Model:
-    """With the layers that see a part of the context: by `layer_types`, in Llama 4 all but each fourth
-    (`get_hybrid_layer_ids`, `sglang/srt/configs/model_config.py:2700`)."""
+    """The model with the number of layers that see only a part of the context: by `layer_types`, or in Llama 4 all
+    but every fourth layer (`get_hybrid_layer_ids`, `sglang/srt/configs/model_config.py:2700`)."""
     if model.architecture.startswith("Llama4"):
         return replace(
             model, window_layers=model.layers - model.layers // 4, window_tokens=read.whole("attention_chunk_size")
@@ -329,7 +333,7 @@ def _with_vision(model: Model, config: Config) -> Model:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return model
-    # `adjust_mem_fraction_for_vlm` (sglang/srt/arg_groups/memory_hook.py) takes 24 and 1024 where a key is missing.
+    # `adjust_mem_fraction_for_vlm` (sglang/srt/arg_groups/memory_hook.py) takes 24 and 1024 if a key is missing.
     read = _Reader(vision, model.name)
     layers = read.whole("num_hidden_layers", read.whole("vt_num_hidden_layers", 24))
     return replace(

@@ -1,7 +1,7 @@
 """Models that are known by name: the numbers of their `config.json` and the size of their checkpoint. No files.
 
-Each entry names the repository that the numbers are from. Sizes are the `total_size` of `model.safetensors.index.json`,
-rounded to the precision of the source.
+Each entry names the repository of its numbers. Sizes are the `total_size` of `model.safetensors.index.json`, rounded as
+in the source.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from warmroute_backend.plan.model import Model, model_from_config
 
 _GB: Final = 10**9
 NOT_KNOWN: Final = 0
-"""Bytes of a checkpoint whose index was not at hand: weights are then those that its shape has."""
+"""The size of a checkpoint whose index was not at hand. Weights are then counted from the model's shape."""
 
 
 class Known(NamedTuple):
-    """A model of the table. `config` has the keys that SGLang and the planner read."""
+    """A model of the table. `config` has the keys of its `config.json` that SGLang and the planner read."""
 
     path: str
     checkpoint_bytes: int
@@ -25,7 +25,7 @@ class Known(NamedTuple):
 
 
 def _deepseek(architecture: str, model_type: str, **changes: Any) -> dict[str, Any]:
-    """DeepSeek V3's numbers (deepseek-ai/DeepSeek-V3), on which several families build."""
+    """The numbers of DeepSeek V3 (deepseek-ai/DeepSeek-V3), from which several families are derived."""
     return {
         "architectures": [architecture],
         "model_type": model_type,
@@ -106,7 +106,7 @@ def _kimi_k25(quantization: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deepseek_v4(ratios: list[int], **changes: Any) -> dict[str, Any]:
-    """DeepSeek V4: the last of the ratios is that of the layer that drafts."""
+    """The numbers of DeepSeek V4. The last ratio is that of the layer that drafts."""
     return {
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
@@ -276,7 +276,7 @@ _GLM_52: Final[dict[str, Any]] = {
     "indexer_types": ["full" if at < 3 or at % 4 == 2 else "shared" for at in range(78)],
     "max_position_embeddings": 1048576,
 }
-"""Of its config.json: three layers that keep an index, then each fourth."""
+"""From its config.json: the first three layers have an indexer, then every fourth."""
 
 
 def _qwen3(layers: int, hidden: int, width: int, heads: int) -> dict[str, Any]:
@@ -401,7 +401,7 @@ MODELS: Final[Mapping[str, Known]] = {
 
 
 def known_model(name: str) -> Model:
-    """A model of the table by name, or by the name of its repository. Raises PlanError with the nearest names."""
+    """A model of the table, by its name or its repository's name. Raises PlanError with the nearest names."""
     for key, known in MODELS.items():
         if name.lower() in {key, known.path.lower(), known.path.lower().rpartition("/")[2]}:
             return model_from_config(known.config, key, known.path, known.checkpoint_bytes)
@@ -409,9 +409,9 @@ def known_model(name: str) -> Model:
 
 
 def names_of(model: Model) -> tuple[str, ...]:
-    """The names in the table that a model may have: what its own begins with, in any case, else all of its shape.
-
-    So the folder of a checkpoint gets the flags of its model, whatever it is called.
+    """The names in the table that fit a model. If its own name begins with one, in any case of letters, that is the
+    only one. Else they are all names with the model's shape, so a checkpoint in a folder with any name gets its model's
+    flags.
     """
     name = model.name.lower()
     own = max((key for key in MODELS if name.startswith(key)), key=len, default=None)
@@ -421,5 +421,5 @@ def names_of(model: Model) -> tuple[str, ...]:
 
 
 def _shape(model: Model) -> Model:
-    """What quantisation, a longer context or a name do not change."""
+    """The model without what quantisation, a longer context or another name changes."""
     return replace(model, name="", path="", checkpoint_bytes=0, weight_format="", context_tokens=0, mtp_layers=0)

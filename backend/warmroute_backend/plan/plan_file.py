@@ -1,7 +1,7 @@
 """`plan.toml`: a plan as a file that can be edited and checked again.
 
-The model is a name of the table or the path of a checkpoint's folder, which the caller reads. Unknown keys are errors,
-with the nearest known name, since a misspelt setting would be one that is not made.
+The model is a name of the table, or the path of a checkpoint's folder, which the caller reads. An unknown key is an
+error with the nearest known name, since a misspelt setting would have no effect.
 """
 
 import re
@@ -55,7 +55,7 @@ _NESTED: Final[Mapping[str, type]] = {"ports": Ports, "hicache": HiCache, "specu
 
 
 def written(plan: Plan, model: str) -> str:
-    """The file of a plan; `model` is what names its model on the command line."""
+    """The text of a plan's file. `model`: the model's name on the command line."""
     head = {"version": VERSION, "model": model, "model_name": plan.model_name}
     head |= {"gpus": str(plan.cluster), "objective": plan.objective}
     site = asdict(plan.site)
@@ -81,7 +81,7 @@ def written(plan: Plan, model: str) -> str:
 
 
 def read(document: Mapping[str, Any], find_model: Callable[[str], Model], where: str) -> tuple[Plan, str]:
-    """The plan of a parsed file, and the name of its model. Raises PlanError with the key that is wrong."""
+    """The plan of a parsed file, and its model's name. Raises PlanError with the key that is wrong."""
     known(document, ("plan", "gpu", "traffic", "price", "site", "engine"), where)
     head = _table(document, "plan", where)
     known(head, ("version", "model", "model_name", "gpus", "objective"), f"{where}: plan")

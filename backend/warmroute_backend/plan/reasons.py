@@ -1,4 +1,4 @@
-"""The sentences that explain what `choose` has chosen, with the numbers that decided."""
+"""The sentences that explain the choices of `choose`, with the numbers that decided."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _COMPARED: Final = "the traffic, played on the divisions of these GPUs in the ta
 
 
 def of_engines(plan: Plan, request: PlanRequest) -> list[Choice]:
-    """What all engines have in common, then what each role has."""
+    """The choices that all engines have in common, then those of each role."""
     found = [_split(plan, request), _kv_type(plan, request), _page(plan)]
     for role in _ROLES:
         engines = plan.of(role)

@@ -1,4 +1,4 @@
-"""What is asked of the planner. Everything but the model and the GPUs has a default, or is chosen."""
+"""The inputs of the planner. Everything but the model and the GPUs has a default, or is chosen."""
 
 from dataclasses import dataclass, field
 
@@ -11,14 +11,15 @@ from warmroute_backend.plan.words import AllToAll, KvType, Objective, Storage
 
 AGGREGATED = (0, 0)
 WHOLE_GROUP = 0
-"""Of `dcp`: all GPUs of an attention group."""
+"""A value of `dcp`: all GPUs of an attention group."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Inputs. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose. None of `hicache`,
-    `speculation` and `window_ratio` is to choose as well; `lmcache` takes the place of HiCache. `compared`: the traffic
-    was played on other divisions and groups of the same GPUs as well, and this one won."""
+    """The inputs of a plan. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose.
+    For `hicache`, `speculation` and `window_ratio`, None also means to choose. `lmcache`: LMCache in place of
+    HiCache. `compared`: the traffic was also played on other divisions and groups of the same GPUs, and this one
+    won."""
 
     model: Model
     cluster: Cluster
@@ -29,23 +30,27 @@ class PlanRequest:
     split: tuple[int, int] | None = None
     attention_dp: int | None = None
     decode_dp: int | None = None
-    """Attention groups of decode engines, if they are others than `attention_dp`."""
+    """Attention groups of decode engines, if not `attention_dp`."""
     tp: int | None = None
     """GPUs of an engine."""
     dcp: int | None = None
-    """GPUs that divide the KV of each sequence among them, or `WHOLE_GROUP`; None and prefill engines: no division."""
+    """GPUs that divide the KV of each sequence, or `WHOLE_GROUP`. None: the KV is not divided. Prefill engines never
+    divide it.
+    """
     pp: int | None = None
-    """Pipeline stages of an engine that computes prompts; engines that only decode have one."""
+    """Pipeline stages of an engine that computes prompts. Engines that only decode have one."""
     all_to_all: AllToAll | None = None
-    """None: SGLang's collectives, beside which the search with traffic plays DeepEP over nodes."""
+    """None: SGLang's collectives; then the search with traffic also tries DeepEP over nodes."""
     chunk_tokens: int | None = None
     fraction: float | None = None
     most_fraction: bool = False
-    """Where no fraction is given: the largest that leaves what SGLang reserves, and no more for a vision tower."""
+    """Whether to take the largest fraction that leaves what SGLang reserves, without more for a vision tower. It counts
+    if no fraction is given.
+    """
     hicache: bool | None = None
     speculation: bool | None = None
     draft_steps: int | None = None
-    """Drafts of a verified step; None: three."""
+    """Drafts that one step verifies; None: three."""
     storage: Storage | None = None
     lmcache: bool = False
     compared: bool = False
@@ -55,12 +60,14 @@ class PlanRequest:
 
     @property
     def divides_kv(self) -> bool:
-        """Whether the KV of a sequence is to be divided among GPUs."""
+        """Whether the KV of a sequence is divided among GPUs."""
         return self.dcp not in {None, 1}
 
     @property
     def is_even(self) -> bool:
-        """Whether engines of the size that is asked for divide the GPUs of each side. Stages are those of prompts."""
+        """Whether engines of the requested size divide the GPUs of each side. Only engines that compute prompts have
+        stages.
+        """
         sizes = [(self.tp or 1) * (self.pp or 1), self.tp or 1]
         return not any(gpus % size for gpus, size in zip(self._sides(), sizes, strict=False))
 
@@ -72,7 +79,7 @@ class PlanRequest:
         return (self.pp or 1) > 1
 
     def checked(self) -> "PlanRequest":
-        """Itself, if its parts can belong together. Raises PlanError."""
+        """The request itself, if its parts fit together. Raises PlanError."""
         model, traffic = self.model, self.traffic
         if self.context_tokens is not None and self.context_tokens > model.context_tokens:
             raise PlanError(
@@ -101,7 +108,9 @@ class PlanRequest:
         return self
 
     def _check_division(self) -> None:
-        """Raises PlanError where stages, DeepEP, divided KV and drafts exclude each other, or the model them."""
+        """Raises PlanError if stages, DeepEP, divided KV and drafts exclude each other, or if the model
+        excludes one.
+        """
         model = self.model
         if self.divides_kv and model.kind is not CacheKind.LATENT:
             raise PlanError(f"--dcp divides the KV of latent attention, which {model.name} does not have.")

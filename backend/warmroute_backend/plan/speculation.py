@@ -1,9 +1,8 @@
-"""Draft models: which one a model has, how many of its tokens are accepted, and up to which batch it pays.
+"""Draft models: a model's draft model, how many of its tokens are accepted, and up to which batch drafts pay.
 
-A step with drafts verifies `draft_tokens` for each sequence and brings `accept_length` tokens. It pays while
+A step with drafts verifies `draft_tokens` for each sequence and brings `accept_length` tokens. Drafts pay while
 accept_length * step(batch) > verify(batch) + draft, by the roofline of `speed.py`. With experts, more tokens in a step
-also read more weights; on large batches the step is bound by computing, and drafts that are not accepted cost what
-accepted tokens cost.
+also read more weights. Large batches are bound by computing, and rejected drafts cost as much as accepted tokens.
 """
 
 from functools import lru_cache
@@ -19,14 +18,16 @@ from warmroute_backend.plan.speed import Load, decode_step_s
 
 LARGEST_BATCH: Final = 1024
 PUBLISHED_STEPS: Final = 3
-"""Of the accept lengths of `DRAFTS`."""
+"""The number of steps for the accept lengths of `DRAFTS`."""
 
 _HALVINGS: Final = 40
 MTP: Final = "built-in MTP layer"
 
 
 class Draft(NamedTuple):
-    """A draft model. `parameters_bytes` of weights, `layers` of KV; `accept_length` with 3 steps of one candidate."""
+    """A draft model. `parameters_bytes`: of its weights; `layers`: those with KV; `accept_length`: with 3 steps of one
+    candidate.
+    """
 
     algorithm: str
     path: str | None
@@ -65,21 +66,22 @@ DRAFTS: Final[dict[str, Draft]] = {
 }  # fmt: skip
 
 _MTP_ACCEPT_LENGTH: Final = 2.44
-"""DeepSeek-R1 with three steps of its MTP layer (lmsys.org/blog/2025-07-17-mtp)."""
+"""The accept length of DeepSeek-R1 with three steps of its MTP layer (lmsys.org/blog/2025-07-17-mtp)."""
 
 
 def draft_of(model: Model) -> Draft | None:
-    """The draft model of a target, else None."""
+    """A model's draft model; None if none is known."""
     if model.mtp_layers:
         return Draft("EAGLE", None, model.mtp_layers, 0, _MTP_ACCEPT_LENGTH, f"{MTP}, lmsys.org/blog/2025-07-17-mtp")
     found = {DRAFTS.get(name) for name in names_of(model)}
     return found.pop() if len(found) == 1 else None
 
 
-@lru_cache(maxsize=64)  # a plan asks for it at each batch that it tries
+@lru_cache(maxsize=64)  # a plan asks for it at each batch size
 def accepted_tokens(draft: Draft, steps: int) -> float:
-    """Tokens that a verified step of `steps` drafts brings, with one candidate each: each draft is accepted with the
-    probability at which three steps bring what is published, if those before it are."""
+    """Tokens that a verified step of `steps` drafts brings, with one candidate each. A draft can be accepted only if
+    those before it are. The probability is the same for each draft, and such that three steps bring the published
+    number."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         share = (low + high) / 2
@@ -94,7 +96,9 @@ def _chain(share: float, steps: int) -> float:
 def speculation(
     gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = PUBLISHED_STEPS
 ) -> Speculation:
-    """Steps of one candidate; SGLang has three for all but Llama (`_auto_choose_speculative_params`)."""
+    """The speculation with steps of one candidate. SGLang has three steps for all but Llama
+    (`_auto_choose_speculative_params`).
+    """
     topk = 1
     return Speculation(
         draft.algorithm, steps, topk, steps + 1, accepted_tokens(draft, steps), draft.source,
@@ -105,7 +109,7 @@ def speculation(
 def speed_up(
     gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, batch: float, steps: int = PUBLISHED_STEPS
 ) -> float:
-    """Tokens a second with drafts over those without."""
+    """Tokens a second with drafts, divided by those without."""
     plain = decode_step_s(gpu, model, shape, load, batch)
     verify = decode_step_s(gpu, model, shape, load, batch, steps + 1)
     drafting = steps * draft.layers * layer_s(gpu, model) + steps * draft.layers / model.layers * plain
@@ -115,7 +119,7 @@ def speed_up(
 def largest_batch(
     gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = PUBLISHED_STEPS
 ) -> int:
-    """The largest number of sequences in a rank for which drafts pay; 0: never."""
+    """The largest number of sequences in a rank for which drafts pay; 0 if they never do."""
     low, high = 0, LARGEST_BATCH
     while low < high:
         middle = (low + high + 1) // 2

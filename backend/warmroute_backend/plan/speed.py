@@ -1,14 +1,14 @@
-"""How fast an engine computes: a roofline with measured constants. It ranks plans; it promises no latency.
+"""The speed of an engine: a roofline with measured constants. The roofline ranks plans; it promises no latency.
 
-    prefill   flops of a token / (GPUs * what its kernels reach), for attention, experts and all else apart
+    prefill   flops of a token / (GPUs * flops that kernels reach), separately for attention, experts and all else
               + layers * two all-reduces
               chunks flow through pipeline stages: n of them take n + stages - 1 times the time of one in one stage
-    decode    max(bytes / (bandwidth * share), flops / what kernels reach)
-              + layers * (what a layer takes + what GPUs of several nodes, or those that divide the KV, exchange)
-              two batches overlap OVERLAP_SHARE of what is shorter of computing and exchanging
+    decode    max(bytes / (bandwidth * share), flops / flops that kernels reach)
+              + layers * (time of a layer + exchange between several nodes, or between GPUs that divide the KV)
+              two batches overlap OVERLAP_SHARE of the shorter of computing and exchanging
 
 The bytes of a decode step are the weights that its tokens need (of experts, those that some token selects) and the KV
-of every sequence. `kernels` has the shares, with their sources; docs/benchmarks/plans.md how far they are off.
+of every sequence. `kernels` has the shares with their sources; docs/benchmarks/plans.md has the errors of the roofline.
 """
 
 import math
@@ -24,43 +24,45 @@ from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import active_experts, active_parameters, weights
 
 NODES_LAYER_S: Final = 220e-6
-"""More for a layer whose all-reduces cross nodes: DeepSeek-R1 decodes 23.1 ms a token alone on 16 H100 over InfiniBand
-(tenstorrent/tt-inference-server#356), 13.4 ms more than the roofline of one node and `STEP_S`, over 61 layers."""
+"""The additional time of a layer whose all-reduces cross nodes. DeepSeek-R1 decodes 23.1 ms a token alone on 16 H100
+over InfiniBand (tenstorrent/tt-inference-server#356): over 61 layers, 13.4 ms more than the roofline of one node and
+`STEP_S`."""
 
 ALL_TO_ALL_US: Final = {8: 191, 16: 313, 32: 428, 64: 487, 128: 561, 256: 554}
-"""GPUs -> microseconds of dispatch and combine for `ALL_TO_ALL_TOKENS` tokens of each GPU, 7,168 values and 8 experts
-each, on H800 with a 400 Gbit/s card a GPU (deepseek-ai/DeepEP, docs/legacy.md, low-latency kernels)."""
+"""GPUs -> microseconds of dispatch and combine for `ALL_TO_ALL_TOKENS` tokens of each GPU, with 7,168 values and 8
+experts each, on H800 with a 400 Gbit/s card a GPU (deepseek-ai/DeepEP, docs/legacy.md, low-latency kernels)."""
 
 ALL_TO_ALL_TOKENS: Final = 128
 LEAST_ALL_TO_ALL_S: Final = 100e-6
-"""However few the tokens: two messages over the network; an assumption."""
+"""The least time of dispatch and combine, however few the tokens: two messages over the network; an assumption."""
 
 OVERLAP_SHARE: Final = 0.5
-"""Of the shorter of computing and DeepEP's exchange, what two batches hide: DeepSeek-V3 on 72 H100 decodes 22,282
-tokens a second and node with `--enable-two-batch-overlap`, and a fifth fewer without (LMSYS, as above)."""
+"""The part that two batches hide of the shorter of computing and DeepEP's exchange. DeepSeek-V3 on 72 H100 decodes
+22,282 tokens a second and node with `--enable-two-batch-overlap`, and a fifth fewer without (LMSYS, as above)."""
 
 OVERLAP_TOKENS: Final = 128
-"""Of a rank in a step: with fewer, two batches are slower than one (LMSYS, as above: between 64 and 128)."""
+"""Tokens of a rank in a step: with fewer, two batches are slower than one (LMSYS, as above: between 64 and 128)."""
 
 OVERLAP_PREFILL: Final = 1.31
-"""Prompts that two batches compute for each of one batch: 27 to 35 % more (LMSYS, as above)."""
+"""The speed of prompts in two batches over that in one: 27 to 35 % more (LMSYS, as above)."""
 
 NODES_PREFILL: Final = 0.136
-"""More time for prompts for each further node of all-reduces: DeepSeek-V3.1 with TP 32 on 4 nodes of H20 computes 2.54
-times the prompts of TP 8 on one (lmsys.org/blog/2026-01-15-chunked-pipeline), beside smaller parts of experts."""
+"""The additional share of time for prompts for each further node that all-reduces cross. DeepSeek-V3.1 with TP 32 on
+4 nodes of H20 computes 2.54 times the prompts of TP 8 on one (lmsys.org/blog/2026-01-15-chunked-pipeline); smaller
+parts of experts are counted apart."""
 
 HOP_S: Final = 50e-6
-"""From a pipeline stage to the next one, over a network card: an assumption."""
+"""The time from a pipeline stage to the next one, over a network card: an assumption."""
 
 DCP_LAYER_S: Final = 30e-6
-"""More for a layer whose GPUs divide the KV: queries and partial results cross NVLink; an assumption, a quarter of
-a layer's time on Hopper. SGLang's a2a kernels for it on Hopper have no published figure."""
+"""The additional time of a layer whose GPUs divide the KV: queries and partial results cross NVLink. It is an
+assumption, a quarter of a layer's time on Hopper, since SGLang's a2a kernels on Hopper have no published figure."""
 
 STEP_S: Final = 0.001
-"""Scheduling between two steps that is not hidden behind the GPU; an assumption."""
+"""The time of scheduling between two steps that is not hidden behind the GPU; an assumption."""
 
 LINK_SHARE: Final = 0.8
-"""Of the line rate of network cards: 164 of 200 GB/s (Mooncake, sglang-benchmark-results-v1.md)."""
+"""The share of the line rate of network cards: 164 of 200 GB/s (Mooncake, sglang-benchmark-results-v1.md)."""
 
 HOST_GB_S: Final = 50.0
 """PCIe 5.0 x16: 63 GB/s, of which copies reach about 50."""
@@ -68,7 +70,7 @@ HOST_GB_S: Final = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a sequence is on average: tokens of the prompt, those not found in a cache, and tokens of the answer."""
+    """An average sequence: tokens of the prompt, its uncached tokens, and tokens of the answer."""
 
     input_tokens: float
     uncached_tokens: float
@@ -80,8 +82,8 @@ class Load:
 
 
 def attention_flops(model: Model, context_tokens: float) -> float:
-    """Operations of all layers' attention for one token after `context_tokens` others; of sparse attention those of its
-    index, which each GPU of a group computes whole."""
+    """Operations of all layers' attention for one token after `context_tokens` others. For sparse attention, they
+    are only those of the index, which each GPU of a group computes whole."""
     if model.kind is CacheKind.SPARSE:
         return 2 * model.index_heads * model.index_dim * model.indexed_layers * context_tokens
     if model.kind is CacheKind.COMPRESSED:
@@ -96,14 +98,16 @@ def attention_flops(model: Model, context_tokens: float) -> float:
 
 
 def _rows_read(model: Model, context_tokens: float) -> float:
-    """Vectors of DeepSeek V4's KV that all layers read for one token: windows, the selected, and all coarse ones."""
+    """Vectors of DeepSeek V4's KV that all layers read for one token: windows, selected vectors, and all coarse
+    vectors.
+    """
     found: float = model.layers * min(context_tokens, model.window_tokens) + model.coarse_layers * context_tokens / 128
     return found + model.quarter_layers * min(context_tokens / 4, model.index_topk)
 
 
 def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load) -> float:
-    """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's. While other
-    groups have nothing to do, a real one is faster: the experts of all GPUs then work for it alone."""
+    """Prompt tokens that one rank computes in a second. With attention groups, it is a rank's share of the engine's.
+    A real rank is faster while other groups are idle, since the experts of all GPUs then work for it alone."""
     context = max(0.0, load.input_tokens - load.uncached_tokens / 2)
     token_s = _token_s(gpu, model, shape, context) / shape.tp
     engine = 1 / (token_s + _all_reduces_s(gpu, model, shape))
@@ -115,9 +119,9 @@ def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load)
 
 
 def _token_s(gpu: Gpu, model: Model, shape: EngineShape, context_tokens: float) -> float:
-    """GPU seconds of computing one token after `context_tokens` others."""
+    """GPU seconds to compute one token after `context_tokens` others."""
     attention = attention_flops(model, context_tokens) / attention_tflops(gpu, model) / 1e12
-    if model.kind is CacheKind.SPARSE:  # selected tokens and kernels for 64 heads: as long on each GPU of a group
+    if model.kind is CacheKind.SPARSE:  # as long on each GPU of a group: selected tokens, and kernels for 64 heads
         attention = shape.attention_tp * (attention + model.layers * kernels(gpu).sparse_s)
     return _products_s(gpu, model, shape) + attention
 
@@ -133,30 +137,32 @@ def _products_s(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def _all_reduces_s(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """Of one token's, two in each layer, inside a node."""
+    """Seconds of one token's all-reduces, two in each layer, inside a node."""
     if shape.tp == 1 or shape.all_to_all == "deepep":
         return 0.0
     return 2 * model.layers * 2 * model.hidden / (kernels(gpu).all_reduce_gb_s * 1e9)
 
 
 def stages_at_work(shape: EngineShape, load: Load) -> float:
-    """Pipeline stages that compute at once, on average, while one prompt goes through them chunk by chunk. Where
-    several prompts wait, more do."""
+    """The average number of pipeline stages that compute at once while one prompt goes through them chunk by chunk.
+    With several waiting prompts, more stages compute."""
     chunks = max(1, math.ceil(load.uncached_tokens * shape.attention_dp / shape.chunk_tokens))
     return shape.pp * chunks / (chunks + shape.pp - 1)
 
 
 def overlaps(model: Model, shape: EngineShape) -> bool:
     """Whether an engine computes one half of a batch while it exchanges tokens of the other
-    (`--enable-two-batch-overlap`): with DeepEP and without drafts, in prefill, and in decode with enough tokens."""
+    (`--enable-two-batch-overlap`). It does with DeepEP and without drafts: always in prefill, and in decode with
+    enough tokens."""
     if shape.all_to_all == "none" or not model.is_latent or shape.draft_tokens:
         return False
     return shape.role == "prefill" or (shape.role == "decode" and shape.graph_batch >= OVERLAP_TOKENS)
 
 
 def decode_step_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load, batch: float, tokens_each: int = 1) -> float:
-    """One decode step with `batch` sequences in each attention group, `tokens_each` verified for each of them. Pipeline
-    stages take turns with as many parts of the batch, each of which goes through all of them in a step."""
+    """Seconds of a decode step with `batch` sequences in each attention group, each of which verifies `tokens_each`
+    tokens. With pipeline stages, the batch is cut into as many parts, and each part goes through all stages in a
+    step."""
     found = weights(model)
     batch /= shape.pp
     deepep = shape.all_to_all == "deepep"
@@ -180,9 +186,9 @@ def decode_step_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load, batch:
 
 
 def nodes_layer_s(gpu: Gpu, model: Model, shape: EngineShape, tokens: float) -> float:
-    """What a layer of an engine over several nodes takes more, for `tokens` in a step of the whole engine. With DeepEP
-    each token goes to its experts: bytes by its width and their number. Without, attention groups gather the tokens of
-    all others, and reduce what came of them."""
+    """The additional time of a layer of an engine over several nodes, for `tokens` in a step of the whole engine.
+    With DeepEP each token goes to its experts: the bytes depend on its width and the number of its experts. Without
+    DeepEP, attention groups gather the tokens of all others, and reduce the results."""
     if shape.tp <= gpu.per_node:
         return 0.0
     if shape.all_to_all == "none":
@@ -193,7 +199,7 @@ def nodes_layer_s(gpu: Gpu, model: Model, shape: EngineShape, tokens: float) -> 
 
 
 def _all_to_all_s(gpus: int) -> float:
-    """Between two published numbers of GPUs: on a line."""
+    """Seconds of dispatch and combine, interpolated between two published numbers of GPUs."""
     sizes = sorted(ALL_TO_ALL_US)
     gpus = min(gpus, sizes[-1])
     above = next(size for size in sizes if size >= gpus)
@@ -219,7 +225,9 @@ def _kv_read(gpu: Gpu, model: Model, shape: EngineShape, context_tokens: float) 
 
 
 def transfer_gb_s(gpu: Gpu, shape: EngineShape, *, inside_node: bool) -> float:
-    """Of one rank's KV from prefill to decode: NVLink of a GPU, or the network cards beside its GPUs."""
+    """The rate of one rank's KV from prefill to decode: NVLink of a GPU, or the network cards beside the rank's
+    GPUs.
+    """
     if inside_node:
         return gpu.link_gb_s
     return gpu.nic_gbit_s / 8 * LINK_SHARE * max(1, shape.attention_tp * gpu.nics // gpu.per_node)
@@ -228,8 +236,9 @@ def transfer_gb_s(gpu: Gpu, shape: EngineShape, *, inside_node: bool) -> float:
 def costs(
     gpu: Gpu, model: Model, shape: EngineShape, load: Load, *, transfer: float = 0.0, accept_length: float = 1.0
 ) -> Costs:
-    """The costs of one rank for the engine model of the replay; `transfer` in GB/s. Decode is a line through the steps
-    of one sequence and of a full batch; with drafts, a step verifies all of them and brings `accept_length` tokens."""
+    """The costs of one rank for the engine model of the replay. `transfer`: in GB/s. Decode is a line through the
+    steps of one sequence and of a full batch. With drafts, a step verifies all of them and brings `accept_length`
+    tokens."""
     most = max(2, shape.running_requests // shape.attention_dp)
     each = max(1, shape.draft_tokens)
     drafting = each > 1 and (each - 1) * shape.draft_layers * layer_s(gpu, model)

@@ -1,4 +1,4 @@
-"""Tables of TOML: a record of the values of one, and the text of one."""
+"""Tables of TOML: a dataclass from a table's values, and the text of a table."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -21,7 +21,8 @@ _WANTED: Final[Mapping[Any, str]] = {
 
 
 def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str] | None = None) -> T:
-    """A dataclass of a table's values, which its fields allow. `keys`: names of fields -> their names in the file.
+    """A dataclass with a table's values, checked against the types of its fields. `keys`: field -> its name in the
+    file.
 
     Raises: PlanError, with the key that is wrong.
     """
@@ -43,7 +44,7 @@ def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str]
 
 
 def _unlike(kind: Any) -> str:
-    """What a value is that does not fit the type of a field."""
+    """The words that say why a value does not fit a field's type."""
     if isinstance(kind, UnionType):
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
     if get_origin(kind) is Literal:
@@ -54,17 +55,17 @@ def _unlike(kind: Any) -> str:
 
 
 def known(values: Mapping[str, Any], names: Iterable[str], where: str) -> None:
-    """Raise PlanError for a key with none of these names: it says the nearest."""
+    """Raise PlanError, with the nearest names, for a key that is not one of `names`."""
     for key in values:
         if key not in names:
             raise unknown(f"key of {where}", key, names)
 
 
 def table(head: str, values: Mapping[str, Any]) -> str:
-    """A table under its head, without what is absent."""
+    """The text of a table under its head, without keys whose value is None."""
     return f"{head}\n{tomli_w.dumps({key: value for key, value in values.items() if value is not None})}"
 
 
 def value(given: Any) -> str:
-    """A value as it stands behind `key = `."""
+    """The text of a value, as behind `key = `."""
     return tomli_w.dumps({"_": given}).removeprefix("_ = ").rstrip("\n")

@@ -1,8 +1,8 @@
-"""Tiers below the GPU's pool: HiCache in host memory, a store behind it, or LMCache in their place.
+"""Tiers below the GPU's pool: HiCache in host memory and a store behind it, or LMCache in their place.
 
-Host memory: SGLang keeps 10 GiB free itself (`HICACHE_HOST_MEMORY_RESERVE_BYTES`), and the system, the page cache of
-the checkpoint and the processes get a fifth of the rest. What is left is divided among the GPUs of the node: each rank
-pins a pool of its own, even if MLA ranks hold the same KV.
+SGLang itself keeps 10 GiB of host memory free (`HICACHE_HOST_MEMORY_RESERVE_BYTES`). A fifth of the rest is for the
+system, the page cache of the checkpoint and the processes. The remainder is divided among the node's GPUs: each rank
+pins its own pool, even if MLA ranks hold the same KV.
 """
 
 from dataclasses import replace
@@ -20,9 +20,9 @@ RESERVE_GIB: Final = 10
 SYSTEM_SHARE: Final = 0.2
 GB: Final = 10**9
 STORE_SHARE: Final = 0.25
-"""Of a rank's budget, what it gives to the shared store beside its own HiCache pool."""
+"""The share of a rank's budget for the shared store, beside its own HiCache pool."""
 LEAST_RATIO: Final = 1.2
-"""Of the host's pool over the GPU's: below it the host keeps little that the GPU does not have."""
+"""The least ratio of the host's pool to the GPU's: below it the host keeps little that the GPU does not have."""
 
 STAGING_BYTES: Final = 1280 << 20
 """Host memory through which a rank's KV goes to the store's disk and back (Mooncake's default,
@@ -34,7 +34,7 @@ LMCACHE_NODES_RULE: Final = "lmcache/integration/sglang/unified_lmcache_mp_conne
 
 
 def host_budget_gb(plan: Plan) -> int:
-    """For the pool of each rank on a node, in 1e9 bytes."""
+    """Memory of the pool of each rank on a node, in 1e9 bytes."""
     gpu = plan.cluster.gpu
     usable = (gpu.host_memory_gib - RESERVE_GIB) * (1 - SYSTEM_SHARE) * GIB
     return int((usable / gpu.per_node - _staging_bytes(plan)) / GB)
@@ -56,15 +56,17 @@ def rank_segment_bytes(plan: Plan) -> int:
 
 
 def rank_disk_bytes(plan: Plan) -> int:
-    """What each rank may fill of its node's disk for the shared store: as many ranks as a node has GPUs share it."""
+    """The part of its node's disk that each rank may fill for the shared store. A node has one such part for
+    each GPU.
+    """
     return plan.site.store_disk_gb * GB // plan.cluster.per_node
 
 
 def engine_segment_bytes(plan: Plan, engine: PlannedEngine) -> int:
     """`global_segment_size` of an engine.
 
-    SGLang divides it by the ranks of one attention group in all stages, not by all of the engine
-    (`cache_controller._generate_storage_config`, `mooncake_store.py:446`), and each rank gives its part.
+    SGLang divides it by the ranks of one attention group in all stages, and not by all ranks of the engine
+    (`cache_controller._generate_storage_config`, `mooncake_store.py:446`). Each rank gives its part.
     """
     return rank_segment_bytes(plan) * engine.shape.attention_tp * engine.shape.pp
 
@@ -75,12 +77,14 @@ def offload_gb(plan: Plan) -> int:
 
 
 def rank_l1_bytes(plan: Plan) -> int:
-    """Of the memory of LMCache's daemon, what it has for each GPU of a node."""
+    """Memory of LMCache's daemon for each GPU of a node."""
     return host_budget_gb(plan) * GB
 
 
 def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
-    """Host memory that each rank of an engine pins, or a daemon for it: its pool, and its part of the shared store."""
+    """Host memory for each rank of an engine: its pool and its part of the shared store, or its part of LMCache's
+    daemon.
+    """
     if engine.lmcache:
         return rank_l1_bytes(plan)
     stores = engine.storage == "mooncake"
@@ -90,8 +94,8 @@ def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
 
 
 def store_tokens(plan: Plan) -> int:
-    """Tokens in the shared store, which has the KV of latent attention once, and else each GPU's part of it. What it
-    has in memory is on its disk too.
+    """Tokens that the shared store holds. It has the KV of latent attention once, and otherwise each GPU's part. KV in
+    its memory is also on its disk.
     """
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:
@@ -103,16 +107,16 @@ def store_tokens(plan: Plan) -> int:
 
 
 def shares_answers(model: Model, prefill: EngineShape, decode: EngineShape) -> bool:
-    """Whether a decode engine can write answers to the shared store, and prefill engines find them: SGLang offloads
-    neither pools of windows nor DeepSeek V4's (`decode_kvcache_offload_manager.py:114`), and a key names the stage, the
-    division of the KV and the rank of heads (`mooncake_store.py:462-645`)."""
+    """Whether a decode engine can write answers to the shared store so that prefill engines find them. SGLang does
+    not offload window pools or DeepSeek V4's (`decode_kvcache_offload_manager.py:114`). A key names the stage, the
+    division of the KV and the rank of heads (`mooncake_store.py:462-645`), so these must be equal on both sides."""
     same = (prefill.pp, prefill.dcp) == (decode.pp, decode.dcp)
     same &= model.is_latent or prefill.attention_tp == decode.attention_tp
     return same and model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}
 
 
 def refuse_lmcache(engine: PlannedEngine) -> str | None:
-    """Why LMCache cannot run in this engine, else None."""
+    """Why LMCache cannot run in this engine; None if it can."""
     against = [
         (engine.hicache is not None, "HiCache"),
         (engine.speculation is not None, "speculative decoding"),
@@ -131,8 +135,8 @@ NVFP4_RULE: Final = "sglang/srt/arg_groups/kv_cache_hook.py, handle_kv4_compatib
 
 
 def refuse_nvfp4(plan: Plan, engine: PlannedEngine) -> str | None:
-    """Why an engine cannot keep KV of 4 bits, else None: Blackwell has kernels for heads of keys and values; no tier
-    and no transfer keeps their layout."""
+    """Why an engine cannot keep KV of 4 bits; None if it can. Only Blackwell has the kernels, only for heads of keys
+    and values, and no tier and no transfer keeps the layout."""
     if engine.shape.kv_type != "nvfp4":
         return None
     against = [
@@ -146,7 +150,9 @@ def refuse_nvfp4(plan: Plan, engine: PlannedEngine) -> str | None:
 
 
 def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
-    """The plan with host memory and storage, and why. Raises PlanError where LMCache is asked for and cannot run."""
+    """The plan with host memory and storage, and the choices with their reasons. Raises PlanError if LMCache is
+    requested and cannot run.
+    """
     for engine in plan.engines:
         if (problem := refuse_nvfp4(plan, replace(engine, lmcache=request.lmcache))) is not None:
             raise PlanError(f"{engine.name}: {problem}.", ["--kv-dtype fp8_e4m3", "--pd off"])
@@ -206,7 +212,7 @@ _MOONCAKE: Final = ["--storage mooncake, with HiCache"]
 
 
 def default_storage(cluster: Cluster) -> Storage:
-    """Behind HiCache, if none is asked for."""
+    """The storage behind HiCache, if none was requested."""
     return "mooncake" if cluster.nodes > 1 else "none"
 
 

@@ -1,8 +1,8 @@
-"""What the weights of a model take on one GPU.
+"""Bytes of a model's weights on one GPU.
 
-Parameters are counted from the shape, class by class, because each class is divided differently: experts among all
-GPUs of an engine, attention among the GPUs of an attention group, and some tensors not at all. The sum is then scaled
-to the size of the checkpoint, so that a format that is not exactly known shifts nothing.
+Parameters are counted from the shape, class by class, because each class is divided differently: experts among all GPUs
+of an engine, attention among the GPUs of an attention group, and some tensors not at all. The sum is then scaled to the
+size of the checkpoint, so an inexactly known format changes nothing.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from typing import Final
 from warmroute_backend.plan.model import CacheKind, Model
 
 LOADED_PER_STORED: Final = 1.02
-"""Bytes on the GPU for each byte of weights: copies that are made at load (absorbed projections, packed scales, rotary
-tables). From SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of 71.7
-GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
+"""Bytes on the GPU for each byte of weights, by copies that are made at load (absorbed projections, packed scales,
+rotary tables). SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of
+71.7 GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
 
 FP4_LOADED_PER_STORED: Final = 1.25
-"""DeepSeek V4 Pro loads 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128), 1.25 times what is counted here.
-On Blackwell no log is known, and this is taken too."""
+"""As above, for fp4: DeepSeek V4 Pro loads 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128), 1.25 times
+this module's sum. Blackwell gets the same factor, since no log of it is known."""
 
 _PLAIN_BYTES: Final = 2
 """Embeddings, routers and vision towers are bf16 in every format."""
@@ -25,7 +25,7 @@ _PLAIN_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a checkpoint by how they are divided."""
+    """Bytes of a checkpoint's weights, by how they are divided."""
 
     experts: float
     attention: float
@@ -39,7 +39,7 @@ class Weights:
     head: float
     """Divided among all GPUs of the engine."""
     mtp: float
-    """Layers that predict further tokens: loaded as a draft model only."""
+    """Layers that predict further tokens. They are loaded only as a draft model."""
 
     @property
     def total(self) -> float:
@@ -47,7 +47,7 @@ class Weights:
 
     @property
     def target(self) -> float:
-        """Without what only a draft model loads."""
+        """Bytes without the layers that are loaded only as a draft model."""
         return self.experts + self.attention + self.replicated + self.dense + self.embedding + self.head
 
 
@@ -91,7 +91,7 @@ def _vision(model: Model) -> float:
 
 
 def _attention_parameters(model: Model) -> tuple[int, int]:
-    """Of one layer: those that are divided among an attention group, and those that are on each GPU."""
+    """Parameters of one layer's attention: those divided among an attention group, and those on each GPU."""
     hidden, heads = model.hidden, model.heads
     if model.kind is CacheKind.COMPRESSED:
         return _compressed_attention(model)
@@ -106,8 +106,9 @@ def _attention_parameters(model: Model) -> tuple[int, int]:
 
 
 def _compressed_attention(model: Model) -> tuple[int, int]:
-    """Of DeepSeek V4: queries and the grouped output are divided; what makes KV, its compression and the indexer of
-    layers with one vector for 4 tokens are on each GPU (`sglang/srt/models/deepseek_v4.py`)."""
+    """Parameters of one layer's attention in DeepSeek V4. Queries and the grouped output are divided. Each GPU has
+    all that makes KV, its compression, and the indexer of layers with one vector for 4 tokens
+    (`sglang/srt/models/deepseek_v4.py`)."""
     hidden, width = model.hidden, model.heads * model.head_dim
     divided = model.q_rank * width + width * model.o_rank + model.o_groups * model.o_rank * hidden
     each = hidden * (model.q_rank + model.head_dim)
@@ -131,9 +132,9 @@ def loaded_bytes(
 
     weights = experts/tp + dense/tp + head/tp + (attention + embedding)/(tp/attention_dp) + replicated
 
-    `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), the head in every group
-    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, all of
-    them with experts, beside the embedding of the first or the head of the last, and the vision tower of each.
+    `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), and the head is in every
+    group (`--enable-dp-lm-head`), as in DeepEP's recipes. With several stages, the result is for a stage with the most
+    layers, all with experts, with the larger of the embedding and the head, and with a vision tower.
     """
     found = weights(model)
     group = tp // attention_dp

@@ -1,4 +1,4 @@
-"""What parts of a plan can be called, and defaults: apart, since the command line names them at each start."""
+"""Names and defaults in plans. They are in a module of their own, since the command line imports them at each start."""
 
 from typing import Final, Literal
 
@@ -17,8 +17,8 @@ KV_TYPES: Final = ("bf16", "fp8_e4m3", "nvfp4")
 CACHE_DIR: Final = "/var/cache/sglang"
 STORE_PORT: Final = 50051
 STORE_METRICS_PORT: Final = 9003
-"""Mooncake's own, both (mooncake-store/src/master.cpp)."""
+"""Both ports are Mooncake's own (mooncake-store/src/master.cpp)."""
 LMCACHE_PORT: Final = 6555
 LMCACHE_HTTP_PORT: Final = 6556
-"""Beside LMCache's own 5555 and 8080, which others take too."""
+"""Not LMCache's own 5555 and 8080, which other programs also take."""
 RDMA_RESOURCE: Final = "rdma/hca_shared_devices_a"

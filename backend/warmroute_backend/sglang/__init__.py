@@ -1,6 +1,6 @@
 """The real SGLang on a CPU, as a process. For tests and the demo; a proxy in production never uses it.
 
-Standard library only, so that SGLang's own environment can run it too.
+The package needs only the standard library, so SGLang's own environment can run it too.
 """
 
 from warmroute_backend.sglang.command import Role

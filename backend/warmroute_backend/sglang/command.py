@@ -1,9 +1,8 @@
 """SGLang's command line on a CPU: the arguments and the environment of one server. No I/O.
 
-The aggregated server has everything a single server can have: HiCache in three tiers (device, host, files) and KV
-events. Of a pair, prefill has KV events; decode keeps no prefix cache, so it has none. KV moves between them by NIXL,
-or by Mooncake over TCP.
-The speculative server is a single one with an EAGLE-3 draft and without HiCache.
+The aggregated server has all that a single server can have: HiCache in three tiers (device, host, files) and KV events.
+Of a pair, prefill has KV events; decode has none, since it keeps no prefix cache. NIXL moves KV between them, or
+Mooncake over TCP. The speculative server is a single server with an EAGLE-3 draft and without HiCache.
 """
 
 import json
@@ -24,36 +23,38 @@ CONTEXT_TOKENS = 16_384
 
 POOL_TOKENS = 32_768
 HOST_POOL_RATIO = 2
-"""HiCache keeps this many times the pool in host memory; decode does so for requests that it has to put off."""
+"""The host pool's size over the pool's: HiCache's, and decode's for requests that it has to put off."""
 
 RUNNING_REQUESTS = 8
 QUEUED_REQUESTS = 8
 THREADS = 1
-"""Of torch. With more, tiny operations wait for each other: on two busy cores an answer takes twenty times as long."""
+"""Threads of torch. With more, tiny operations wait for each other: on two busy cores an answer takes twenty times as
+long.
+"""
 
 STORE_DISK_BYTES = 4 * 2**30
 STORE_STAGING_BYTES = 256 * 2**20
 STORE_BUCKET_KEYS = 32
-"""Blocks that go to disk together. Mooncake's own 500 are more than short prompts have."""
+"""Blocks that go to disk together. Short prompts have fewer than Mooncake's own 500."""
 
 LMCACHE_GIB = 1
-"""Of LMCache's daemon: it takes them at its start."""
+"""Memory that LMCache's daemon takes at its start."""
 
 DECODE_OFFLOAD_STRIDE = 64
-"""Tokens of an answer after which decode gives its KV to the store."""
+"""Tokens of an answer after which decode writes its KV to the store."""
 
 BOOTSTRAP_TIMEOUT_S = 10
 WAITING_TIMEOUT_S = 15
-"""How long a prefill waits for its decode, and a decode for the KV, on a machine of the reference's speed. SGLang's own
-300 s are more than a turn's limit.
+"""How long prefill waits for its decode, and decode for the KV, on a machine of the reference's speed. SGLang's own 300
+s are longer than a turn's limit.
 """
 MAX_TIMEOUT_S = 240
-"""On any machine: a turn ends before SGLang's own limit."""
+"""The longest wait on any machine: a turn ends before SGLang's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a server listens. `bootstrap` of prefill is named in each request to decode."""
+    """The ports of a server. Each request to decode names the `bootstrap` of prefill."""
 
     http: int
     kv_events: int
@@ -65,7 +66,9 @@ class Ports:
 def arguments(
     role: Role, ports: Ports, found: Installation, *, tiers: bool = True, transfer: Transfer = "nixl"
 ) -> list[str]:
-    """The command of a server. `tiers`: a single one has HiCache; `transfer`: what moves the KV of a pair."""
+    """The command of a server. `tiers`: whether a single server has HiCache; `transfer`: what moves the KV of a
+    pair.
+    """
     command = [str(found.python), str(found.launcher), "--model-path", str(found.model)]
     command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
     command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits(), *_reports(ports)]
@@ -77,15 +80,15 @@ def arguments(
 def environment(
     storage_dir: Path, temporary_dir: Path | None, parent_pid: int | None, slowness: float
 ) -> dict[str, str]:
-    """What a server's environment has besides what is inherited. It ends with `parent_pid`, and has its sockets in
-    `temporary_dir`, where these are given; waits are stretched by `slowness`.
+    """The variables of a server in addition to the inherited ones. The server ends with `parent_pid`, and has its
+    sockets in `temporary_dir`, unless these are None. `slowness` stretches its waits.
     """
     found = {
         "OMP_NUM_THREADS": str(THREADS),
         "HF_HUB_OFFLINE": "1",
-        "PYTHONDONTWRITEBYTECODE": "",  # as if unset, both: the installation has its bytecode beside its sources
+        "PYTHONDONTWRITEBYTECODE": "",  # as if unset, like the next: the bytecode is beside the sources
         "PYTHONPYCACHEPREFIX": "",
-        "TORCHDYNAMO_DISABLE": "1",  # a C++ compiler for 10 s, at each start with a draft
+        "TORCHDYNAMO_DISABLE": "1",  # else a C++ compiler runs for 10 s at each start with a draft
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(storage_dir),
         "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",
         "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": _stretched(BOOTSTRAP_TIMEOUT_S, slowness),
@@ -103,7 +106,7 @@ def _stretched(limit_s: int, slowness: float) -> str:
 
 
 def _cpu() -> list[str]:
-    """An idle scheduler spins on a whole core unless it is told to sleep."""
+    """Flags for a CPU. Without `--sleep-on-idle`, an idle scheduler keeps a whole core busy."""
     command = ["--device", "cpu", "--dtype", "bfloat16", "--attention-backend", "torch_native", "--sleep-on-idle"]
     command += ["--sampling-backend", "pytorch", "--grammar-backend", "none"]
     return [*command, "--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
@@ -128,7 +131,9 @@ def _reports(ports: Ports) -> list[str]:
 
 
 def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:
-    """Of the host tier and the one behind it: everything in the pool is copied there at once, and is waited for."""
+    """Flags of HiCache with a host tier and a tier behind it. Everything in the pool is copied there at once, and a
+    fetch is waited for.
+    """
     command = ["--enable-hierarchical-cache"]
     command += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
     command += ["--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", storage]
@@ -136,26 +141,28 @@ def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:
 
 
 def lmcache(config: Path) -> list[str]:
-    """Of an engine whose KV a daemon keeps, in place of HiCache."""
+    """Flags of an engine whose KV a daemon keeps, in place of HiCache."""
     return ["--enable-lmcache", "--lmcache-config-file", str(config)]
 
 
 def lmcache_daemon(program: str, port: int, http_port: int) -> list[str]:
-    """LMCache's daemon. Without CUDA an engine hands it the KV itself (`auto`)."""
+    """The command of LMCache's daemon. Without CUDA an engine hands it the KV itself (`auto`)."""
     command = [program, "server", "--host", HOST, "--port", str(port), "--http-host", HOST]
     command += ["--http-port", str(http_port), "--l1-size-gb", str(LMCACHE_GIB), "--eviction-policy", "LRU"]
     return [*command, "--supported-transfer-mode", "auto"]
 
 
 def offload() -> list[str]:
-    """Of decode, whose answers go to the store, so that the next turn's prefill finds them (`plan.argv`)."""
+    """Flags of a decode engine that writes its answers to the store, so that the next turn's prefill finds them
+    (`plan.argv`).
+    """
     command = ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
     command += ["--disaggregation-decode-enable-offload-kvcache", "--hicache-io-backend", "direct"]
     return [*command, "--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", "mooncake"]
 
 
 def store_environment(config: Path, *, has_disk: bool) -> dict[str, str]:
-    """Of an engine with the Mooncake store, over TCP; its disk is bounded, as `plan.argv` does."""
+    """The variables of an engine with the Mooncake store over TCP. Its disk is bounded as in `plan.argv`."""
     found = {
         "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": str(config),
         "MOONCAKE_LOCAL_HOSTNAME": HOST,
@@ -177,7 +184,9 @@ def _disaggregation(role: Role, ports: Ports, transfer: Transfer) -> list[str]:
 
 
 def _drafts(found: Installation) -> list[str]:
-    """Chains of three drafts. The attention backend is the one that knows drafts; its kernels are Python here."""
+    """Flags for chains of three drafts. The attention backend is the one that supports drafts; its kernels are Python
+    here.
+    """
     command = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(found.model / "draft")]
     command += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
     return [*command, "--attention-backend", "intel_amx"]

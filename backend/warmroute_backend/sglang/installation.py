@@ -1,4 +1,4 @@
-"""Where SGLang for a CPU is installed, and what to do where it is not."""
+"""Find the installation of SGLang for a CPU, or say how to install it."""
 
 import os
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[3]
 CHECKOUT_VARIABLE = "WARMROUTE_SGLANG_CHECKOUT"
-"""Names another checkout whose installation is used."""
+"""A variable that names another checkout, whose installation is used."""
 
 VENV = ".venv-sglang"
 MODEL = "tiny-model"
 STAMP = ".stamp"
-"""Written last by `scripts/sglang install`: what is there without it may be half of an installation."""
+"""The file that `scripts/sglang install` writes last: an installation without it may be incomplete."""
 
 
 class NotInstalledError(Exception):
-    """SGLang is not installed; the message has the command that installs it."""
+    """SGLang is not installed. The message has the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The Python that has SGLang, the launcher that makes it run on a CPU, the tiny model."""
+    """The Python that has SGLang, the launcher that makes it run on a CPU, and the tiny model."""
 
     python: Path
     launcher: Path
@@ -36,8 +36,8 @@ class Installation:
 
 
 def installation(checkout: Path | None = None) -> Installation:
-    """What `scripts/sglang install` made in a checkout, else `NotInstalledError`. Without one it is that of
-    `CHECKOUT_VARIABLE`, or this one."""
+    """The installation in a checkout. The default is the checkout of `CHECKOUT_VARIABLE`, else this one. Raises:
+    NotInstalledError."""
     checkout = checkout or Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT)
     venv = checkout / VENV
     if not (venv / STAMP).is_file():

@@ -1,8 +1,8 @@
-"""One running SGLang: started, waited for, killed, started again; nothing of it is left afterwards.
+"""One running SGLang: start it, wait for it, kill it, start it again, and leave nothing behind.
 
-A start takes 10 to 150 s, nearly all of it imports on the CPU, so servers are started side by side and waited for
-later. A server has nothing to save, so it is ended by SIGKILL. Its children die with it, and it dies with the thread
-that started it (Linux), so not even a killed launcher leaves gigabytes behind.
+A start takes 10 to 150 s on the CPU, nearly all of it imports. So servers are started side by side, and waited for
+later. A server has nothing to save, so SIGKILL ends it. Its children die with it. The server dies with the thread that
+started it (Linux), so even a killed launcher leaves no gigabytes behind.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from warmroute_backend.sglang.installation import installation
 from warmroute_backend.sglang.speed import slowness
 
 START_TIMEOUT_S = 300.0
-"""On a machine of the reference's speed."""
+"""The wait for a start on a machine of the reference's speed."""
 
 MAX_STRETCH = 4.0
 """The most by which a slow machine stretches the wait for a start: a start that hangs must fail within 20 minutes."""
@@ -34,29 +34,29 @@ MAX_STRETCH = 4.0
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
 CHILDREN_GRACE_S = 3.0
-"""For the children of a killed server to end by themselves: the last of them tidies up shared memory."""
+"""The time for the children of a killed server to end by themselves: the last of them tidies up shared memory."""
 
 LOG_LINES_SHOWN = 25
 PORTS_OF_A_SERVER = 5
 PORT_RANGE = (10_000, 32_000)
 LOAD_SNAPSHOT = re.compile(r"/dev/shm/sglang_loads_\S+$", re.MULTILINE)  # noqa: S108 (its own name)
-"""A file in shared memory that SGLang maps, and leaves behind."""
+"""A file in shared memory that SGLang maps, and does not remove."""
 
 
 PORT_TAKEN = "address already in use"
-"""In the log of a server that will never serve: SGLang 0.5.23 does not end when it cannot bind its port."""
+"""A line in the log of a server that will never serve: SGLang 0.5.23 does not end when it cannot bind its port."""
 
 
 class StartError(Exception):
-    """A server ended or did not become ready in time; the message has the end of its log."""
+    """A server ended, or was not ready in time. The message has the end of its log."""
 
 
 class PortTaken(StartError):
-    """Another process has bound a port since the server was given it. A server with other ports may start."""
+    """Another process has bound a port after the server was given it. A server with other ports may start."""
 
 
 class Server:
-    """A server of a role with its log and its storage tier in `folder`. Its addresses stay when it is restarted."""
+    """A server of a role with its log and its storage tier in `folder`. It keeps its addresses when it is restarted."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Server:
         port: int = 0,
         tiers: bool = True,
     ) -> None:
-        """`flags` come after the usual ones and win over them, `env` likewise; `port` 0 is any that is free. `tiers`: a
-        single server has HiCache.
+        """`flags` and `env` are added to the usual ones, and win over them. `port`: 0 takes any free one. `tiers`:
+        whether a single server has HiCache.
         """
         self.role = role
         self.name = name or role
@@ -84,7 +84,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._temporary: Path | None = None
         self._log_began = 0
-        """Where the log of this start begins, in bytes."""
+        """The byte of the log at which this start begins."""
 
     @property
     def url(self) -> str:
@@ -100,17 +100,17 @@ class Server:
 
     @property
     def bootstrap_host(self) -> str:
-        """Of prefill: what requests to decode name."""
+        """The host of prefill that requests to decode name."""
         return HOST
 
     @property
     def bootstrap_port(self) -> int:
-        """Of prefill: what requests to decode name."""
+        """The port of prefill that requests to decode name."""
         return self._ports.bootstrap
 
     @property
     def pid(self) -> int | None:
-        """Of the server's main process while there is one."""
+        """The pid of the server's main process; None if it does not run."""
         return self._process.pid if self._process else None
 
     def address(self) -> dict[str, Any]:
@@ -120,11 +120,11 @@ class Server:
         return found | (bootstrap if self.role == "prefill" else {})
 
     def start(self, *more_flags: str) -> "Server":
-        """Start it, with flags for this start alone. It is not ready yet: see `wait_ready`."""
+        """Start the server, with additional flags for this start alone. `wait_ready` waits until it is ready."""
         assert self._process is None, f"{self.name} has been started"
         found = installation()
         self.storage_dir.mkdir(parents=True, exist_ok=True)
-        # A folder of its own for sockets, with a short name: addresses of local sockets have at most 107 characters.
+        # Sockets are in a folder with a short name, since addresses of local sockets have at most 107 characters.
         self._temporary = Path(tempfile.mkdtemp(prefix="sglang-"))
         command = [*arguments(self.role, self._ports, found, tiers=self._tiers), *self._flags, *more_flags]
         usual = environment(self.storage_dir, self._temporary, os.getpid(), slowness())
@@ -142,13 +142,13 @@ class Server:
         try:
             with urllib.request.urlopen(f"{self.url}/ready", timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310
                 return bool(response.status == 200)
-        except OSError:  # refused, reset, timed out, or a status of an error
+        except OSError:  # refused, reset, timed out, or an error status
             return False
 
     def wait_ready(self, deadline_s: float) -> "Server":
         """Wait until it serves.
 
-        Raises: StartError, if it ended, or at `deadline_s` on the monotonic clock; PortTaken.
+        Raises: StartError if the server ended or `deadline_s` on the monotonic clock has passed; PortTaken.
         """
         while not self.is_ready():
             if PORT_TAKEN in self.log_text(self._log_began):
@@ -164,7 +164,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once, with its children, as a crash would; afterwards it can be started again."""
+        """End the server and its children at once, as a crash would. It can be started again."""
         if self._process is None:
             return
         snapshots = self._load_snapshots()
@@ -178,16 +178,18 @@ class Server:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def restart(self, *more_flags: str) -> "Server":
-        """Kill it and start it again at the same addresses: an empty cache, the same storage tier. Waits for it."""
+        """Kill the server, start it at the same addresses with an empty cache and the same storage tier, and wait for
+        it.
+        """
         self.kill()
         return self.start(*more_flags).wait_ready(start_deadline_s())
 
     def log_text(self, began: int = 0) -> str:
-        """What it has logged, over all starts; from byte `began` on."""
+        """The log of all starts, from byte `began` on."""
         return self.log.read_bytes()[began:].decode(errors="replace") if self.log.exists() else ""
 
     def last_words(self) -> str:
-        """Where its log is, and the end of it."""
+        """The path of its log, and the last lines."""
         lines = self.log_text().strip().splitlines()[-LOG_LINES_SHOWN:]
         return f" (log: {self.log})" + "".join(f"\n    {line[:400]}" for line in lines)
 
@@ -209,7 +211,7 @@ class Server:
 
 
 def start_deadline_s() -> float:
-    """Until when a start that begins now may take, on the monotonic clock."""
+    """The deadline of a start that begins now, on the monotonic clock."""
     return time.monotonic() + START_TIMEOUT_S * min(MAX_STRETCH, slowness())
 
 
@@ -220,7 +222,7 @@ def wait_all(servers: Iterable[Server]) -> None:
 
 
 def get_json(url: str) -> Any:
-    """What a server answers, for instance at `/v1/loads`."""
+    """The answer of a server to a GET request, for instance at `/v1/loads`."""
     with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310 (our own server)
         return json.load(response)
 
@@ -228,8 +230,9 @@ def get_json(url: str) -> Any:
 def _free_ports(http: int) -> Ports:
     """Free ports for a server, which cannot choose its own.
 
-    They lie below those that the system hands out: it takes half a minute until the server binds them, and until then
-    a connection of another process would get one. No other server of this process gets one of them.
+    The ports are below those that the system hands out. A server binds its ports only after half a minute, and until
+    then the system could give one of them to a connection of another process. No other server of this process gets one
+    of them.
     """
     found: list[int] = []
     while len(found) < PORTS_OF_A_SERVER:

@@ -1,7 +1,7 @@
-"""How slow this machine is: what limits in time of a server on a CPU are multiplied by.
+"""The slowness of this machine: the factor for time limits of a server on a CPU.
 
 A prefill of 9,500 tokens takes seconds on the machine for which the limits were chosen, and three times as long on a
-slower one; a limit that is not stretched would end what is only slow.
+slower one. A limit that is not stretched would end a server that is only slow.
 """
 
 import functools
@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 REFERENCE_S = 0.020
-"""What `_work_s` measures on the machine for which limits are written: CPython 3.11 on a core of an AMD EPYC."""
+"""The time of `_work_s` on the machine for which the limits were chosen: CPython 3.11 on a core of an AMD EPYC."""
 
 MAX_SLOWNESS = 30.0
-"""What hangs ends at some time on any machine."""
+"""The largest slowness, so that a hang ends at some time on any machine."""
 
 _REPEATS = 5
 
 
 class Speed(NamedTuple):
-    """How many times as long as on the reference machine the same work takes."""
+    """How many times as long the same work takes as on the reference machine."""
 
     processor: float  # in processor time: the speed of a core
-    wall: float  # in wall time: with what else ran, and with a container's quota
+    wall: float  # in wall time: with other processes, and a container's quota
 
 
 def slowness() -> float:
-    """1 if there is a free core of the reference's speed; 10 where the same takes ten times as long."""
+    """1 with a free core of the reference's speed; 10 if the same work takes ten times as long."""
     speed = measured()
     return min(MAX_SLOWNESS, max(1.0, speed.wall, speed.processor * load()))
 
 
 def load() -> float:
-    """Processes that want to run, for each core; of the last minute or of this moment, whichever is more."""
+    """Processes that want to run, for each core: the last minute's or the current number, whichever is larger."""
     path = Path("/proc/loadavg")
     running = path.read_text().partition("/")[0].rpartition(" ")[-1] if path.exists() else "0"
     return max(1.0, os.getloadavg()[0], float(running)) / (os.cpu_count() or 1)
@@ -41,7 +41,7 @@ def load() -> float:
 
 @functools.cache
 def measured() -> Speed:
-    """The machine's speed, from some hundredths of a second of work; measured once in a process."""
+    """The machine's speed, from some hundredths of a second of work. A process measures it once."""
     began_s = time.perf_counter()
     processor_s = min(_work_s() for _ in range(_REPEATS))
     wall_s = (time.perf_counter() - began_s) / _REPEATS

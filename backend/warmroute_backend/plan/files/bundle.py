@@ -1,4 +1,4 @@
-"""All files of a plan: path below the output folder -> text; and the values of its chart, `deploy/helm/warmroute`."""
+"""All files of a plan (path below the output folder -> text), and the values of the chart `deploy/helm/warmroute`."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from warmroute_backend.plan.plan_file import written
 
 
 def chart_values(plan: Plan) -> dict[str, Any]:
-    """What the chart has to know of a plan; a pod of a proxy has as long to end as one of an engine."""
+    """The chart's values for a plan. A proxy's pod has as much time to end as an engine's."""
     return {
         "region": REGION,
         "longestStreamSeconds": STOP_S,
@@ -23,7 +23,7 @@ def chart_values(plan: Plan) -> dict[str, Any]:
 
 
 def processes(plan: Plan) -> list[dict[str, Any]]:
-    """Name, host, environment and command line of each process of the engines, and of LMCache's daemons before them."""
+    """Name, host, environment and command line of each process: first LMCache's daemons, then the engines."""
     command = daemon_command(plan, plan.cluster.per_node)
     variables = dict(ENVIRONMENT)
     daemons: list[dict[str, Any]] = [
@@ -43,7 +43,7 @@ def processes(plan: Plan) -> list[dict[str, Any]]:
 
 
 def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
-    """The files; `model` is what names the model on the command line, `page` the readable page."""
+    """The files of a plan. `model`: the model's name on the command line; `page`: the readable page."""
     found = {"plan.toml": written(plan, model), "plan.txt": page, "proxy.toml": proxy_config(plan)}
     found |= {f"processes/{process['name']}.json": _json(process) for process in processes(plan)}
     found |= {f"systemd/{name}": text for name, text in units(plan).items()}

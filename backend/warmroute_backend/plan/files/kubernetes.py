@@ -1,8 +1,8 @@
 """Kubernetes: a LeaderWorkerSet for each role, with a Service of its leaders and a PodDisruptionBudget.
 
-A group of pods is an engine; its size is the number of nodes. A pod sees only the GPUs that it asked for, so GPU
-numbers begin at 0, and KV is transferred by the network: pods cannot use NVLink between each other. The controller sets
-LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, api/leaderworkerset/v1).
+A group of pods is an engine; its size is the number of nodes. A pod sees only the GPUs that it has requested, so GPU
+numbers begin at 0. KV is transferred by the network, since pods cannot use NVLink between each other. The controller
+sets LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, api/leaderworkerset/v1).
 """
 
 import json
@@ -26,10 +26,10 @@ STOP_S: Final = 900
 PROBE_S: Final = 10
 HEALTH_S: Final = 60
 HEALTH_TIMEOUT_S: Final = 30
-"""`/health` waits up to 20 s for a token behind real work (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
+"""`/health` waits up to 20 s for a token while the engine works (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
 SHARED_MEMORY: Final = "64Gi"
 PROCESS_GIB: Final = 4
-"""Of host memory that a rank takes beside what is pinned, as a request: Python, CUDA's context, NCCL. Not measured."""
+"""The request of host memory for a rank beside what is pinned: Python, CUDA's context, NCCL. Not measured."""
 
 _WAIT: Final = """import socket, sys, time
 while True:
@@ -40,7 +40,7 @@ while True:
         print(f"{sys.argv[1]}:{sys.argv[2]} does not answer yet: {error}", flush=True)
         time.sleep(5)
 """
-"""What an init container runs."""
+"""The program of an init container that waits for a port."""
 
 
 def manifests(plan: Plan) -> dict[str, Manifest]:
@@ -116,7 +116,7 @@ _FILES: Final = "kv-files"
 
 
 def _folders(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
-    """Volume name -> folder of the node, which the pod sees at the same path."""
+    """Volume name -> folder on the node. The pod sees it at the same path."""
     site = plan.site
     found = {"cache": site.cache_dir}
     if site.model_path:
@@ -134,13 +134,13 @@ def _folder(name: str, path: str) -> Manifest:
 
 
 def _needs_rdma(plan: Plan, engine: PlannedEngine) -> bool:
-    """KV goes to another pod or to the store, or an engine's GPUs are in several nodes."""
+    """Whether KV goes to another pod or to the store, or an engine's GPUs are in several nodes."""
     return plan.is_split or engine.nodes > 1 or engine.storage == "mooncake"
 
 
 def _waits(plan: Plan, engine: PlannedEngine, *, leads: bool) -> list[Manifest]:
-    """What must answer before an engine starts: the store's master, which SGLang asks once and then gives up, and for
-    decode the engines that it gets KV from. The others of a group follow their leader."""
+    """Init containers that wait for servers before an engine starts. The store's master: SGLang asks it once, and
+    then gives up. For decode, also prefill's bootstrap server; only the group's leader waits for it."""
     wanted = []
     if engine.storage == "mooncake":
         wanted.append(("master", f"{MASTER}.{plan.site.namespace}.svc", plan.site.store_port))
@@ -163,9 +163,10 @@ _HEALTHY: Final = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1
 
 
 def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """LMCache's daemon beside an engine: a sidecar, which the kubelet starts first and restarts, and with it the group
-    (`RecreateGroupOnPodRestart`), since an engine without its daemon hangs. Both map each other's memory by the pod's
-    IPC, and the daemon sees the engine's GPUs without taking any (docs.nvidia.com/dynamo, "Deploy LMCache MP").
+    """LMCache's daemon beside an engine. It is a sidecar, which the kubelet starts first and restarts. A restart of the
+    daemon restarts the group (`RecreateGroupOnPodRestart`), since an engine without its daemon hangs. Engine and daemon
+    map each other's memory by the pod's IPC. The daemon sees the engine's GPUs without requesting any
+    (docs.nvidia.com/dynamo, "Deploy LMCache MP").
     """
     url = f"http://127.0.0.1:{plan.site.lmcache_http_port}{HEALTH}"
     probe = {"exec": {"command": ["python3", "-c", _HEALTHY, url]}, "periodSeconds": PROBE_S, "timeoutSeconds": 10}
@@ -188,7 +189,9 @@ def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 
 def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """The node's network, for RDMA; the pods' own where engines of a role share a node, and would share its ports."""
+    """The node's network, for RDMA. If engines of a role share a node, their ports would collide, so they get the pods'
+    own.
+    """
     beside = [each for each in plan.of(engine.role) if each.node == engine.node]
     return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}
 
@@ -199,14 +202,14 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
     mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]
     if engine.storage == "mooncake":
-        for mount in mounts:  # two pods of a node have the same engine's name, and a store's folder is of one
+        for mount in mounts:  # two pods of a node have the same engine's name, and each needs a folder
             if mount["name"] == _FILES:
                 mount["subPathExpr"] = f"{STORE}/$(POD_NAME)"
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
     if engine.lmcache:
         mounts.append({"name": DAEMON, "mountPath": CONFIG_FOLDER})
     resources = {resource: gpus}
-    pinned = 0 if engine.lmcache else host_bytes(plan, engine) * int(gpus)  # its daemon has its own container
+    pinned = 0 if engine.lmcache else host_bytes(plan, engine) * int(gpus)  # the daemon has its own container
     memory = {"memory": f"{ceil(pinned / GIB) + PROCESS_GIB * int(gpus)}Gi"}
     security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}
     if _needs_rdma(plan, engine):
@@ -230,7 +233,7 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
 
 
 def _in_pod(plan: Plan, engine: PlannedEngine) -> list[str]:
-    """The engine's command with GPUs from 0 on, and the group's own addresses; the kubelet puts in `$(NAME)`."""
+    """The engine's command with GPUs from 0 on and the addresses of its group. The kubelet replaces `$(NAME)`."""
     command = argv(plan, replace(engine, first_gpu=0))
     if engine.nodes > 1:
         for flag, value in (
@@ -276,7 +279,9 @@ def _probes(engine: PlannedEngine) -> Manifest:
 
 
 def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """Of the leaders, which alone serve HTTP. It is for people; the proxy asks each engine by its own name."""
+    """The Service of the leaders, since only they serve HTTP. People use it; the proxy asks each engine by its own
+    name.
+    """
     ports = [{"name": "http", "port": engine.ports.http, "targetPort": engine.ports.http}]
     if engine.role == "prefill":
         ports.append({"name": "bootstrap", "port": engine.ports.bootstrap, "targetPort": engine.ports.bootstrap})
@@ -324,7 +329,7 @@ def _lmcache_config(plan: Plan) -> Manifest:
 
 
 def _master(plan: Plan) -> Manifest:
-    """One pod. After a restart engines register their KV with it again."""
+    """The Mooncake master: one pod. After its restart, engines register their KV with it again."""
     probe = {"tcpSocket": {"port": plan.site.store_port}, "periodSeconds": PROBE_S}
     container = {
         "name": "master",

@@ -1,6 +1,6 @@
-"""What fits a plan's engines: the proxy's TOML, and the configuration of the Mooncake store.
+"""The proxy's TOML for a plan's engines, and the configuration of the Mooncake store.
 
-The operator sets prices and tenants: until then the model is free, and no key opens the one tenant.
+The operator sets prices and tenants. Until then the model is free, and no key opens the one tenant.
 """
 
 from typing import Any, Final
@@ -16,7 +16,7 @@ from warmroute_backend.plan.tiers import engine_segment_bytes
 REGION: Final = "here"
 MASTER: Final = "mooncake-master"
 STORE: Final = "mooncake"
-"""Below the storage folder, that of the store."""
+"""The store's folder below the storage folder."""
 STATE_DIR: Final = "/var/lib/warmroute"
 _HEAD: Final = f"""# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
 # warmroute proxy --config proxy.toml --check
@@ -37,7 +37,7 @@ url = ""
 
 
 def proxy_config(plan: Plan, *, in_pods: bool = False, in_unit: bool = False) -> str:
-    """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes; `in_unit`: with the folder that the
+    """The proxy's TOML. `in_pods`: with the engines' names in Kubernetes; `in_unit`: with the folder that the systemd
     unit may write.
     """
     head = _HEAD % value(STATE_DIR if in_unit else "state")
@@ -82,17 +82,18 @@ def _rates(plan: Plan) -> str:
 
 
 def pod_host(plan: Plan, engine: PlannedEngine, number: int) -> str:
-    """The name of an engine's leader: LeaderWorkerSet makes a headless service of the set's name, in which pod
-    `<set>-<group>` has its name (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
+    """The host name of an engine's leader. LeaderWorkerSet makes a headless service with the set's name, in which a
+    leader's name is `<set>-<group>` (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
     first = next(at for at, each in enumerate(plan.engines) if each.role == engine.role)
     return f"{engine.role}-{number - first}.{engine.role}.{plan.site.namespace}.svc"
 
 
 def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str, Any]]:
-    """File name -> what `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
-    `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes of an engine. All pods of a role have the first one's.
+    """File name -> the configuration that `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
+    `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes of an engine. In Kubernetes all pods of a role have the file
+    of its first engine.
 
-    Without `check_server`: with it an engine waits until the master has a segment, before it gives its own
+    `check_server` is not set: with it, an engine waits until the master has a segment before it gives its own
     (`mooncake_store.py`, SGLang 0.5.23).
     """
     stored = [engine for engine in plan.engines if engine.storage == "mooncake"]
@@ -116,7 +117,7 @@ def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
 
 
 def master_command(plan: Plan, program: str = "mooncake_master") -> list[str]:
-    """The Mooncake master's command line. With a disk, what is stored in memory is written there at once."""
+    """The Mooncake master's command line. With a disk, KV in the store's memory is written to disk at once."""
     command = [program, f"--rpc_port={plan.site.store_port}", f"--metrics_port={plan.site.store_metrics_port}"]
     command.append("--eviction_high_watermark_ratio=0.95")
     return [*command, "--enable_offload=true"] if plan.site.store_disk_gb else command

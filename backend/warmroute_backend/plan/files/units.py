@@ -1,8 +1,8 @@
 """systemd units: one for each engine process of each node, the Mooncake master, and the proxy.
 
-Source of the limits: RDMA registers host memory (`LimitMEMLOCK`); weights of a trillion parameters load for up to an
-hour (`TimeoutStartSec`); SGLang's drain after SIGTERM has no limit of its own (`tokenizer_manager.py:3508`), so
-`TimeoutStopSec` is one. `/health` is not a restart trigger: it waits behind real work.
+Reasons for the limits: RDMA registers host memory (`LimitMEMLOCK`). Weights of a trillion parameters load for up to an
+hour (`TimeoutStartSec`). SGLang's drain after SIGTERM has no limit of its own (`tokenizer_manager.py:3508`), so
+`TimeoutStopSec` sets one. `/health` does not trigger restarts, since it waits while the engine works.
 """
 
 import shlex
@@ -54,12 +54,12 @@ _PROXY: Final = (
     "SystemCallFilter=setrlimit prlimit64 sched_setaffinity",
     "SystemCallErrorNumber=EPERM",
 )
-"""What deploy/systemd/warmroute-proxy.service says of the proxy: what it may, and where it writes. But no
-RemoveIPC: its user is the engines', whose shared memory would go when the proxy ends.
+"""The restrictions and writable folders of deploy/systemd/warmroute-proxy.service, without its RemoveIPC: the proxy has
+the engines' user, whose shared memory would be removed when the proxy ends.
 """
 
 WARMROUTE: Final = "/opt/warmroute/bin/warmroute"
-"""Where docs/how-to/production.md installs it."""
+"""The path at which docs/how-to/production.md installs the program."""
 
 
 def units(plan: Plan) -> dict[str, str]:
@@ -99,7 +99,7 @@ def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
     host = plan.site.host(engine.node + rank)
     lines = ["[Unit]", f"Description=SGLang {engine.name} on {host}", "After=network-online.target"]
     lines.append("Wants=network-online.target")
-    if engine.lmcache:  # a start of the daemon again, ordered or after its end, restarts what requires it
+    if engine.lmcache:  # a restart of the daemon restarts the units that require it
         lines += [f"Requires={DAEMON}.service", f"After={DAEMON}.service"]
     lines += ["", "[Service]", "Type=exec", f"User={plan.site.user}"]
     variables = environment(plan, engine)
@@ -118,7 +118,7 @@ def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
 
 
 def _until(port: int, path: str) -> str:
-    """The start lasts until it answers 200 there."""
+    """The start lasts until the path answers 200."""
     wait = f"until curl -sf -o /dev/null {shlex.quote(f'http://127.0.0.1:{port}{path}')}; do sleep {POLL_S}; done"
     return f"ExecStartPost=/bin/sh -c {_argument(wait)}"
 
@@ -139,7 +139,7 @@ def _argument(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As systemd reads a value: double quotes, with its escapes, and `%` doubled (systemd.syntax, systemd.unit)."""
+    """A value in systemd's syntax: double quotes with escapes, and `%` doubled (systemd.syntax, systemd.unit)."""
     text = text.replace("%", "%%")
     if text and not set(text) & set(" \t\"'\\;"):
         return text
