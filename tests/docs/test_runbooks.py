@@ -88,7 +88,12 @@ def test_an_engine_is_drained_at_each_proxy() -> None:
     for name, text in PAGES.items():
         assert "warmroute engines drain" not in text, name
         assert "warmroute engines undrain" not in text, name
-    loop = (ROOT / "docs/how-to/rolling.md").read_text().partition("for pod in $(kubectl get pods ")[2].partition("done\n")[0]
+    loop = (
+        (ROOT / "docs/how-to/rolling.md")
+        .read_text()
+        .partition("for pod in $(kubectl get pods ")[2]
+        .partition("done\n")[0]
+    )
     assert "kubectl exec --namespace sglang $pod -- warmroute engines drain ID " in loop
     assert "../how-to/rolling.md#an-engine" in PAGES["turns_fail"]
 

@@ -1,7 +1,7 @@
 """`warmroute proxy --check`: what is wrong with a config that can be read; with `--probe`, what its servers answer.
 
-Files are read, and nothing is started. A probe asks each engine of this region who it is, those that a source names too,
-and each other region's proxy whether it is ready; it asks nothing that computes tokens.
+Files are read, and nothing is started. A probe asks each engine of this region who it is, also those that a source
+names, and each other region's proxy whether it is ready; it asks nothing that computes tokens.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ def zero_digests(config: Config) -> list[str]:
 
 
 def probe(config: Config) -> list[ServerAnswer]:
-    """What the certificate file, the stores, the sources, the engines of this region and the other regions' proxies say."""
+    """What the certificate file, the stores, the sources, this region's engines and the other regions' proxies say."""
     return [*_certificate(config), *_stores(config), *asyncio.run(_probe(config))]
 
 
@@ -118,7 +118,7 @@ def _stores(config: Config) -> Iterator[ServerAnswer]:
 
 
 def _asked(who: str, prepared: Callable[[], Callable[[], str]]) -> ServerAnswer:
-    """Its answer, with the time of the question alone: `prepared` imports what the question needs, which takes longer."""
+    """Its answer, with the time of the question alone: before, `prepared` imports what the question needs."""
     try:
         ask = prepared()
         began_s = time.monotonic()

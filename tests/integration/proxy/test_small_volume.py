@@ -78,7 +78,9 @@ def test_new_turns_are_refused_in_time_and_running_ones_keep_their_rows(volume: 
         until(lambda: len(engine.bodies) == 8, "all are at the engine")
         volume.leave(4 * MIB)
         until(lambda: reasons() == ["the volume of state_dir is full"], "the proxy sees it")
-        until(lambda: "the ledger: the volume of state_dir is full, with 4 MiB free" in proxy.written(), "the log says it")
+        until(
+            lambda: "the ledger: the volume of state_dir is full, with 4 MiB free" in proxy.written(), "the log says it"
+        )
         assert told(proxy.send(chat("refused"))) == (503, True)
         assert len(engine.bodies) == 8, "no engine has computed it"
         may_end.set()

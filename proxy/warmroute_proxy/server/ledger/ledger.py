@@ -151,7 +151,9 @@ class Ledger:
         if (short := free < RESERVE_BYTES) != self.short_of_space:
             self.short_of_space = short
             if short:
-                _LOG.error("the ledger: the volume of state_dir is full, with %d MiB free; new turns are refused", free >> 20)
+                _LOG.error(
+                    "the ledger: the volume of state_dir is full, with %d MiB free; new turns are refused", free >> 20
+                )
             else:
                 _LOG.warning("the ledger: the volume of state_dir has space again: %d MiB are free", free >> 20)
 
