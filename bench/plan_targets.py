@@ -74,13 +74,13 @@ CASES: Final = (
 HEAD: Final = f"""# Plans with targets
 
 Made by `python -m bench.plan_targets`. [The reference](../reference/plan.md) says how plans are searched and what
-the columns mean. Figures are those of a queueing model on the planner's roofline, and no measurement of any GPU.
+the columns mean. Figures are those of a queueing model with the planner's roofline, not measurements of a GPU.
 
 ## 24 plans
 
 Each request has {INPUT_TOKENS:,} tokens, of which {CACHED:.0%} are cached, and {OUTPUT_TOKENS} of answer. Targets at
-p90: 2 s to the first token, 30 ms for each token after it (`--ttft-p90 2s --time-per-token 30ms`). `maybe` is within
-the roofline's error, and `*` marks plans that no other beats in both tokens/s/GPU and ms/token.
+p90: 2 s to the first token, 30 ms for each token after it (`--ttft-p90 2s --time-per-token 30ms`). `maybe`: within
+the roofline's error. `*` marks plans that no other beats in both tokens/s/GPU and ms/token.
 
 | model | GPUs | requests/s | plan | TTFT s | ms/token | tokens/s/GPU | reaches | played |
 |---|---|---|---|---|---|---|---|---|
@@ -90,8 +90,8 @@ BESIDE: Final = f"""
 ## Beside AIConfigurator
 
 [AIConfigurator](https://github.com/ai-dynamo/aiconfigurator) {VERSION} estimates a step from kernels that NVIDIA has
-measured on each GPU. Its figures are those of `aiconfigurator cli estimate --backend sglang` for the same shape and
-batch, on a machine without a GPU. Published speeds are those of [plans](plans.md).
+measured on each GPU. Its figures come from `aiconfigurator cli estimate --backend sglang` for the same shape and batch,
+on a machine without a GPU. The published speeds are in [plans](plans.md).
 
 | run | published | AIConfigurator | error | planner | error |
 |---|---|---|---|---|---|
@@ -121,19 +121,19 @@ POINTS: Final = (
         "search",
         "TP, PP, attention groups, EP, batch, P:D; thousands of points",
         "none: a table by GPU and strategy",
-        "the same, and KV type, fraction, chunk, drafts, tiers, DCP; bounds leave at most 40 plays a step",
+        "the same, and KV type, fraction, chunk, drafts, tiers, DCP; bounds leave at most 40 plays per step",
     ),
     (
         "memory",
         "weights, KV and activations by a model of each framework",
         "a fraction that ran",
-        "SGLang's own rules, with each fraction checked by its resolver",
+        "SGLang's own rules; its resolver checks each fraction",
     ),
     (
         "output",
         "Dynamo, llm-d and plain commands",
         "a command",
-        "units, LeaderWorkerSets, config of the proxy and the store, prices, all through their parsers",
+        "units, LeaderWorkerSets, config of the proxy and the store, prices; each checked by its parser",
     ),
     (
         "GPUs and models",
@@ -144,14 +144,14 @@ POINTS: Final = (
 )
 
 AFTER: Final = """
-AIConfigurator knows kernels: on one node its steps are closer with small batches, and a little further with large ones.
-Over InfiniBand it is off by half, and has no data of DeepEP over nodes. This planner plays what agents do to caches and
-queues, and refuses what SGLang would refuse.
+AIConfigurator knows kernels. On one node, its steps are closer than the planner's for small batches, and somewhat
+further off for larger ones. Over InfiniBand it is off by half, and it has no data of DeepEP across nodes. The planner
+plays how agents load caches and queues, and refuses what SGLang would refuse.
 
 ## Beside SGLang's cookbook
 
-Cells of GLM-5 that say `verified: true`, against the plan for the same GPUs and fraction: same division, and nothing
-that `--check` finds.
+Cells of GLM-5 with `verified: true`, beside the plan for the same GPUs and fraction. Both divide the GPUs alike, and
+`--check` finds no problem.
 """
 
 

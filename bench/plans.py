@@ -57,16 +57,17 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400 --requests-per-s 0.5",
-        "At one request per second with 60,000 tokens, the pool is the limit, and what it evicts comes back. Host\n"
-        "memory of each attention group alone is too slow for that; a shared store keeps each prefix once for both.",
+        "At one request per second with 60,000 tokens, the KV pool is the limit: sessions return after their KV was\n"
+        "evicted. Separate host memory of each attention group is too slow to restore it; a shared store keeps each\n"
+        "prefix once for both groups.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
         "warmroute plan --model kimi-k2.5 --gpus 8xH100 --input 60000 --output 400",
-        "Exit status 2. [Cloudflare](https://blog.cloudflare.com/high-performance-llms/) runs this model on 8 H100\n"
-        "in its own engine, with more than 30 GiB left for KV. 637 GiB less 554 GiB of weights are 83 GiB, of which\n"
-        "that engine may take 6.6 GiB on each GPU. SGLang's rule keeps 10 GiB and more on each, and loads\n"
-        "73 GiB there.",
+        "The command exits with status 2. [Cloudflare](https://blog.cloudflare.com/high-performance-llms/) runs this\n"
+        "model on 8 H100 in its own engine, with more than 30 GiB left for KV. 637 GiB less 554 GiB of weights are\n"
+        "83 GiB, so that engine can use 6.6 GiB on each GPU for all else. SGLang's rule keeps 10 GiB or more on\n"
+        "each GPU, and loads 73 GiB of weights there.",
     ),
     Shown(
         "DeepSeek V3.2 on 8 B200, with EAGLE and HiCache",
@@ -76,38 +77,40 @@ SHOWN: Final = (
     Shown(
         "gpt-oss-120b on 8 H100, as 4+4",
         "warmroute plan --model gpt-oss-120b --gpus 8xH100 --pd 4+4 --input 20000 --output 500 --requests-per-s 4",
-        "Without `--pd 4+4` the plan is one engine of eight GPUs: at this traffic a pair answers later.",
+        "Without `--pd 4+4` the plan is one engine of eight GPUs, since a pair answers later at this traffic.",
     ),
     Shown(
         "Llama 4 Scout on 2 H200",
         "warmroute plan --model llama-4-scout --gpus 2xH200",
-        "Cloudflare counts 56 GiB as more than 1.2 million tokens: 49,152 bytes each, for the 12 layers that see\n"
-        "everything. SGLang also has a pool for the 36 layers that see a chunk of 8,192, by default with 0.8 tokens\n"
-        "for each of the other (`--swa-full-tokens-ratio`). So 56 GiB would be 360,000 tokens, 1.06 million with\n"
-        "0.05 and 1.19 million with 0.01. SGLang also keeps 13 GiB of each GPU out of the static memory: 40 GiB are\n"
-        "left, not 56.",
+        "Cloudflare counts 56 GiB as more than 1.2 million tokens of 49,152 bytes, for the 12 layers that see the\n"
+        "whole context. SGLang also has a pool for the 36 layers that see only a chunk of 8,192 tokens. By default\n"
+        "this pool has 0.8 tokens for each token of the other pool (`--swa-full-tokens-ratio`). So 56 GiB would hold\n"
+        "360,000 tokens, or 1.06 million with a ratio of 0.05 and 1.19 million with 0.01. SGLang also keeps 13 GiB of\n"
+        "each GPU out of the static memory, so 40 GiB are left, not 56.",
     ),
 )
 
 HEAD: Final = """# Plans
 
-Made by `python -m bench.plans`. [The reference](../reference/plan.md) says how a plan is made; every figure has its
-formula and source in the docstrings of `backend/warmroute_backend/plan`. Latencies are those of a queueing model with
+Made by `python -m bench.plans`. [The reference](../reference/plan.md) says how a plan is made; the docstrings of
+`backend/warmroute_backend/plan` have each figure's formula and source. Latencies are those of a queueing model with
 the planner's roofline: they compare plans, and promise nothing about a GPU.
 
 ## Formulas against what was published
 
-Sizes of KV pools: tokens times bytes of a token, against the size that the engine logged.
+Sizes of KV pools: the logged tokens times the formula's bytes per token, against the size that the engine logged.
 
 """
 
 UNKNOWN_FLAGS: Final = f"""
-One log has no flags: GLM-5.2-FP8 on 8 B200 has room for about 1.16 million tokens, some 14 sessions of 80,000
-([llm-d]({LLM_D})). With SGLang's fraction and its MTP layer the plan has {{planned:,}}.
+One log does not name its flags: GLM-5.2-FP8 on 8 B200 has room for about 1.16 million tokens, some 14 sessions of
+80,000 ([llm-d]({LLM_D})). With SGLang's fraction and the MTP
+layer, the plan has {{planned:,}} tokens.
 """
 
 CAPACITY_HEAD: Final = """
-Capacities: what a start with these flags gave, against the plan's weights, context, slack and cell together.
+Capacities: tokens that an engine reported when started with these flags, against tokens by the whole plan (weights,
+context, slack, bytes per token).
 
 """
 
@@ -139,11 +142,11 @@ def capacity_row(capacity: Capacity) -> str:
 
 
 SPEED_HEAD: Final = """
-Speeds: a decode step with scheduling, or prompt tokens a second of a node, by the roofline. Its shares of peaks are
-from measured kernels, which `kernels.py` names; only times of a layer and of nodes are from the runs below. `left out`:
-the error of a row by constants that are not from it. "none": no other run says anything of that constant. Speeds depend
-on versions of kernels and are off by more than memory: plans are compared by them, and a latency of a plan is that
-uncertain.
+Speeds: times of a decode step with scheduling, or prompt tokens per second and node, by the roofline. Its shares of
+peaks are from measured kernels, which `kernels.py` names. Only times of a layer and of nodes are from the runs below.
+`left out` is the error of a row if its constants are not from that row; "none" if no other run has that constant.
+Speeds depend on versions of kernels, so their errors are larger than those of memory. Plans are compared by these
+speeds, and a plan's latency is as uncertain as they are.
 
 """
 
@@ -227,18 +230,18 @@ def speeds() -> str:
         f"{SPEED_HEAD}"
         + "\n".join(lines)
         + (
-            f"\n\nOf the {len(errors)} left-out errors the median is {statistics.median(errors):.0%}, the largest "
-            f"{max(errors):.0%}. Of ten, eight are within a factor of {1 + band(of_prompts=True):.2f} for prompts and "
-            f"{1 + band(of_prompts=False):.2f} for steps: the band of `maybe`. Two rows of 8 B200 are far outside. No "
-            "cause is published: their engines ran an older SGLang, GLM-5's in the week of its release.\n"
+            f"\n\nOf the {len(errors)} left-out errors, the median is {statistics.median(errors):.0%} and the largest "
+            f"{max(errors):.0%}. Eight of ten are within a factor of {1 + band(of_prompts=True):.2f} for prompts and "
+            f"{1 + band(of_prompts=False):.2f} for steps: the band of `maybe`. Two rows of 8 B200 are far outside. The "
+            "cause is not published: their engines ran an older SGLang, and GLM-5's ran in the week of its release.\n"
         )
         + beside()
     )
 
 
 BESIDE: Final = """
-Prompts and steps beside AIConfigurator {version}, which sums up the same measured kernels by shape. Both are estimates:
-one prompt of that length alone, and a step of 32 sequences with 512 tokens of answer.
+Prompts and steps compared with AIConfigurator {version}, which sums the same measured kernels by shape. Both estimate
+one prompt of that length alone, and one step of 32 sequences with answers of 512 tokens.
 
 | model | GPUs | tokens | prompt, ms | AIConfigurator | | step, ms | AIConfigurator | |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
@@ -270,8 +273,8 @@ def _beside_row(pair: Pair) -> str:
 
 
 ACCEPTED_HEAD: Final = """
-Drafts: tokens that a verified step brings, for MiniMax-M3 with EAGLE-3 on coding prompts of SPEED-Bench. The planner
-computes other numbers of drafts from the length at three.
+Drafts: tokens that a verified step yields, for MiniMax-M3 with EAGLE-3 on coding prompts of SPEED-Bench. For numbers of
+drafts other than three, the planner computes this length from the one at three.
 
 | drafts of a step | published | computed | error |
 |---|---|---|---|

@@ -10,12 +10,12 @@ MAX_BODY_CHARS: Final = 160
 _HEAD: Final = """# Scores of servers
 
 `python -m bench.conformity` makes this page: it runs `warmroute conform` against servers that install from PyPI. Each
-server ran on one machine without a GPU, with a tiny model of random weights. Its options are those that the table
-names, and its defaults else. So the page says what one version did with these options, and is no ranking. A server may
-do more with other options, and most checks are of things that no server has claimed to do. Each `no` has the request
-that shows it below; anyone can send that again. `-` means that the check does not apply, or showed nothing. A router
-hands on what its engines report; `n > 1` comes from there. `cancel` needs a receipt: without one, it is not seen from
-outside if a request that its client left was settled.
+server ran on one machine without a GPU, with a tiny model of random weights. The first table names the options of each
+server; all others have their defaults. So the page says what one version did with these options, and does not rank
+servers. A server may pass more checks with other options, and most checks test things that no server has claimed to do.
+Below the tables, each `no` has the request that shows it; anyone can send that request again. `-` means that the check
+does not apply, or showed nothing. Routers pass on what their engines report: their results of `n > 1` come from the
+engines. The check `cancel` needs a receipt: without one, a client that left cannot see whether its request was settled.
 """
 
 

@@ -15,7 +15,7 @@ from bench.placement.templates import filled
 
 PAGE: Final = Path("docs/benchmarks/placement.md")
 BESIDE: Final = f"{FOLDER.name}/"
-_THE_PAGE: Final = "[The page](../../benchmarks/placement.md)"
+_THE_PAGE: Final = "[Placement](../../benchmarks/placement.md)"
 _ONCE: Final = """\
 The draws of these rows have not been played. These are single runs at seed 1, from before the last change of a rule.
 """
@@ -100,7 +100,7 @@ def _missed(found: dict[str, list[Verdict]]) -> list[str]:
     """The rows on which one of our policies does not hold the rule, and by how much."""
     pairs = zip(*(found[policy] for policy in OURS), strict=True)
     rows = [(pair[0].row.name, *map(_shortfall, pair)) for pair in pairs if not all(each.holds for each in pair)]
-    return ["The rule fails here (in brackets what it asks for):\n", *table(("row", *OURS), rows)] if rows else []
+    return ["The rule fails on these rows (its bound is in brackets):\n", *table(("row", *OURS), rows)] if rows else []
 
 
 def _shortfall(found: Verdict) -> str:
@@ -187,7 +187,7 @@ def _frontiers(draws: Draws, found: dict[str, list[Verdict]]) -> list[Plot]:
 
 
 def _rows_page(draws: Draws) -> list[str]:
-    lines = ["# Every row, every policy\n", f"Medians of the draws, and their ranges. {_THE_PAGE}.\n"]
+    lines = ["# Every row, every policy\n", f"Medians of the draws, with ranges. {_THE_PAGE} explains the rule.\n"]
     for row in ROWS:
         if row.name in draws:
             lines += [f"## {row.name}{' (held back)' if row.is_held_back else ''}\n"]

@@ -66,7 +66,7 @@ def _goals(figures: Figures) -> list[str]:
 
 def _part(figures: Figures, part: Part) -> list[str]:
     bound = figures["bounds"][part.name]
-    lines = [f"## {part.title}\n", f"One cache that never forgets: {bound:.4f}.\n", _command(part)]
+    lines = [f"## {part.title}\n", f"Hit ratio with one cache that never forgets: {bound:.4f}.\n", _command(part)]
     all_rows: list[Row] = figures["rows"][part.name]
     for load in part.loads:
         rows = [row for row in all_rows if row["speed_up"] == load]

@@ -1,4 +1,4 @@
-"""Small questions to a proxy: GET and the like, JSON answers, errors as one sentence."""
+"""Calls of a proxy's HTTP API: they return the JSON answer, and turn each error into one sentence."""
 
 import json
 import urllib.error
@@ -36,7 +36,7 @@ class Api:
         session: str = "",
         timeout_s: float = TIMEOUT_S,
     ) -> Any:
-        """The JSON answer to a call. `session`: the key of a session, which goes into a header."""
+        """The JSON answer to a call. `session`: a session key, which is sent in a header."""
         try:
             return json.loads(self.text(path, parameters, method=method, session=session, timeout_s=timeout_s))
         except ValueError as error:

@@ -19,10 +19,10 @@ from warmroute_backend.plan.tables import table
 from warmroute_cli.installed import missing
 from warmroute_cli.ledger import NEEDED
 from warmroute_cli.usage import console
-from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
+from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks, instant_text
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
-from warmroute_proxy.server.base.config_prices import MAX_BOOKS, instant_text, read_book
+from warmroute_proxy.server.base.config_prices import MAX_BOOKS, read_book
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 

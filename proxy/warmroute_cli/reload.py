@@ -10,7 +10,7 @@ _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "moved": "~"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask for it. 0: done, 1: not in force in all processes yet, 2: not done."""
+    """Ask the proxy to reload its config. Exit codes: 0 done, 1 not in force in all processes yet, 2 not done."""
     parameters = {"dry_run": "true"} if arguments.dry_run else {}
     answers = [admin.ask(PATH, parameters, method="POST") for admin in admin_apis(arguments).values()]
     for answer in answers:

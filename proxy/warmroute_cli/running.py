@@ -1,7 +1,8 @@
-"""Where a running `up` fleet is reached: what `up` writes down, so that other commands find it.
+"""Finds a running fleet of `warmroute up`, through files that `up` writes for other commands.
 
-The file is in the state directory while the fleet runs. It has addresses; keys follow from the fleet's secret. A file
-of the user names the state directories of running fleets, so that a command in another folder finds the newest.
+While the fleet runs, `FILE` in its state directory has the addresses of its proxies. The keys are derived from the
+fleet's secret. Another file, in the user's own state folder, lists the state directories of running fleets. So a
+command in another folder finds the newest fleet.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ MAX_FLEETS: Final = 8
 FILE = "fleet.json"
 PORTS = "ports.json"
 USERS = "users"
-"""Locked, shared, by commands that use the fleet of another one."""
+"""A command that uses the fleet of another command holds a shared lock on this file."""
 
 
 class Address(NamedTuple):
@@ -45,7 +46,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
-    """The fleet can be found as long as this lasts."""
+    """Until this context ends, other commands can find the fleet."""
     path = state_dir / FILE
     path.write_text(json.dumps([address._asdict() for address in addresses]) + "\n", encoding="utf-8")
     _keep_fleets([state_dir.resolve(), *(each for each in _fleets() if state.in_use(each))])
@@ -56,14 +57,14 @@ def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
 
 
 def find(state_dir: Path) -> Running | None:
-    """The fleet that runs in this state directory. If none runs in the default one: the newest of the user's fleets."""
+    """The fleet that runs in this state directory; for an idle default directory, the newest of the user's fleets."""
     if (here := running_in(state_dir)) is not None or state_dir != DEFAULT_STATE_DIR:
         return here
     return next(filter(None, map(running_in, _fleets())), None)
 
 
 def find_named(state_dir: Path) -> Running | None:
-    """The same. If it runs in another folder, a line on stderr says so."""
+    """Find a fleet as `find` does. If the fleet runs in another folder, a line on stderr says so."""
     found = find(state_dir)
     if found is not None and found.state_dir != state_dir:
         print(f"warmroute: no fleet runs in {state_dir}; this is the one of {found.state_dir}", file=sys.stderr)
@@ -91,7 +92,7 @@ def _fleets() -> list[Path]:
 
 
 def _keep_fleets(state_dirs: list[Path]) -> None:
-    """Write them down, if the user has a folder for it."""
+    """Write the directories to the user's file, unless the file cannot be written."""
     with contextlib.suppress(OSError):
         path = _fleets_file()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,14 +107,14 @@ def _fleets_file() -> Path:
 
 @contextmanager
 def used(state_dir: Path) -> Iterator[None]:
-    """The fleet that another command has started is needed as long as this lasts."""
+    """Until this context ends, the fleet that another command has started is needed."""
     with (state_dir / USERS).open("a") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         yield
 
 
 def wait_until_unused(state_dir: Path, on_wait: Callable[[], None]) -> None:
-    """Wait until no other command needs the fleet that was started here. `on_wait`: called where one does."""
+    """Wait until no other command needs the fleet that was started here. `on_wait` is called first, if one does."""
     with (state_dir / USERS).open("a") as users:
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,7 +124,7 @@ def wait_until_unused(state_dir: Path, on_wait: Callable[[], None]) -> None:
 
 
 def kept_ports(state_dir: Path) -> dict[str, tuple[int, int]]:
-    """Region -> its ports at the last start, for clients and for operators; none before the first start."""
+    """Region -> its ports at the last start, for clients and for operators; empty before the first start."""
     try:
         found = json.loads((state_dir / PORTS).read_text(encoding="utf-8"))
         return {str(region): (int(port), int(admin_port)) for region, (port, admin_port) in found.items()}

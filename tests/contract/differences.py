@@ -29,14 +29,14 @@ DIFFERENCES: Final = (
         what="tokens",
         sglang="the model's tokenizer",
         embedded="4 bytes of the rendered text are a token",
-        why="it has no model; only how prompts share beginnings matters",
+        why="the engine has no model; only shared beginnings of prompts matter",
         shown_by="test_differences.py::test_tokens",
     ),
     Difference(
         what="template",
         sglang="the model's chat template",
         embedded="a fixed one: tools, then messages, then the head of the answer",
-        why="it has no model",
+        why="the engine has no model",
         shown_by="test_differences.py::test_template",
     ),
     Difference(
@@ -56,8 +56,8 @@ DIFFERENCES: Final = (
     Difference(
         what="`/server_info`",
         sglang="all of some 550 arguments",
-        embedded="those that a proxy reads, and `engine`, `engine_id`, `speed`, `started_at`",
-        why="it identifies itself",
+        embedded="the arguments that a proxy reads, and `engine`, `engine_id`, `speed`, `started_at`",
+        why="the engine identifies itself",
         shown_by="test_differences.py::test_server_info",
     ),
     Difference(
@@ -80,14 +80,14 @@ DIFFERENCES: Final = (
         what="`/health` of an idle engine",
         sglang="generates a token and takes a second",
         embedded="answers at once",
-        why="nothing to wait for: its scheduler is the process that answers",
+        why="the process that answers is the scheduler, so there is nothing to wait for",
         shown_by="test_differences.py::test_health",
     ),
     Difference(
         what="`/v1/loads?format=prometheus`",
         sglang="Prometheus text",
         embedded="ignored: JSON",
-        why="`/metrics` has the same",
+        why="`/metrics` has the same figures",
         shown_by="test_differences.py::test_loads_format",
     ),
     Difference(
@@ -112,7 +112,7 @@ DIFFERENCES: Final = (
         shown_by="test_differences.py::test_metrics",
     ),
     Difference(
-        what="a body that is JSON and no object",
+        what="a body that is JSON but not an object",
         sglang="500 in plain text, and the connection is closed",
         embedded="400 as for any other body",
         why="the engine's fault, not part of its protocol",
@@ -142,7 +142,7 @@ DIFFERENCES: Final = (
     Difference(
         what="abort by the id of one of several choices",
         sglang="ends that choice",
-        embedded="by that of the first ends all, by another none",
+        embedded="the id of the first choice ends all choices; other ids end none",
         why="choices are one piece of work in its scheduler",
         shown_by="test_differences.py::test_abort_of_one_choice",
     ),
@@ -150,7 +150,7 @@ DIFFERENCES: Final = (
         what="an eviction on the device",
         sglang="takes whole nodes of the tree: all pages that were cached together",
         embedded="takes as many pages as are needed, from the end of a path",
-        why="simpler; blocks that are kept too long are evicted next",
+        why="simpler; pages that stay longer than in SGLang are evicted next",
         shown_by="cache/test_cache_differences.py::test_how_much_an_eviction_takes",
     ),
     Difference(
@@ -162,9 +162,9 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="figures about drafts: `spec_tokens_details`, `speculative` in `/v1/loads`, `spec_*` metrics",
-        sglang="told by an engine that drafts",
-        embedded="an accept length of 3 alone; its cache and its KV events are those of an engine that drafts",
-        why="it drafts nothing, and the proxy relays the figures",
+        sglang="reported by an engine that drafts",
+        embedded="only an accept length of 3; cache and KV events are those of an engine that drafts",
+        why="the engine drafts nothing, and the proxy relays the figures",
         shown_by="speculative/test_speculative.py::test_what_is_told_of_drafts",
     ),
     Difference(
@@ -182,10 +182,10 @@ DIFFERENCES: Final = (
         shown_by="pd/test_pd_differences.py::test_a_room_that_is_live",
     ),
     Difference(
-        what="prefill aborted when decode has come",
+        what="prefill aborted after the decode leg has arrived",
         sglang="decode waits until its time is up",
         embedded="decode fails at once",
-        why="one connection carries the pair, and its end tells",
+        why="one connection carries the pair, and its end shows the abort",
         shown_by="pd/test_pd_differences.py::test_prefill_aborted_when_decode_is_there",
     ),
     Difference(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from warmroute.contract.money import CacheRates, Rates
 from warmroute_cli.prices import book_toml
-from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
-from warmroute_proxy.server.base.config_prices import MAX_SOURCE_CHARS, instant_text, read_book
+from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks, instant_text
+from warmroute_proxy.server.base.config_prices import MAX_SOURCE_CHARS, read_book
 from warmroute_proxy.server.base.config_table import Table
 
 times = st.integers(0, 10**6)

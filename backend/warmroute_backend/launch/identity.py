@@ -1,12 +1,11 @@
-"""Which process is meant: a pid and its start time, so that a number that the system has given away again is not taken
-for the process that had it before.
+"""Tells processes apart by pid and start time, since the system gives the pid of an ended process to another one.
 
-Signals go through a descriptor of the process (`pidfd_open(2)`): it is opened, the start time is compared, and then the
-signal is sent to what was compared. A process that has ended meanwhile gets nothing, and nobody else does.
+Signals go through a descriptor of the process (`pidfd_open(2)`). The descriptor is opened, then the start time is
+compared, and then the signal is sent to the descriptor. If the process has ended meanwhile, no process gets a signal.
 
-A launched process leads a session, and its children stay in it. Besides, all of them inherit `MARK`. While the leader
-lives or has not been reaped, its session number cannot be another's; once it is gone, only members that were noted
-before, or that carry the mark, are its own.
+A launched process leads a session, and its children stay in it. All of them also inherit the variable `MARK`. Until
+the leader has ended and is reaped, no other process gets its session number. Afterwards, only members that were noted
+before, and processes that carry the mark, belong to the leader.
 """
 
 import contextlib
@@ -27,14 +26,14 @@ _AFTER_NAME_START: Final = 19
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identity:
-    """A process since the system's start: `start_ticks` is field 22 of `/proc/PID/stat` (proc_pid_stat(5))."""
+    """A process of this boot. `start_ticks` is field 22 of `/proc/PID/stat` (proc_pid_stat(5))."""
 
     pid: int
     start_ticks: int
 
 
 def identity_of(pid: int) -> Identity | None:
-    """The process that has this number now; None if none has. One that has ended and waits to be reaped counts."""
+    """The process that has this number now, or None. A process that has ended and is not reaped yet counts, too."""
     found = _stat(pid)
     return None if found is None else Identity(pid, int(found[_AFTER_NAME_START]))
 
@@ -65,7 +64,7 @@ def signal_process(identity: Identity, number: signal.Signals) -> bool:
 
 
 def session_members(leader: Identity) -> set[Identity]:
-    """The other processes of a leader's session. Only while the leader is alive or a zombie: empty otherwise."""
+    """The other processes of a leader's session; empty if the leader is neither alive nor a zombie."""
     if identity_of(leader.pid) != leader:
         return set()
     found = set()
@@ -77,7 +76,7 @@ def session_members(leader: Identity) -> set[Identity]:
 
 
 def marked(mark: str) -> set[Identity]:
-    """The processes that were started with this value of `MARK`, by them and their children."""
+    """The live processes that have this value of `MARK`: launched ones, and their children, which inherit it."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
     for pid in _pids():
@@ -90,7 +89,7 @@ def marked(mark: str) -> set[Identity]:
 
 
 def boot_id() -> str:
-    """The name of this run of the system: processes of another one are gone, whatever their numbers."""
+    """The name of this boot of the system. Processes of another boot are gone, even if their pids are in use."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -99,7 +98,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields behind the name, which may itself have spaces and brackets."""
+    """The fields of `/proc/PID/stat` behind the program's name. That name may itself have spaces and brackets."""
     try:
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[-1].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""A plan: engines on GPUs of nodes, what was chosen and why. Values only; `choose` makes them, `check` judges them."""
+"""The records of a plan: engines on GPUs of nodes, and choices with reasons. `choose` makes it, `check` judges it."""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +20,8 @@ from warmroute_backend.plan.words import (
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests on average: tokens in, tokens out, requests a second, and the share of a prompt that an earlier turn of
-    its session has computed."""
+    """The average traffic: tokens in and out for each request, requests a second, and the share of a prompt that an
+    earlier turn of its session has computed."""
 
     input_tokens: int
     output_tokens: int
@@ -35,7 +35,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class HiCache:
-    """Host memory below the GPU's pool. `size_gb` (1e9 bytes) is of each rank, as `--hicache-size` is
+    """Host memory below the GPU's pool. `size_gb` (in 1e9 bytes) counts for each rank, like `--hicache-size`
     (`sglang/srt/mem_cache/pool_host/base.py:223`)."""
 
     size_gb: int
@@ -54,15 +54,15 @@ class Speculation:
     topk: int
     draft_tokens: int
     accept_length: float
-    """Tokens of a step, by the draft's own figures."""
+    """Tokens that a step brings for each sequence. `source` says where the figure comes from."""
     source: str
     largest_batch: int
-    """Sequences in a rank up to which a step with drafts brings more tokens a second than without."""
+    """The most sequences in a rank with which drafts still increase the tokens a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Of one engine on its node."""
+    """The ports of one engine on its node."""
 
     http: int
     bootstrap: int
@@ -95,7 +95,7 @@ class PlannedEngine:
 
     @property
     def ranks(self) -> int:
-        """Schedulers with a cache of their own."""
+        """The number of schedulers, each with a separate cache."""
         return self.shape.attention_dp
 
 
@@ -110,39 +110,40 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a plan cannot know of the place where it runs. All of it goes into files as it is."""
+    """Facts about the place where a plan runs, which the planner cannot know. They go into the files unchanged."""
 
     model_path: str = ""
-    """Where the checkpoint lies on each node; empty: the repository's name, which SGLang downloads."""
+    """The folder of the checkpoint on each node. If empty, SGLang downloads the model by the repository's name."""
     hosts: tuple[str, ...] = ()
-    """Addresses of the nodes, in order; node-0, node-1, ... where there are fewer."""
+    """Addresses of the nodes, in order. A node without an address is called node-0, node-1, ... by its number."""
     ib_devices: str = ""
     image: str = "lmsysorg/sglang:v0.5.23"
     namespace: str = "default"
     storage_dir: str = "/var/lib/warmroute/hicache"
     store_disk_gb: int = 0
-    """What the Mooncake store may fill of each node's disk, below `storage_dir`, in 1e9 bytes. 0: memory only."""
+    """Disk space that the Mooncake store may use on each node, below `storage_dir`, in 1e9 bytes. 0: memory only."""
     store_port: int = STORE_PORT
-    """Of the Mooncake master, on the first node."""
+    """The port of the Mooncake master, on the first node."""
     store_metrics_port: int = STORE_METRICS_PORT
-    """Likewise, where it answers HTTP: its metrics, and which segments it has."""
+    """The HTTP port of the Mooncake master: its metrics, and the list of its segments."""
     lmcache_port: int = LMCACHE_PORT
-    """Of LMCache's daemon, on each node, for its own engines."""
+    """The port of LMCache's daemon on each node, for the engines of that node."""
     lmcache_http_port: int = LMCACHE_HTTP_PORT
-    """Likewise, where it answers HTTP."""
+    """The HTTP port of LMCache's daemon."""
     cache_dir: str = CACHE_DIR
-    """On each node, for pods: kernels that SGLang compiles, and the checkpoint where `model_path` is empty."""
+    """A folder on each node, for pods: kernels that SGLang compiles, and the checkpoint if `model_path` is empty."""
     rdma_resource: str = RDMA_RESOURCE
-    """What a device plugin calls network cards; empty: pods are privileged and get /dev/infiniband of the node."""
+    """The resource name that a device plugin gives to network cards. If empty, pods are privileged and get the node's
+    /dev/infiniband."""
     token_secret: str = ""
-    """Of Kubernetes: the secret whose key `token` opens a gated model at Hugging Face; empty: none."""
+    """The name of a Kubernetes secret, whose key `token` opens a gated model at Hugging Face. Empty: no secret."""
 
     user: str = "sglang"
     python: str = "/opt/sglang/bin/python"
-    """That of the environment with SGLang on each node, for units of systemd."""
+    """The Python of the environment with SGLang on each node, for systemd units."""
 
     environment: tuple[tuple[str, str], ...] = ()
-    """Of every engine: the fabric's NCCL settings, for instance."""
+    """Environment variables of every engine, such as the fabric's NCCL settings."""
 
     def host(self, node: int) -> str:
         return self.hosts[node] if node < len(self.hosts) else f"node-{node}"
@@ -150,7 +151,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens, as decimal text, for the config of the proxy. `why`: what they are made of."""
+    """USD per million tokens, as decimal text, for the config of the proxy. `why` explains how they were made."""
 
     input: str
     cached: str

@@ -1,4 +1,4 @@
-"""`warmroute top`: asks the proxies of a fleet, draws, and follows keys until `q`."""
+"""`warmroute top`: asks the proxies of a fleet, draws the screen, and obeys keys until `q`."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from warmroute_cli.top.reading import FleetReading, read
 from warmroute_cli.top.screen import Choice, Line, lines, pressed
 
 ESCAPE_S: Final = 0.05
-"""A key like an arrow sends its bytes within this time."""
+"""An arrow key sends all of its bytes within this time."""
 
 _KEYS: Final = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"} | {
     "OA": "up", "OB": "down", "OC": "right", "OD": "left"
@@ -44,7 +44,7 @@ class Terminal:
         return found.columns, found.lines
 
     def key(self, timeout_s: float) -> str | None:
-        """The next key: a character, or `up`, `down`, `left`, `right`; None if none came in time."""
+        """The next key: a character, `up`, `down`, `left`, `right` or `escape`; None if no key came in time."""
         if not select.select([self._fd], [], [], max(0.0, timeout_s))[0]:
             return None
         read = os.read(self._fd, 1)
@@ -67,7 +67,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Terminal]:
-    """The alternate screen, and keys without a return."""
+    """Show the alternate screen, and read each key at once, without waiting for Enter."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
@@ -81,14 +81,14 @@ def opened() -> Iterator[Terminal]:
 
 
 LOOK_S: Final = 0.25
-"""So often it is looked whether a reading has come, or the terminal has another size."""
+"""The interval at which the loop looks for a new reading and for a new size of the terminal."""
 
 LINES_OF_PAGES: Final = 60
 QUITS: Final = frozenset({"q", "Q", "\x03", "\x04"})
 
 
 def run(arguments: Namespace) -> int:
-    """Show the fleet. 0: done, 1: `--once`, and a region did not answer, 2: not done."""
+    """Show the fleet, and return the exit code. 0: done; 1: with `--once`, a region did not answer; 2: not shown."""
     admins = admin_apis(arguments)
     if arguments.once:
         return _once(admins, arguments.every)
@@ -100,7 +100,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _once(admins: Mapping[str, Api], every_s: float) -> int:
-    """Print what two readings say, `every_s` apart: rates need two, of all regions."""
+    """Print one screen from two readings, `every_s` apart. Rates need both readings, with answers of all regions."""
     window = Window()
     before = read(admins)
     window.add(time.monotonic(), before.counters)
@@ -134,7 +134,7 @@ class Readings:
         self._ended.set()
 
     def newest(self) -> FleetReading | None:
-        """The newest reading, once; None if there is no new one."""
+        """The newest reading that this method has not returned before; None if there is no such reading."""
         found = None
         while not self._found.empty():
             found = self._found.get()

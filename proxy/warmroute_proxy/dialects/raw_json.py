@@ -8,13 +8,13 @@ from msgspec import Raw
 
 Members = dict[str, Raw]
 Piece = bytes | bytearray
-"""Of the body of a chat. A conversation's buffer is one, so pieces are joined before anything is added to it."""
+"""A piece of a chat's body. A piece may be a conversation's buffer, so all are joined before the buffer grows."""
 
 ChatPart = dict[str, Any]
 
 MAX_SHOWN_CHARS: Final = 64
 MAX_NAMES: Final = 1000
-"""Of an object whose members are read one by one, as of the body of a chat."""
+"""The largest number of members of an object that is read member by member, such as a chat's body."""
 
 _QUOTE: Final = 0x22
 _LIST: Final = 0x5B
@@ -55,11 +55,11 @@ class BadRequest(ValueError):
 
 
 class Misshapen(BadRequest):
-    """A value of another type than its place has. In a history it degrades; elsewhere it is refused."""
+    """A value of the wrong type. In a history, the value degrades; elsewhere, the request is refused."""
 
 
 def object_at(raw: Raw | bytes, path: str) -> Members:
-    """The members of an object, those that are null left out."""
+    """The members of an object, except those that are null."""
     try:
         found = _decode_members(raw)
     except _PROBLEMS:
@@ -124,7 +124,7 @@ class BodyReader:
     """Reads the bodies of one API."""
 
     def __init__(self, conversation: str, names: Iterable[str]) -> None:
-        """`conversation`: the member with the list; `names`: of all members that its clients send."""
+        """`conversation`: the member that is the list of messages; `names`: all members that clients send."""
         self._conversation = conversation
         self._names = tuple(sorted(set(names) - {conversation}))
         fields: list[Any] = [(conversation, list[Raw]), *((name, Raw, Raw()) for name in self._names)]
@@ -132,10 +132,10 @@ class BodyReader:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(body).decode
 
     def read(self, raw: bytes) -> tuple[Members, list[Raw] | None]:
-        """The members, those that are null left out, and the elements of the list. Raises: BadRequest.
+        """Return the members that are not null, and the elements of the conversation. Raises: BadRequest.
 
-        A body with other members, or whose conversation is not a list, is read member by member: then the list is None,
-        and what there is of it is a member.
+        If the body has other members, or its conversation is not a list, the body is read member by member. The list
+        is then None, and a conversation of any type is among the members.
         """
         try:
             body = self._decode(raw)
@@ -146,7 +146,7 @@ class BodyReader:
 
 
 def given_members(body: object, names: Iterable[str]) -> Members:
-    """The members of these names that are raw values, those that are null or absent left out."""
+    """The raw members with these names, except null or absent ones."""
     members = {}
     for name in names:
         value = getattr(body, name)

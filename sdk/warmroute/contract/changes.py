@@ -1,16 +1,16 @@
-"""What a proxy changed in a request on its way to an engine: the members of the receipt that say so."""
+"""The changes that a proxy made to a request on its way to an engine, as members of the receipt."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
 class Changes(NamedTuple):
-    """What is not as the client sent it. Each is a member of the receipt, if there is something to say.
+    """The differences from the request that the client sent. The receipt has a member for each that is not empty.
 
-    `dropped_fields`: names of members that no engine got. `dropped_blocks`: how many parts of messages no engine got,
-    by their type. `cache_control`: how many such marks were taken off. `normalised`: the rules that took something out
-    of the prompt. `not_normalised`: the rules that would have, and are off; the receipt has them only as
-    `prefix_changed_by`, beside the loss class `prefix_changed`.
+    `dropped_fields`: names of members that no engine got. `dropped_blocks`: the number of message parts that no engine
+    got, by type. `cache_control`: the number of `cache_control` marks that were removed. `normalised`: the rules that
+    removed text from the prompt. `not_normalised`: the rules that would have removed text, but are switched off. The
+    receipt names these in `prefix_changed_by`, and only beside the loss class `prefix_changed`.
     """
 
     dropped_fields: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Texts that are new in each request: how ids, paths and files of memory are told, in the SDK as in the proxy."""
+"""Patterns of texts that are new in each request: ids, paths and memory files. The SDK and the proxy share them."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ NONCE: Final = re.compile(
     r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"
     r"|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b|(?<=[=:])[0-9a-f]{5,64}\b"
 )
-"""Ids. Fewer than seven hexadecimal digits are one only behind `=` or `:`: a number of five digits is not an id."""
+"""Ids. Five or six hexadecimal digits are an id only behind `=` or `:`, because a five-digit number is not an id."""
 
 PATH: Final = re.compile(r"(?<![\w/<])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*")
 """Paths of files; the end of a tag, `</name>`, is not a path."""

@@ -8,7 +8,7 @@ import pytest
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config, read_config
-from warmroute_proxy.server.base.config_source import FileChanges
+from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 from warmroute_proxy.server.reload.reloads import problems_for_processes
 

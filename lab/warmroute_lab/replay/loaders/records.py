@@ -1,16 +1,18 @@
-"""Records of a live proxy (`[proxy] record`) as a trace: the traffic that was, for other fleets and policies.
+"""Turns the records of a live proxy (`[proxy] record`) into a trace: real traffic, for other fleets and policies.
 
-Each process of a proxy has a record of its own, with the turns that clients sent to it. All processes have one clock,
-the machine's, so that the turns of their records are one trace in order of arrival.
+Each process of a proxy writes a separate record, with the turns that clients sent to it. All processes read the clock
+of the machine, so the turns of all records can be sorted by arrival into one trace.
 
-A turn that was served here and reported its tokens is a request; what failed, what clients left, and what was forwarded
-(the other region has a record of its own) is not. A turn that continues one which had ended before comes as long after
-its end as it came then (closed loop); all others come when they came.
+A turn becomes a request of the trace if this proxy served it and its tokens were reported. Turns that failed, that
+their clients left, or that were forwarded are left out; the other region records the forwarded ones. If a turn
+continues a turn that had ended, the replay keeps the recorded pause between the two (closed loop). All other turns
+arrive at their recorded times.
 
-A record knows a prompt as hashes of cuts, which lie where messages end and every 2,048 bytes, not where tokens do. So
-tokens are counted in bytes, by the ratio that the record's own prompts have for each model, and a block is named by
-the first cut at or behind its end: two prompts share a block only if they share all of that cut. What an answer added
-to the cache is found in the turn that sent it back.
+A record stores a prompt as hashes of cuts. There is a cut at the end of each message and after every 2,048 bytes, but
+not at the borders of tokens. So the number of tokens is the number of bytes, divided by the bytes per token of the
+model in these records. A block gets its id from the first cut at or behind its end: two prompts share a block only if
+they share the text up to that cut. The blocks that an answer added to the cache are found in the next turn, which sent
+the answer back.
 """
 
 from bisect import bisect_left
@@ -29,7 +31,7 @@ from warmroute_proxy.core.replicas.record import Dispatched, Ended, Failed, Fram
 
 BLOCK_TOKENS: Final = 128
 MAX_FORKS: Final = 4
-"""Last turns of a lineage that a turn may continue, the newest."""
+"""A turn may continue one of this many newest turns of its lineage."""
 
 
 class _Turn(NamedTuple):
@@ -61,7 +63,7 @@ def _add_turns(turns: list[_Turn], path: Path) -> None:
     """Add the turns served, in order of their ends."""
     placed: Placed | None = None
     open_: dict[int, tuple[RoutingRequest, float]] = {}
-    failed_at_s: dict[tuple[int, int], float] = {}  # a turn that is tried again came when it came first
+    failed_at_s: dict[tuple[int, int], float] = {}  # a turn that is tried again keeps its first time
     dispatches = 0
     with GivenFile(path, MAX_BYTES, unpack=False) as file:
         for _, _, call in Frames(file.read):

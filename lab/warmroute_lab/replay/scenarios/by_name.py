@@ -1,4 +1,4 @@
-"""Scenarios by the names of `warmroute replay --scenario`, with another seed, other loads, or some of the policies."""
+"""Makes the scenario that `warmroute replay --scenario` names, with a seed, other loads, or only some policies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +17,11 @@ _MAKERS: Final[Mapping[str, Callable[[int], Scenario]]] = {
 def scenario(
     name: str, seed: int = 1, policies: Sequence[str] | None = None, speed_ups: Sequence[float] | None = None
 ) -> Scenario:
-    """The scenario of that name, its trace made from `seed`; only the runs of `policies`, each at all of `speed_ups`.
+    """Return the scenario of that name. Its trace is made from `seed`.
 
-    Raises: TraceError, if the scenario has no run of a policy.
+    `policies`: only their runs are kept. `speed_ups`: each run is repeated at all of them.
+
+    Raises: TraceError, if the scenario has no run of one of the `policies`.
     """
     made = _MAKERS[name](seed)
     runs = list(made.runs)

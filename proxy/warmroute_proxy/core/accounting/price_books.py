@@ -10,12 +10,18 @@ of a clock.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.base.compiled import Frozen
 
 _ALWAYS: Final = float("-inf")
+
+
+def instant_text(unix_s: int) -> str:
+    """A time as RFC 3339 in UTC."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 class PriceBook(Frozen, frozen=True):

@@ -1,11 +1,12 @@
 """The newest prompts of each session without their text, so that a later one can be compared with them.
 
 A session has several prompts (a title, sub-agents, a conversation that was edited), so up to `MAX_PROMPTS` of it are
-kept, the newest first. A prompt replaces the one that it continues. A conversation without a session key that was
-edited is another session; it is found by its first user's message.
+kept, the newest first. A prompt replaces the one that it continues. If a client edits a conversation without a
+session key, the conversation becomes another session. The old session is then found by the hash of its first user
+message.
 
-Limit: bytes, given by the caller, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, the
-session that was served least recently goes first.
+Limit: `max_bytes`, divided between tenants (`warmroute.contract.shares`). The tenant that uses most loses first the
+session that was served least recently.
 """
 
 from collections import OrderedDict
@@ -18,12 +19,12 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.parts import Head
 
 MAX_PROMPTS: Final = 6
-_BYTES_PER_CUT: Final = 140  # a hash, an end and some of a message, each an integer of its own in a list
+_BYTES_PER_CUT: Final = 140  # a hash, an end and a part of a message's entry: each a separate int in a list
 _BYTES_PER_PROMPT: Final = 600
 
 
 class KnownPrompt:
-    """A prompt that was served, and what was counted of it. The next turn of its conversation replaces it in place."""
+    """A served prompt and its token counts. The next turn of its conversation replaces it in place."""
 
     __slots__ = ("chain", "completion_tokens", "head", "lineage", "messages", "prompt_tokens", "region", "worker")
 
@@ -67,7 +68,10 @@ class PromptMemory:
         return None
 
     def others(self, session: int, asked: int, *, is_under_way: bool) -> Iterator[KnownPrompt]:
-        """The prompts of a session, then of the newest one that began with the same message, if it is under way."""
+        """The prompts of a session, then those of the newest session with the same first user message.
+
+        `is_under_way`: False for a first turn, which gets only those of its session.
+        """
         yield from self._by_session.get(session, _NONE)
         if is_under_way and asked:
             other = self._session_by_asked.get(asked, session)
@@ -77,8 +81,8 @@ class PromptMemory:
     def renew(
         self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int], tenant: str = ""
     ) -> KnownPrompt:
-        """Replace a prompt by one that continued it when it was sent. Returns the one that is stored. `tenant`: whose
-        session it is, where there are several.
+        """Replace a prompt by one that continued it when it was sent. Returns the stored prompt. `tenant`: the owner
+        of the session, if there are several tenants.
         """
         prompts = self._by_session.get(session, _NONE)
         newest = bool(prompts) and prompts[0] is prompt
@@ -96,7 +100,7 @@ class PromptMemory:
         return prompt
 
     def add(self, session: int, prompt: KnownPrompt, tenant: str = "") -> KnownPrompt:
-        """Store a prompt that continues none; the oldest of a session with too many goes."""
+        """Store a prompt that continues no other. A session with more than `MAX_PROMPTS` loses its oldest."""
         prompts = self._by_session.setdefault(session, [])
         prompts.insert(0, prompt)
         if tenant:
@@ -113,7 +117,7 @@ class PromptMemory:
         return prompt
 
     def _divide(self, session: int) -> None:
-        """Prompts of a session were stored: others go where that is too much."""
+        """Note that a session has new prompts, and drop sessions until all prompts fit in `max_bytes`."""
         self._division.stored(session, self._by_session)
         while self.bytes > self.max_bytes and self._by_session:
             dropped = self._division.next_to_go()
@@ -121,7 +125,7 @@ class PromptMemory:
             self._left_out(dropped, self._by_session.pop(dropped), set())
 
     def _left_out(self, session: int, prompts: list[KnownPrompt], stay: set[int]) -> None:
-        """Forget prompts of a session. `stay`: by which first messages those are found that it still has."""
+        """Forget prompts of a session. `stay`: the first user messages of its other prompts, as hashes."""
         for each in prompts:
             self.bytes -= each.size
             asked = each.head.asked
@@ -130,7 +134,7 @@ class PromptMemory:
 
 
 def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
-    """The bytes of a session's prompts. It has a name since another process gets the memory that remembers nothing."""
+    """The bytes of a session's prompts. Not a lambda, since another process gets an empty `PromptMemory`, pickled."""
     return sum([each.size for each in prompts])
 
 

@@ -1,19 +1,20 @@
 """Who is to blame for a failure: the engine, or the request.
 
-A breaker closes an engine to everybody, so one tenant's requests must not open it alone. What a failure proves depends
-on its cause:
+An open breaker takes an engine away from every tenant, so one tenant's requests must not open it alone. What a failure
+proves depends on its cause:
 
     cause         what happened                                           counts against the engine
     UNREACHABLE   no connection could be opened                           at once
     BROKEN        the connection broke, or the process went away or hangs at once
     SILENT        no byte came in time                                    as evidence
     ERROR         it answered 5xx, or not as HTTP, JSON or events         as evidence
-    OURS          the proxy had no descriptor or memory to connect with   for no worker
+    OURS          the proxy had no descriptor or memory to connect with   never
 
-A failure that is evidence counts once for each request, and only while no request was served in between. With
-`REQUESTS` different requests of at least two tenants it begins to count, and with `REQUESTS_OF_ONE` where one tenant
-alone sends requests and another engine is left. The breaker opens by the third that counts (`load.breaker`). A request
-that fails so on two engines is at fault itself: what it has counted on both is taken back.
+Evidence is kept once for each request, and a request that the engine serves clears it. Evidence counts against the
+engine from `REQUESTS` different requests on, if they are of at least two tenants. If only one tenant sends requests,
+and the model has another usable engine, evidence counts from `REQUESTS_OF_ONE` requests on. The third failure that
+counts opens the breaker (`load.availability`). If one request gives evidence against two engines, the request is at
+fault, and its evidence against both is removed.
 """
 
 from collections import OrderedDict
@@ -30,7 +31,7 @@ Request = tuple[str, int]
 
 
 class Cause(Enum):
-    """What happened, as the table above has it."""
+    """The causes in the table above."""
 
     UNREACHABLE = "unreachable"
     BROKEN = "broken"
@@ -40,25 +41,25 @@ class Cause(Enum):
 
 
 class Judgement(Enum):
-    """What a failure is taken for."""
+    """Who is to blame for a failure."""
 
     ENGINE = "engine"
     """A failure of the engine: its breaker counts it."""
     EVIDENCE = "evidence"
-    """Nobody's yet."""
+    """Not known yet: the failure is evidence against the engine."""
     REQUEST = "request"
-    """The request's own: it has failed so on two engines."""
+    """The request: it has given evidence against two engines."""
 
 
 PROOF: Final = frozenset({Cause.UNREACHABLE, Cause.BROKEN})
-"""Causes that a client cannot bring about through a healthy engine. (Which requests end a process: `suspects`.)"""
+"""Causes that a client cannot bring about through a healthy engine. On requests that end a process: `suspects`."""
 
 
 class Blame:
     """What the failures of a fleet say of its workers."""
 
     def __init__(self) -> None:
-        self._failed: dict[str, OrderedDict[Request, None]] = {}  # by worker, since a request was served there
+        self._failed: dict[str, OrderedDict[Request, None]] = {}  # by worker, since it last served a request
 
     @property
     def empty(self) -> bool:
@@ -69,7 +70,7 @@ class Blame:
         """Note a failure, and judge it.
 
         `alone`: no other tenant has requests under way. `only`: the worker is the only usable one of the request's
-        model, which one tenant's errors never close.
+        model. One tenant's errors never open the breaker of such a worker.
         """
         if cause in PROOF:
             return Judgement.ENGINE
@@ -87,11 +88,11 @@ class Blame:
         return Judgement.ENGINE if enough else Judgement.EVIDENCE
 
     def served(self, worker: str) -> None:
-        """A request was served: what failed before says no more of the engine."""
+        """The worker served a request, so earlier failures no longer count as evidence."""
         self._failed.pop(worker, None)
 
     def _failed_elsewhere(self, worker: str, request: Request) -> bool:
-        """Take back what a request has counted that fails on a second engine; return whether it does."""
+        """Whether the request has also failed on another engine. If so, remove its evidence against all engines."""
         elsewhere = [other for other, failed in self._failed.items() if other != worker and request in failed]
         for other in (*elsewhere, worker) if elsewhere else ():
             failed = self._failed.get(other)

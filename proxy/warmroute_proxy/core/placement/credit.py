@@ -1,17 +1,17 @@
 """The credit for tokens that were cached at home, and that placement chose not to use.
 
-It is apart from the price, which stays what the reported counts make it. A turn gets it only if all of this holds:
+The credit does not change the price, which follows from the reported counts. A turn gets a credit only if:
 
-- the session is named by its client, and this is the turn after one that is known and is of the same proxy
-- the home, a worker that computed that turn, could have been used by the recorded decision, and its queue was empty
-- the tokens are lost as `moved`, and the engine reported its counts
-- it is the first attempt, with one answer
+- the client names the session, and the turn before is known and was served by the same proxy
+- by the recorded decision, a worker that computed the turn before could have been used, and its queue was empty
+- the tokens have the loss class `moved`, and the engine reported its counts
+- the turn had one attempt and one answer
 
-It is for at most the tokens of the turn before, and each turn is followed by one turn with a credit: copies of a turn
-that are sent at once get it once.
+A credit covers at most the prompt tokens of the turn before. For each turn, only one next turn gets a credit: if a
+client sends copies of a turn at once, one of them gets it.
 
-Limit: the turns before of `MAX_GRANTED` credits, divided by tenant (`warmroute.contract.shares`): of the tenant that
-has most, the oldest goes first.
+Limit: the keys of the newest `MAX_GRANTED` credits, divided by tenant (`warmroute.contract.shares`). The tenant with
+the most keys loses its oldest key first.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ _COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
 
 
 class MovedTurn(Frozen, frozen=True):
-    """A turn, and how many of its tokens are lost as `moved`. `answers`: of all its prompts."""
+    """A turn, and how many of its tokens have the loss class `moved`. `answers` counts those to all of its prompts."""
 
     routing: RoutingRequest
     decision: Decision
@@ -45,11 +45,11 @@ class Credits:
 
     def __init__(self, max_granted: int = MAX_GRANTED) -> None:
         self._max_granted = max_granted
-        self._granted: dict[tuple[int, int], str] = {}  # to whom
+        self._granted: dict[tuple[int, int], str] = {}  # lineage and tip of the turn before -> tenant
         self._division: Division[tuple[int, int], str] = Division(lambda _, tenant: tenant)
 
     def grant(self, turn: MovedTurn, before: SettledTurn) -> int:
-        """Return the tokens of the credit of a turn, 0 if it gets none. A second one is not granted."""
+        """Return the tokens of the turn's credit; 0 if no credit is due, or one was granted after the turn before."""
         key = turn.routing.lineage, before.tip
         if key in self._granted or not (_is_due(turn, before) and _could_stay(turn.decision, before)):
             return 0

@@ -18,17 +18,18 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
 
 
 UserPart = tuple[int, int, bytes]
-"""A user's message: the cuts in front of it, the hash there, and its canonical bytes."""
+"""A user's message: the number of cuts before it, the hash at that place, and its canonical bytes."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     """What the proxy stores of a prompt.
 
-    `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_digest` and `tools_system_digest` do not depend on the seed. `asked` is the user's message that ends it, if
-    one does; `returned` are those that an assistant's message follows, but for long ones. `prompts` is above 1 for a
-    list of texts or of lists of ids: each is a prompt of its own to the engine. `messages`: of each message four times
-    the number of cuts up to its end, plus the number of its role (`parts`).
+    `structural_bytes`: the bytes before the last assistant message, which an append-only conversation has sent before.
+    `tools_digest` and `tools_system_digest` do not depend on the seed. `asked`: the user's message at the end of the
+    prompt, if the prompt ends with one. `returned`: the user's messages that an assistant's message follows, without
+    long ones. `prompts`: above 1 for a list of texts or of lists of ids, each of which is a separate prompt to the
+    engine. `messages` has a number for each message: four times the number of cuts up to its end, plus the number of
+    its role (`parts`).
     """
 
     chain: Chain
@@ -41,7 +42,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     prompts: int = 1
     messages: list[int] = []
     opaque: bool = False
-    """Whether it holds media: then the number of its tokens does not follow from its bytes."""
+    """Whether the prompt has media: then its number of tokens does not follow from its bytes."""
 
 
 class ToolsPrefix(NamedTuple):
@@ -53,9 +54,9 @@ class ToolsPrefix(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The fingerprint of the first messages of a prompt, which were read before; an assistant's is among them.
+    """The fingerprint of a prompt's first messages, kept from an earlier request; one of them is an assistant's.
 
-    `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
+    `hashes` and `ends` belong to these messages and the tools before them; the rest is as in `Fingerprint`.
     """
 
     hashes: list[int]

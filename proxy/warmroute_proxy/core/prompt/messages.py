@@ -11,7 +11,7 @@ OTHER: Final = 0
 USER: Final = 1
 ASSISTANT: Final = 2
 TOOL: Final = 3
-"""The numbers of roles in `Fingerprint.messages`; `OTHER` are system, developer and whatever else there is."""
+"""The numbers of roles in `Fingerprint.messages`. `OTHER` stands for system, developer and every other role."""
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -20,7 +20,7 @@ class _Function(msgspec.Struct, gc=False):
 
 
 class ToolCall(msgspec.Struct, gc=False):
-    """A call of a tool, as an assistant's message has it."""
+    """A tool call in an assistant's message."""
 
     id: Raw = ABSENT
     function: _Function | None = None
@@ -32,7 +32,7 @@ class Message(msgspec.Struct, gc=False):
     content: Raw = ABSENT
     reasoning_content: Raw = ABSENT
     reasoning: Raw = ABSENT
-    """vLLM's name for it."""
+    """vLLM's name for `reasoning_content`."""
 
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Raw = ABSENT

@@ -1,11 +1,11 @@
-"""What the parts of a prompt were, without their text: enough to say later which of them was changed, and how.
+"""Describes the parts of a prompt without their text, so that a later turn can say which part was changed, and how.
 
-Of each tool and each line of the system prompt: hashes that are keyed by tenant, and sizes. A line has a second hash
-in which every digit counts as 0: where only that one is equal, a date, a time or a count was changed. Of messages there
-are only ends and roles, which the fingerprint has (`Fingerprint.messages`).
+Each tool has a size, and hashes that are keyed by tenant. Each line of the system prompt has two such hashes: one of
+the line as it is, and one in which every digit counts as 0. If only the second hash is equal, a date, a time or a
+count was changed. The ends and roles of messages are in the fingerprint (`Fingerprint.messages`).
 
-Limits: `MAX_TOOLS` tools and `MAX_LINES` lines of a prompt. Tools and system prompts that were read are kept, so that
-sessions of one agent read theirs once: `MAX_READ` of each, all dropped when full.
+Limits: `MAX_TOOLS` tools and `MAX_LINES` lines of a prompt. The marks of `MAX_READ` lists of tools, and of as many
+system prompts, are kept, so that a text which several sessions send is read once. A full store is emptied.
 """
 
 import zlib
@@ -32,7 +32,7 @@ _STRING: Final = msgspec.json.Decoder(str)
 
 
 class ToolMark(NamedTuple):
-    """A tool. `bytes_sum` does not depend on the order of its bytes, so not on that of its keys."""
+    """A tool. `bytes_sum` is a sum over its bytes, so the order of its keys does not matter."""
 
     name: int
     digest: int
@@ -41,7 +41,7 @@ class ToolMark(NamedTuple):
 
 
 class LineMark(NamedTuple):
-    """A line of the system prompt, and the same with a 0 for each digit."""
+    """Hashes of a line of the system prompt: of the line as it is, and with a 0 for each digit."""
 
     digest: int
     zeroed: int
@@ -80,7 +80,7 @@ _read_lines: Final[dict[tuple[int, bytes], tuple[LineMark, ...]]] = {}
 
 
 def head_of(tools: Raw | None, messages: Raw, key: int) -> Head:
-    """Return the head of a prompt that was read before. `key`: of the tenant.
+    """Return the head of a prompt that was read before. `key`: the tenant's, for the hashes.
 
     Raises: msgspec.MsgspecError, ValueError.
     """

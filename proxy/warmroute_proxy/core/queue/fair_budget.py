@@ -1,13 +1,13 @@
-"""A budget that is fair between tenants: of the bytes of all bodies in a process, or of its client connections.
+"""Divides a budget fairly between tenants: the bytes of all bodies in a process, or its client connections.
 
 The budget is a shared buffer with dynamic thresholds (A. Choudhury, E. Hahne, "Dynamic queue length thresholds for
 shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a tenant may hold at most `weight`
-times what is free. With a weight of 1 one tenant alone fills half of the budget, two a third each, n an (n+1)th; with a
-weight of w n tenants fill n * w / (n * w + 1) of it. A tenant that comes anew always finds room, whatever the others
-hold. A tenant that holds nothing may begin with as much as is free.
+times the free amount. With a weight of 1, a single tenant fills half of the budget, two tenants fill a third each, and
+n tenants fill an (n+1)th each. With a weight of w, n tenants together fill n * w / (n * w + 1) of the budget. A new
+tenant always finds room, whatever the others hold. A tenant that holds nothing may begin with as much as is free.
 
-An answer is the end of work that was done, so it goes further than a body that begins work: with `ANSWER_WEIGHT`. A
-tenant whose bodies fill its share can still receive answers.
+A body begins work, and an answer ends work that was done. So answers may take more of the budget, with the weight
+`ANSWER_WEIGHT`. A tenant whose bodies fill its share can still receive answers.
 """
 
 from typing import Final
@@ -26,7 +26,10 @@ class FairBudget:
         self._held: dict[str, int] = {}
 
     def reserve(self, tenant: str, amount: int, weight: int = 1) -> bool:
-        """Reserve some for a tenant, or return False and reserve nothing. It may hold `weight` times what is free."""
+        """Reserve some for a tenant, or return False and reserve nothing.
+
+        The tenant may then hold `weight` times the free amount.
+        """
         free = self.total - self.used
         held = self._held.get(tenant, 0)
         if amount > free or (held and held + amount > weight * (free - amount)):
@@ -36,7 +39,7 @@ class FairBudget:
         return True
 
     def would_fit(self, tenant: str, amount: int, weight: int, own: int, others: int) -> bool:
-        """Whether `reserve` would find room, if these amounts of the tenant's and of others' were given back."""
+        """Whether `reserve` would find room after the tenant released `own`, and other tenants released `others`."""
         free = self.total - self.used + own + others
         held = self._held.get(tenant, 0) - own
         return amount <= free and (not held or held + amount <= weight * (free - amount))

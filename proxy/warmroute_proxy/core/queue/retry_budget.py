@@ -1,8 +1,9 @@
-"""How many retries are made: a share of what the fleet has served lately.
+"""The budget of retries: a share of the requests that the fleet has served lately.
 
 A retry is a second request for one answer. While few requests fail, retries hide failures from clients; when many do,
-each retry is more load on a fleet that has too much. So retries are at most `SHARE` of the successes of the last
-`WINDOW_S` to twice that, and `FLOOR` more, for a proxy with little traffic (the budget of Finagle and Envoy; Google
+each retry is more load on a fleet that has too much. So the proxy counts the successes of the present window and of
+the one before. Together these windows are between `WINDOW_S` and twice `WINDOW_S` long. Retries in that time are at
+most `SHARE` of the successes, plus `FLOOR` for a proxy with little traffic (the budget of Finagle and Envoy; Google
 SRE, "Addressing Cascading Failures").
 """
 
@@ -44,7 +45,7 @@ class RetryBudget:
         return FLOOR + SHARE * (self._successes + self._successes_before)
 
     def _begin_window(self, now_s: float) -> None:
-        """Begin a window; the one before counts only if it ended just now."""
+        """Begin a window. The window before counts only if it ended less than `WINDOW_S` ago."""
         recent = now_s < self._ends_s + WINDOW_S
         self._successes_before = self._successes if recent else 0
         self._retries_before = self._retries if recent else 0

@@ -1,8 +1,8 @@
-"""Records the calls and decisions of a router, and a playback that makes the decisions of a record again.
+"""`Recorder` records the calls and decisions of a router. `Playback` makes the decisions of a record again.
 
 A router has no inputs but its calls: no clock, no randomness, no other state. So the record of its calls, in order, is
-the input of every decision, and together with the decisions it is a proof: made again, on a new router, each decision
-must be the same, with every term of its cost.
+the input of every decision. A record of calls and decisions can be proven: a new router that gets the same calls must
+make the same decisions, with every term of their costs.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -62,7 +62,7 @@ are written out because compiled methods have no annotations.
 class Recorder(Listener):
     """Writes each call that changes a router, and each decision.
 
-    A router makes no calls to itself by the methods that it tells of, so that each call is recorded once.
+    A router never calls its own recorded methods, so each call is recorded once.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Recorder(Listener):
         peers: Iterable[Peer] = (),
         policy: Policy = "cost",
     ) -> None:
-        """Of a router that is made of the same. `write` must not raise: a request does not fail because its record
-        does.
+        """Record a router that was made with the same region, workers, peers and policy. `write` must not raise: a
+        request must not fail because its record cannot be written.
         """
         workers, peers = list(workers), list(peers)
         self._write = write
@@ -138,7 +138,7 @@ class Recorder(Listener):
         self._write(Forgotten(peer, now_s))
 
     def _without_names(self, routing: RoutingRequest) -> RoutingRequest:
-        """The same without its tenant, which no decision depends on, and without a home that is not a region."""
+        """Return `routing` without its tenant, which no decision uses, and without the name of an unknown home."""
         if routing.tenant:
             routing = msgspec.structs.replace(routing, tenant="")
         if routing.home_hint is None or routing.home_hint in self._regions:
@@ -163,19 +163,19 @@ class Playback:
         try:
             decision = self._router.place(call.routing, call.now_s, call.exclude)
             recorded = call.decision
-            if recorded is not None and recorded.known is None:  # of an earlier version, or by round robin
+            if recorded is not None and recorded.known is None:  # from an earlier version, or by round robin
                 decision = msgspec.structs.replace(decision, known=None)
                 if not recorded.restarted_tokens:
                     decision = msgspec.structs.replace(decision, restarted_tokens=0)
-            if recorded is not None and not recorded.head_bytes:  # of an earlier version
+            if recorded is not None and not recorded.head_bytes:  # from an earlier version
                 decision = msgspec.structs.replace(decision, head_bytes=0)
             return msgspec.structs.replace(call, decision=decision)
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)
 
     def apply(self, call: RecordedCall) -> None:
-        """Make any other call. Requests are dispatched as decided in the record, so that each decision is compared by
-        itself.
+        """Make any call but `place`. A request is dispatched as the record says, even if the playback decided
+        otherwise. So one different decision does not change those after it.
         """
         match call:
             case Dispatched():

@@ -1,10 +1,10 @@
-"""The contents of a request: each becomes messages of chat by itself.
+"""Translates the contents of a request, one by one, to chat messages.
 
-The translation of a content is kept by its bytes (`Known`), together with the number of calls before it, which calls
-without an id get theirs from. A result without an id is that of the first call of its name that waits, so a content
-with one is translated each time. A result whose call is not there is what the user says.
+The translation of a content is kept by its bytes (`Known`) and by the number of calls before it, because calls without
+an id get one from that number. A result without an id belongs to the first waiting call of its name. So a content with
+such a result is translated each time. A result whose call is missing becomes a text of the user.
 
-What has no place in chat says what its texts say, and is counted by its kind.
+A part that has no place in chat is replaced by the texts in it, and its kind is counted.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_e
 
 _ROLES: Final = {"user": "user", "model": "model", "function": "user", "system": "system", "": "user"}
 _STORED: Final = ("gs://", "https://generativelanguage.googleapis.com/")
-"""Where files are that only Google can read."""
+"""Addresses of files that only Google can read."""
 
 
 class _Blob(msgspec.Struct):
@@ -109,17 +109,17 @@ _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class _Result(NamedTuple):
-    """The result of a call, which has the id of that call, and the name of the function."""
+    """The result of a call: the id of that call, and the name of the function."""
 
     call_id: str
     name: str
 
 
 class _InChat(NamedTuple):
-    """One content in chat. `messages`: none or several, joined as JSON.
+    """One content in chat. `messages`: joined as JSON, or empty.
 
-    `calls`: id and name of its calls. `results`: of calls, each with the id of its call. `dropped`: kinds of parts that
-    the model does not see. `applied` and `off`: what rules did to its texts.
+    `calls`: id and name of its calls. `results`: its results, each with the id of the call. `dropped`: kinds of parts
+    that the model does not see. `applied` and `off`: rules that changed its texts, and disabled rules that would have.
     """
 
     messages: bytes
@@ -155,7 +155,7 @@ class Waiting:
         return all(result.call_id in self._ids for result in results)
 
     def answer(self, call_id: str | None, name: str) -> str | None:
-        """The id of the call that a result is of: by its id, else the first call of its name that waits."""
+        """Find the call of a result, and return its id: by the given id, else the first waiting call of this name."""
         if call_id is not None and call_id in self._ids:
             self._answered.add(call_id)
             return call_id
@@ -225,7 +225,7 @@ class _ContentReading(MessageDraft):
         self._seal = seal
         self._waiting = waiting
         self._raw = Raw()
-        self._parts: list[Raw] | None = None  # of that, once they are looked at
+        self._parts: list[Raw] | None = None  # of `_raw`, decoded at the first use
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
 
@@ -333,7 +333,7 @@ class _ContentReading(MessageDraft):
         return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse) -> str | None:
-        """The id of the call that a result is of."""
+        """The id of the call that the result answers."""
         given_id = None if result.id is None else parted(result.id)[0]
         call_id = self._waiting.answer(given_id, result.name)
         if call_id is not None and call_id == given_id:
@@ -361,13 +361,13 @@ class _ContentReading(MessageDraft):
         return [image_at(url)]
 
     def _file(self, kind: str, text: str | None) -> list[ChatPart]:
-        """A file by its text; a note in the place of one that has none."""
+        """The text of a file, or a note if the file has no text."""
         if text is None:
             self.dropped.append(kind)
         return [text_of(not_shown(kind) if text is None else text)]
 
     def _texts_of(self, piece: _Piece, path: str) -> list[ChatPart]:
-        """The text of a part; of one that has no place in chat, what it says."""
+        """The text of a part; for a part that has no place in chat, the texts in it."""
         if _has_text(piece):
             return [{"type": "text", "text": piece.text}] if len(memoryview(piece.text)) > len(b'""') else []
         members = self._members(path)
@@ -380,7 +380,7 @@ class _ContentReading(MessageDraft):
         return [text_of(found)] if found else []
 
     def _members(self, path: str) -> Members:
-        """The members of the part at `path`, also those that are not known here; none of one in a result."""
+        """All members of the part at `path`, also unknown ones; empty for a part in a result."""
         if self._parts is None:
             try:
                 self._parts = _decode_bare(self._raw).parts
@@ -406,18 +406,18 @@ def _content_of(raw: Raw, work: TranslationWork) -> _Content:
 
 
 def _pieces_of(raw: Raw, work: TranslationWork) -> list[_Piece]:
-    """Parts; one that is in no list is one, too."""
+    """The parts in a list; a value that is not a list counts as one part."""
     listed = work.take_list(raw, "") if is_list(raw) else [raw]
     return [_piece_of(each, work) for each in listed]
 
 
 def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:
-    """A part; a text in its place is one, too."""
+    """A part; a bare text counts as a part, too."""
     if is_text(raw):
         return _Piece(text=raw)
     return readable(_decode_piece, raw, work)
 
 
 def _json_text(raw: Raw) -> str:
-    """JSON as it came, as a text; an empty object in the place of nothing."""
+    """JSON as it came, as a text; an empty object if the value is missing."""
     return str(raw, "utf-8", "replace") if is_given(raw) else "{}"

@@ -5,12 +5,11 @@ input, cached, output               of a [[model]]: a book without a date, which
 free = true                         every turn costs nothing, by a book that is named `free`
 """
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from warmroute.contract.money import Rates, rate_from_usd_per_mtok
 from warmroute.contract.receipt import RATES
-from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.core.accounting.price_books import PriceBook, instant_text
 from warmroute_proxy.server.base.config_table import Table, shown
 
 CONFIG_BOOK: Final = "config"
@@ -58,11 +57,6 @@ def read_book(table: Table) -> PriceBook:
     if len(source) > MAX_SOURCE_CHARS:
         table.problem("source", f"is {len(source)} characters long; {MAX_SOURCE_CHARS} are the most")
     return PriceBook(_rates(table, name), None if from_ is None else int(from_.timestamp()), source)
-
-
-def instant_text(unix_s: int) -> str:
-    """A time as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _flat(table: Table) -> PriceBook:

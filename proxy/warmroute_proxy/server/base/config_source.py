@@ -76,39 +76,6 @@ class RefusedMark:
             return 1
 
 
-class FileChanges:
-    """Whether files have changed since the last look: by their times of change (of content or mode), sizes and inodes.
-    At the first look at one it counts as changed, since what was read of it is older.
-    """
-
-    def __init__(self, *paths: Path | None) -> None:
-        """`paths`: None: no file."""
-        self._seen: dict[Path, tuple[int, int, int] | None] = {}
-        self.follow(*paths)
-
-    def follow(self, *paths: Path | None) -> None:
-        """Look at these files from now on, and at no others."""
-        self._seen = {path: self._seen.get(path) for path in paths if path is not None}
-
-    def found(self) -> bool:
-        """Whether one is another than at the last look. A file that is away has not changed."""
-        changed = False
-        for path, seen in self._seen.items():
-            state = _state_of(path)
-            if state is not None and state != seen:
-                self._seen[path] = state
-                changed = True
-        return changed
-
-
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ctime_ns, found.st_size, found.st_ino
-
-
 class LiveConfig:
     """Holds the config that was applied last. What keeps values of a config is given the new one by `reload`."""
 

@@ -1,4 +1,4 @@
-"""Who listens on a port of this machine, as far as this user may see it (/proc)."""
+"""Finds the process that listens on a port of this machine, if this user may see it in /proc."""
 
 from pathlib import Path
 from typing import Final
@@ -8,19 +8,22 @@ _LISTEN: Final = "0A"
 
 
 def port_owner(port: int) -> str:
-    """` by NAME, pid N`, or nothing if that cannot be seen."""
+    """` by NAME, pid N`, or an empty text if the process cannot be seen."""
     try:
         wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
         for process in PROC.iterdir() if wanted else ():
             if process.name.isdecimal() and _has(process, wanted):
                 return f" by {(process / 'comm').read_text().strip()}, pid {process.name}"
-    except OSError:  # it ended meanwhile, or there is no /proc
+    except OSError:  # the process ended meanwhile, or there is no /proc
         pass
     return ""
 
 
 def _inodes(port: int) -> set[str]:
-    """Of listening sockets. /proc/net/tcp has number, local address, remote address, state; the inode is the tenth."""
+    """The inodes of sockets that listen on a port.
+
+    Columns of /proc/net/tcp: number, local address, remote address, state; the tenth is the inode.
+    """
     found = set()
     for table in ("net/tcp", "net/tcp6"):
         if not (PROC / table).exists():

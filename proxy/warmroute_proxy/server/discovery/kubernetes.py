@@ -1,7 +1,8 @@
 """Engines in a Kubernetes cluster: the endpoints of a Service, or the pods of an InferencePool.
 
-An engine joins when its pod is ready for the first time, and leaves when the pod ends. One that is not ready for a
-moment stays: whether it gets requests is decided by the proxy's own probes. It has the name of its pod.
+An engine joins when its pod is ready for the first time, and leaves when the pod ends. If the pod is not ready for a
+moment, the engine stays, and the proxy's own probes decide whether the engine gets requests. An engine has the name of
+its pod.
 """
 
 import asyncio
@@ -20,13 +21,13 @@ from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngin
 
 # One collection of objects, kept up to date: listed page by page, then watched from the version of the list on.
 #
-# A watch ends now and then, and goes on from the version that was seen last; bookmarks keep that recent where nothing
-# changes. Where the server does not know the version any more (410, as an answer or as an event), the collection is
-# listed again. After an error it is watched from the same version: a server that has restarted says what has changed.
-# Where the version may be why (400, 504), or after `MAX_FAILURES` in a row, it is listed.
+# A watch ends now and then, and goes on from the version that was seen last. Bookmarks keep that version recent while
+# nothing changes. If the server no longer knows the version (410, as an answer or as an event), the collection is
+# listed again. After an error, the same version is watched again: a server that has restarted says what has changed.
+# If the version may cause the error (400, 504), or after `MAX_FAILURES` in a row, the collection is listed.
 #
-# Limits: between two watches, and before a list for a version that is gone, `LEAST_S` pass, and twice as long each time
-# while none says anything or lasts, up to `MOST_S`.
+# Limits: `LEAST_S` pass between two watches, and before a list that replaces a version which is gone. The pause
+# doubles each time, up to `MOST_S`, until a watch has an event or lasts `MOST_S`.
 
 PAGE: Final = "200"
 MAX_OBJECTS: Final = 20_000
@@ -43,7 +44,7 @@ _decoder: Final = msgspec.json.Decoder()
 
 
 class Watch:
-    """A collection at `path`, of those that `selector` takes (parameters of the API)."""
+    """The objects at `path` that `selector` takes (parameters of the API)."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Watch:
         self._answer = self._events = None
 
     async def _step(self) -> bool:
-        """One step; whether something is to be told."""
+        """Take one step, and return whether there is news."""
         if self._events is None and self._wait_s:
             wait_s, self._wait_s = self._wait_s, 0.0
             await self._pause(wait_s)
@@ -188,8 +189,8 @@ class _Pod(NamedTuple):
 
 
 class Slices:
-    """The EndpointSlices of one Service. `region`: that of the engines. `known`: those that it
-    named last, before the proxy was started.
+    """The EndpointSlices of one Service. `region`: of its engines. `known`: the engines that the Service named last,
+    before the proxy was started.
     """
 
     def __init__(self, config: DiscoveryConfig, region: str, known: Engines = (), pause: Pause = asyncio.sleep) -> None:
@@ -216,7 +217,7 @@ class Slices:
 
     def _pods_of(self, piece: dict[str, Any]) -> Iterator[_Pod]:
         endpoints = piece.get("endpoints") or []
-        if not endpoints:  # as a Service without pods has: it has no ports either
+        if not endpoints:  # a Service without pods has no ports, either
             return
         port = _port_of(piece.get("ports") or [], self._config.port)
         for each in endpoints:
@@ -227,8 +228,8 @@ class Slices:
 
 
 class Pool:
-    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: that of the engines. `known`:
-    those that it named last, before the proxy was started.
+    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: of its engines. `known`: the
+    engines that the pool named last, before the proxy was started.
     """
 
     def __init__(self, config: DiscoveryConfig, region: str, known: Engines = (), pause: Pause = asyncio.sleep) -> None:
@@ -264,7 +265,7 @@ class Pool:
                 watch.close()
 
     async def _news(self) -> Watch:
-        """The watch that has some. The other one goes on."""
+        """Wait for news, and return the watch that has some. The other watch goes on."""
         for watch in (self._pool, self._pods):
             if watch is not None and watch not in self._waiting:
                 self._waiting[watch] = asyncio.ensure_future(watch.changed())
@@ -274,7 +275,7 @@ class Pool:
         return watch
 
     def _select(self, namespace: str) -> bool:
-        """Watch the pods that the pool takes now; whether they are others than before."""
+        """Watch the pods that the pool selects now. Return whether a new watch has begun."""
         assert self._pool is not None
         found = self._pool.objects
         try:
@@ -334,7 +335,7 @@ class _Members:
         return DiscoveredEngines([self._engine(now[name]) for name in used[:MAX_ENGINES]], 0.0, problems)
 
     def _serves(self, pod: _Pod) -> bool:
-        """Whether it is an engine. One name may be that of a pod that ends and of the one that follows it."""
+        """Whether the pod is an engine. A pod that ends and its successor may have the same name."""
         return not pod.ending and (pod.ready or self._hosts.get(pod.name) == pod.host)
 
     def _engine(self, pod: _Pod) -> dict[str, Any]:
@@ -351,7 +352,7 @@ def _host_of(engine: dict[str, Any]) -> tuple[str, str]:
 
 
 def _port_of(ports: list[dict[str, Any]], wanted: str) -> int:
-    """The port by name or number; without either the one named `http`, or the only one."""
+    """The port by name or number. If neither is given: the port named `http`, or the only one."""
     for each in ports:
         if wanted and wanted in {each.get("name"), str(each["port"])}:
             return int(each["port"])

@@ -4,7 +4,7 @@ An engine identifies a block by a hash over its tokens. The prefix index identif
 text, and the proxy does not tokenise. But the proxy sends each prompt under a tag, and the engine's events give that
 tag with the blocks that the prompt stored. Each run of blocks also names the block before it. So the depth of a block
 is known by counting, and its position in the prompt is depth times block size, in tokens. Once the request is settled,
-the prompt's tokens per byte are known, and with them the cuts:
+the prompt's tokens per byte are known, and with them the positions of the cuts:
 
     a cut is cached for as long as a block in which it ends is cached.
 
@@ -13,15 +13,15 @@ implies that all blocks before it are cached. So the first block of a run also h
 the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so an
 error of some blocks matters only until the eviction gets there.
 
-Where another process or proxy sent a prompt, its blocks may be heard of before the prompt: they are kept until then,
-with the tiers in which they are by all events since.
+If another process or proxy sent a prompt, events about its blocks may arrive before this proxy knows the prompt.
+The blocks are kept until then, and later events update their tiers.
 
 With EAGLE a unit of the engine's tree is a pair of neighbouring tokens, so a block reaches one token further.
 
-Limits: the newest `MAX_TAGS` prompts, each with at most `MAX_RUNS` runs until its request is settled; twice
-`MAX_BLOCKS` blocks in two generations, of which the older one is dropped whole (about 150 bytes a block; at 64 tokens a
-block these are 16 million tokens); `MAX_CUTS_PER_BLOCK`; `MAX_EARLY_BLOCKS` of prompts that are not known yet. Blocks
-that follow an unknown block are not matched, and counted as such.
+Limits: the newest `MAX_TAGS` prompts, each with at most `MAX_RUNS` runs until its request is settled. There are two
+generations of `MAX_BLOCKS` blocks, and the older one is dropped whole. A block takes about 150 bytes; at 64 tokens a
+block, both generations hold 16 million tokens. `MAX_CUTS_PER_BLOCK` cuts of a block; `MAX_EARLY_BLOCKS` blocks of
+prompts that are not known yet. Blocks that follow an unknown block are not matched, and count as unknown.
 """
 
 from bisect import bisect_right
@@ -38,7 +38,7 @@ MAX_BLOCKS: Final = 131_072
 MAX_CUTS_PER_BLOCK: Final = 64
 MAX_EARLY_BLOCKS: Final = 8192
 SLACK: Final = 0.02
-"""How far before a run its first block still holds cuts, as a share of the run's depth; at least two blocks."""
+"""How far before a run the cuts of its first block may end: this share of the run's depth, at least two blocks."""
 
 _BITS: Final[dict[Tier, int]] = {"device": 1, "host": 2, "storage": 4}
 _DEPTH: Final = 8  # a block is stored as its depth times this, plus the bits of its tiers
@@ -84,7 +84,7 @@ class KvBlocks:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all blocks: the cache is empty, or events were missed. Prompts under way store their blocks again."""
+        """Forget all blocks: the cache is empty, or events were missed. Later events name the blocks again."""
         self._newer: dict[int, int] = {}
         self._older: dict[int, int] = {}
         self._newer_cuts: dict[int, tuple[int, ...]] = {}  # of blocks in which cuts end
@@ -92,7 +92,7 @@ class KvBlocks:
         self._block_counts: dict[tuple[int, int], int] = {}  # (cut, tier bit) -> blocks in that tier that hold the cut
         self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # by a tag that is not known yet
         self._early_blocks = 0
-        self._early_held: dict[int, int] = {}  # by block: in how many early runs it is, times `_DEPTH`, and its tiers
+        self._early_held: dict[int, int] = {}  # by block: early runs times `_DEPTH`, plus the bits of its tiers
 
     def expect(self, tag: str, chain: Chain) -> None:
         prompt = self._prompts[tag] = _Prompt(chain)
@@ -132,8 +132,8 @@ class KvBlocks:
         return Matched([key for block in known for key in self._cuts_of(block)], len(known))
 
     def removed(self, hashes: Iterable[int], tier: Tier) -> Matched:
-        """Blocks were removed from a tier. Returns the cuts that no block holds there any more. A block in no tier is
-        forgotten.
+        """Blocks were removed from a tier. Returns the cuts that no block holds there any more. A block that is left
+        in no tier is forgotten.
         """
         keys: list[int] = []
         known = 0
@@ -158,7 +158,7 @@ class KvBlocks:
         return self._newer_cuts.get(block) or self._older_cuts.get(block, ())
 
     def _keep_early(self, tag: str, run: _Early, bit: int) -> None:
-        """The prompt may be one of another process, which has yet to say so."""
+        """Keep a run of an unknown prompt: another process may have sent the prompt, and may tell this one later."""
         self._early.setdefault(tag, []).append(run)
         self._early_blocks += len(run.hashes)
         for block in run.hashes:
@@ -180,7 +180,7 @@ class KvBlocks:
         self, prompt: _Prompt, hashes: Sequence[int], parent: int | None, block_size: int, *, pairs: bool
     ) -> _Run | None:
         """Give the blocks of a run their depths, and keep the run until its prompt's tokens are known. None if the
-        block before it is not known.
+        block before the run is not known.
         """
         before = self._find(parent) if parent is not None else -_DEPTH
         if before is None or block_size <= 0 or not hashes:
@@ -192,7 +192,7 @@ class KvBlocks:
         return run
 
     def _enter_again(self, block: int) -> None:
-        """Note that a block that was heard of early is in its tiers; in none, it is forgotten."""
+        """Note the tiers of a block whose events came before its prompt. A block that is in no tier is forgotten."""
         bits = self._early_held[block] % _DEPTH
         for bit in _BITS.values():
             if bits & bit:

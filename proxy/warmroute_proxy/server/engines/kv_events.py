@@ -5,13 +5,15 @@ An engine publishes over ZeroMQ: on a PUB socket for each DP rank, and perhaps o
 from 0), batch. A replay is requested by `["", first number]`; its answers are `["", topic, number, batch]`, and the
 last one has the number -1. `kv_feed` applies the batches.
 
-Everything runs in the event loop, in small portions: at most `MAX_BATCHES_AT_ONCE` or `MAX_BYTES_AT_ONCE` before other
-callbacks run, and `kv_feed` divides a batch. An engine with more to say than that waits: between two portions of its
-events pass `REST` times what one takes, so it has a fifth of the loop at most. At 20,000 tokens a second, pages of 64
-tokens cost 0.1 % of a core and pages of one token 4 %.
+Everything runs in the event loop, in small portions. One portion has at most `MAX_BATCHES_AT_ONCE` batches, and ends
+after `MAX_BYTES_AT_ONCE`; then other callbacks run. `kv_feed` divides a long batch. If more events of an engine wait,
+the next portion begins after a rest, which is `REST` times as long as the portion took. So the events of one engine
+take at most a fifth of the loop's time. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a core, and pages
+of one token 4 %.
 
-Limits: `RECEIVE_QUEUE` batches wait in ZeroMQ, and further ones are lost, which is a gap; `MAX_MESSAGE_BYTES` a batch;
-`REPLAY_TIMEOUT_S` for a replay; `MAX_SOCKETS`, two a worker.
+Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches, and loses further ones, which `kv_feed` finds as a gap. A batch has at
+most `MAX_MESSAGE_BYTES`. A replay is given up after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two
+for each worker.
 """
 
 import asyncio
@@ -47,7 +49,7 @@ _WILDCARDS: Final = frozenset({"*", "0.0.0.0", "[::]", "::", ""})
 
 @dataclass(frozen=True, slots=True)
 class KvSource:
-    """Where an engine publishes its KV events; rank r is at both ports + r."""
+    """Where an engine publishes its KV events. Rank r uses `port` + r and `replay_port` + r."""
 
     host: str
     port: int
@@ -76,7 +78,9 @@ class KvEvents:
     def __init__(
         self, metrics: Metrics, unix_clock: Callable[[], float], apply_peer_updates: Callable[[], None] | None = None
     ) -> None:
-        """`apply_peer_updates` is called before events are applied: a tag may have been sent by another process."""
+        """`apply_peer_updates` is called before events are applied. It brings the tags of prompts that other processes
+        of this proxy sent, which the events may name.
+        """
         self._apply_peer_updates = apply_peer_updates or _nothing
         self._metrics = metrics
         self._unix_clock = unix_clock
@@ -85,7 +89,7 @@ class KvEvents:
         self._unusable: dict[str, KvSource] = {}  # sources whose address is not valid
 
     def follow(self, worker: Worker, source: KvSource | None, router: Router) -> None:
-        """Subscribe to a worker, or stay subscribed. With `None` it publishes nothing: end the subscription."""
+        """Subscribe to a worker, or stay subscribed. Unsubscribe if `source` is None."""
         known = self._subscriptions.get(worker.id)
         if known is not None and (known.dp_rank, known.source) == (worker.dp_rank, source):
             return
@@ -122,7 +126,7 @@ class KvEvents:
             known.close()
 
     def feed(self, worker_id: str) -> KvFeed | None:
-        """The feed of a worker, None if none is followed."""
+        """The feed of a worker; None if this proxy is not subscribed to it."""
         known = self._subscriptions.get(worker_id)
         return known.feed if known is not None else None
 

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from warmroute_proxy.server.base.config_source import FileChanges
+from warmroute_proxy.server.base.files import FileChanges
 
 VARIABLE: Final = "SSL_CERT_FILE"
 

@@ -1,4 +1,4 @@
-"""What a listener with too many connections has closed or refused: counted, and logged once a minute at most."""
+"""Counts the connections that a full listener has closed or refused, and logs them at most once a minute."""
 
 import logging
 from typing import Final
@@ -32,7 +32,7 @@ class Crowding:
         self._counters[reason][0] += 1
 
     def sweep(self, now_s: float, connections: int) -> None:
-        """Log what was counted since the last line. `connections`: as many as the listener may have."""
+        """Log what was counted since the last line. `connections`: the listener's limit."""
         if now_s < self._logged_s + LOG_AGAIN_S:
             return
         found = {reason: counter[0] for reason, counter in self._counters.items()}

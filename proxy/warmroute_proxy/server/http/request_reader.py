@@ -28,9 +28,9 @@ one read may bring all of them.
 """
 
 HELD_HEAD_BYTES: Final = 8_192
-"""Of a head that are held without being counted."""
+"""A head up to this size is held without being counted."""
 
-LINE_BYTES: Final = 128  # that a header takes beside its own
+LINE_BYTES: Final = 128  # of memory that a header takes beyond its text
 
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
@@ -45,10 +45,10 @@ class RequestSink(Protocol):
         """The head of a request is complete; its body may follow."""
 
     def head_held(self, size_bytes: int) -> None:
-        """`size_bytes` are held of a head whose end has not come."""
+        """The connection holds `size_bytes` of a head that has not ended."""
 
     def head_kept(self, request: Request, size_bytes: int) -> None:
-        """The head of a request is large, and there until its end."""
+        """The head of a request is large. It stays in memory until the request ends."""
 
     def request_received(self, request: Request) -> None:
         """A request is complete."""
@@ -65,22 +65,22 @@ class RequestReader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
         self._lines: list[Line] = []  # of the head, then of the trailers
-        self._counted = False  # what has come of a head
-        self._read_bytes = 0  # of all reads that a part of the request came in
+        self._counted = False  # the bytes that have come of a head were counted
+        self._read_bytes = 0  # total size of the reads that had a part of this request
         self._unparsed_bytes = 0
-        self._begun = 0  # requests
+        self._begun = 0  # requests that have begun
         self._in_head = True
         self._body = IncomingBody()
         self._body_bytes = 0
         self._chunks = 0
         self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
-        self.request: Request | None = None  # being read
-        self.refusal: Refusal | None = None  # that reading ended with
+        self.request: Request | None = None  # the one that is being read
+        self.refusal: Refusal | None = None  # the reason why reading ended
         self.open = True
 
     @property
     def tenant(self) -> str:
-        """Whose request is being read; no name if none is, or its head has not ended."""
+        """The tenant whose request is being read. `UNNAMED` between requests and until a head has ended."""
         return UNNAMED if self.request is None else self.request.tenant
 
     def feed(self, data: bytes | memoryview) -> Refusal | None:
@@ -95,7 +95,7 @@ class RequestReader:
             return self.refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request")
         if self.request is None:
             return None
-        if len(self._lines) > self._max_lines:  # each takes more than its bytes: none waits for the end of a head
+        if len(self._lines) > self._max_lines:  # a header takes more than its bytes: do not wait for the end
             return _head_too_large(self._limits)
         if self._in_head and (refusal := self._count_head()) is not None:
             return refusal
@@ -104,13 +104,13 @@ class RequestReader:
         if not in_head and self._body_bytes != body_bytes:
             self._unparsed_bytes = 0
             return None
-        # All of `data` went into one head that has not ended, or into what stands between and behind the chunks of a
-        # body, and the parser does not report a header before its end: count what was fed into it.
+        # All of `data` belongs to one head that has not ended, or to chunk extensions and trailers of a body. The
+        # parser reports a header only once it has ended, so count the bytes that the parser was given.
         self._unparsed_bytes += size
         return _head_too_large(self._limits) if self._unparsed_bytes > self._limits.header_bytes else None
 
     def _count_head(self) -> Refusal | None:
-        """Count what is held of a head that has not ended. Returns why there is no memory for it."""
+        """Count the bytes of a head that has not ended. Returns a refusal if there is no memory for them."""
         if self._read_bytes <= HELD_HEAD_BYTES or self._connection is None:
             return None
         self._counted = True
@@ -121,7 +121,7 @@ class RequestReader:
         return None
 
     def stop(self, refusal: Refusal) -> Request:
-        """Take no more requests; returns the request that is to be answered with `refusal`."""
+        """Take no more requests; returns the request that gets `refusal` as its answer."""
         self.open = False
         self.refusal = refusal
         request = self.request or Request(self._clock())
@@ -148,7 +148,7 @@ class RequestReader:
             except httptools.HttpParserUpgrade as upgrade:
                 # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
                 # The parser takes such a head for a whole message, so a body that follows gets a parser of its own.
-                if self._connection is None:  # it was taken: the connection goes on with it
+                if self._connection is None:  # the upgrade was accepted: the connection speaks another protocol now
                     return
                 data = data[int(upgrade.args[0]) :]
                 self._parser = httptools.HttpRequestParser(self)
@@ -215,7 +215,7 @@ class RequestReader:
             _set_target(request, self._url)
             _set_length(request, self._limits)
             connection.head_received(request)
-            # Else it has that memory for its body.
+            # A small head is not counted: the other bytes are those of the body, whose memory is reserved.
             if self._counted or self._read_bytes - (request.length or 0) > HELD_HEAD_BYTES:
                 self._counted = False
                 connection.head_kept(request, head_bytes(request))
@@ -232,7 +232,7 @@ class RequestReader:
             if self._chunks - MAX_CHUNKS > self._body_bytes // BYTES_PER_CHUNK:
                 self._fail(chunks_too_small())
         if request.refusal is not None:
-            return  # it is read to keep the connection, and needed by nobody
+            return  # the rest of this body is read to keep the connection open, and dropped
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
         reservation = request.body_reservation
@@ -324,7 +324,7 @@ def _set_length(request: Request, limits: Limits) -> None:
 
 
 def _bare_head(request: Request) -> bytes:
-    """A head with the same framing of the body as the request's own."""
+    """A minimal head that frames the body as the request's head does."""
     framing = "transfer-encoding: chunked" if request.length is None else f"content-length: {request.length}"
     return f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode()
 
@@ -342,7 +342,7 @@ def _head_too_large(limits: Limits) -> Refusal:
 
 
 def chunks_too_small() -> Refusal:
-    """The answer to a body that costs more than its bytes."""
+    """The answer to a body in chunks so small that each costs more than its bytes."""
     problem = f"the request body comes in too many small chunks: send chunks of {BYTES_PER_CHUNK} bytes or more"
     return Refusal(400, problem, code="bad_request")
 

@@ -169,12 +169,6 @@ def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 
-def as_warm(receipt_fields: bytes) -> bytes:
-    """The same members of a receipt, of a turn that only keeps a prompt in the cache."""
-    members = msgspec.json.decode(b"{%b}" % receipt_fields)
-    return msgspec.json.encode({**members, "kind": "warm"})[1:-1]
-
-
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that name sessions, agents and parents, usually none or one.
 

@@ -31,13 +31,8 @@ from typing import Any, Final
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import live_lists, merged
 from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.config_source import (
-    ACCEPTED_FILE,
-    ConfigSource,
-    FileChanges,
-    ReadConfig,
-    RefusedMark,
-)
+from warmroute_proxy.server.base.config_source import ACCEPTED_FILE, ConfigSource, ReadConfig, RefusedMark
+from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
 from warmroute_proxy.server.ledger.fold import recover_all
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, ledger_errors, lock

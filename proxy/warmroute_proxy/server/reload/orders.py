@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges, LiveConfig, RefusedMark
+from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, RefusedMark
+from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.reload.reloads import Difference, Reloads
 from warmroute_proxy.server.reload.secret_files import SecretFiles

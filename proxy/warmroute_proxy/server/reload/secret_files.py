@@ -10,7 +10,7 @@ import logging
 import os
 from pathlib import Path
 
-from warmroute_proxy.server.base.config_source import FileChanges
+from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.base.secrets import SecretError, Secrets, load_secret
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.stores.stores import Stores

@@ -40,9 +40,9 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.body import AnyBody
-from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.stores.limits.request_limits import (
     CODE,
+    Limited,
     LimitedRequest,
     LimitStores,
     RequestLimits,
@@ -140,7 +140,7 @@ class Admission:
             self.limits.begin(request)
         return decision
 
-    def count(self, caller: Caller) -> None:
+    def count(self, caller: Limited) -> None:
         """Count a request that asks no engine. Raises: Refusal, if the minute has none left."""
         shortage = self.limits.count(caller)
         if shortage is not None:

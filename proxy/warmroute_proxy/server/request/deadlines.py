@@ -11,7 +11,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure, timed_out
 
-LOST_IDLE_S: float = 2.0  # where another engine can go on with the answer of one that no longer answers
+LOST_IDLE_S: float = 2.0  # if an engine stops answering, and another one can continue its answer
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_TOKENS: Final = 32
 
@@ -33,7 +33,7 @@ class RequestProgress(msgspec.Struct):
         self._reported_tokens = self._swept_tokens = 0
 
     def observe(self, tokens_seen: int, now_s: float) -> bool:
-        """Note how many tokens have come so far. Whether enough are new for the router."""
+        """Note how many tokens have come so far. Returns whether enough are new to tell the router."""
         if tokens_seen == self._swept_tokens:
             return False
         self._swept_tokens = tokens_seen
@@ -69,9 +69,11 @@ class Deadlines:
         continued: bool,
         carried: bool,
     ) -> Failure | None:
-        """What an attempt has failed by; None while it is in time. `answering`: content has come; `continued`: another
-        engine may go on with it; `carried`: a gateway has the connections. It reads no more of an answer whose client
-        does not read, which looks like a silent engine: so only that of an engine which answers no probe is one.
+        """The deadline that an attempt has missed, as a failure; None while it is in time.
+
+        `answering`: content has come. `continued`: another engine may continue the answer. `carried`: a gateway holds
+        the connections. A gateway stops reading an answer if its client does not read, and then the engine looks
+        silent. So behind a gateway, only an engine that answers no probes counts as silent.
         """
         limits, worker = self._limits, attempt.waits_for
         if now_s - received_s > limits.total_timeout_s:
@@ -92,7 +94,7 @@ class Deadlines:
         return None
 
     def comment_is_due(self, progress: RequestProgress, received_s: float, now_s: float) -> bool:
-        """Whether a client that waits for its first token is to get a comment, as a sign of life."""
+        """Whether a client that waits for its first token gets a comment now, as a sign of life."""
         if now_s < (progress.comment_at_s or received_s + self.head_hold_s):
             return False
         progress.comment_at_s = now_s + COMMENT_EVERY_S

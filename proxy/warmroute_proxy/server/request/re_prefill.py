@@ -1,16 +1,16 @@
-"""When an engine is to go, its hottest prompts are computed on the engines that their sessions will move to.
+"""When an engine drains or has gone, its hottest prompts are computed on the engines that their sessions move to.
 
-A drained engine's sessions find no cache at their next request, and their clients would wait for it. So for each
-prompt that is kept (`core.placement.hot_prompts`) and lies on an engine that drains, or has gone, the router places the
-next request as it would be placed now, and that engine gets the same body with the same salt and one output token. The
-router then knows that the prompt is cached there, and the next request follows it.
+The sessions of a drained engine find no cache at their next request, and their clients would wait while the prompt is
+computed. So the router looks at each kept prompt (`core.placement.hot_prompts`) whose engine drains or has gone. The
+router chooses the engine that would get the next request now. The new engine gets the same body with the same salt and
+one output token. The router then knows that the prompt is cached there, and sends the session's next request there.
 
-It delays no client's request noticeably, and charges nothing:
-- one at a time for each engine, and only if nothing waits, here or there;
-- after one that took t seconds, that engine rests so long that no more than `SHARE` of its idle prefill goes into
-  this, by its utilisation as measured;
-- prompts that the new home would hardly have to compute, or that the old one has lost, are passed over;
-- no ledger entry, no receipt: `/metrics` shows how many, and how many tokens.
+A re-prefill delays no client's request noticeably, and charges nothing:
+- one at a time for each engine, and only if no request waits in the proxy's queue or at that engine;
+- after a re-prefill, the engine gets no other one for a while, so that re-prefills use at most `SHARE` of its idle
+  prefill time. The pause follows from the duration of the last one and the measured utilisation;
+- prompts that the new engine has mostly cached, or that the old one has lost, are skipped;
+- a re-prefill has no ledger entry and no receipt: `/metrics` counts re-prefills and their tokens.
 
 Limits: those of `core.placement.hot_prompts`; `MAX_TRIED` prompts are looked at in a sweep; `TIMEOUT_S` for each.
 """
@@ -48,7 +48,7 @@ TIMEOUT_S: Final = 120.0
 MAX_ANSWER_BYTES: Final = 1_048_576
 EXPIRE_EVERY_S: Final = 5.0
 LOOK_AGAIN_S: Final = 1.0
-"""After a look at which nothing could begin."""
+"""The wait after a sweep in which no re-prefill could begin."""
 
 _NOT_OF_THE_PROMPT: Final = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of", "stream", "stream_options", "logprobs",
@@ -69,7 +69,7 @@ class RePrefills:
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        """`kept_bytes`: of prompts, at most, in this process."""
+        """`kept_bytes`: most bytes of prompts that this process keeps."""
         self.prompts = HotPrompts(kept_bytes)
         self.min_bytes = self.prompts.min_bytes
         self.done = 0
@@ -98,7 +98,7 @@ class RePrefills:
         return len(self.prompts.hottest(self._cache_workers(engine_id), 0.0)) + under_way
 
     def sweep(self, now_s: float) -> None:
-        """Begin what may begin; called several times a second."""
+        """Begin the re-prefills that may begin now; called several times a second."""
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
             self.prompts.expire(now_s)
@@ -122,7 +122,7 @@ class RePrefills:
             one.give_up()
 
     def ended(self, one: "_RePrefill", outcome: str, tokens: int, took_s: float) -> None:
-        """A re-prefill has ended. Where the prompt's next request will go is known then, and was tried once."""
+        """A re-prefill has ended. Its prompt has counted as the new engine's from the start: it is tried only once."""
         self._under_way.pop(one.engine_id, None)
         idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
         self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)
@@ -134,7 +134,7 @@ class RePrefills:
         self._admission.freed()
 
     def _move_from(self, engine_id: str, now_s: float) -> int:
-        """Begin what may begin of one engine's prompts. Returns how many."""
+        """Begin the re-prefills of one engine's prompts that may begin now. Returns their number."""
         begun = 0
         for prompt in self.prompts.hottest(self._cache_workers(engine_id), now_s)[:MAX_TRIED]:
             decision = self._placed(prompt, now_s)
@@ -174,7 +174,7 @@ class RePrefills:
 
 
 class _Asked(NamedTuple):
-    """What the engine is sent beside the body."""
+    """The fields of a request that an attempt reads, beside the body."""
 
     wire_model: str | None
     salt: str
@@ -242,7 +242,7 @@ class _RePrefill:
         self._end("done", ())
 
     def failed(self, failure: Failure) -> None:
-        """It is not cached there; the next request of its session will compute it."""
+        """The prompt is not cached on the new engine; the next request of its session will compute it."""
         self._attempt.abort()
         self._attempt.close()
         self._end("failed", failure.at_fault if failure.pair is None else ())
@@ -252,7 +252,9 @@ class _RePrefill:
         self._end("failed", ())
 
     def _end(self, outcome: str, at_fault: tuple[str, ...]) -> None:
-        """Not `settled`: no client has sent it, and it shows nothing but that its tokens are cached."""
+        """End the router's ticket, but not by `settled`: no client sent this request. Its result shows only that
+        tokens are cached.
+        """
         owner, now_s = self._owner, self._owner.clock()
         owner.router.failed(self._ticket, now_s, at_fault)
         usage = self._attempt.usage or {}

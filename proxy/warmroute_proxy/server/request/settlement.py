@@ -14,6 +14,7 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
 from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, move, settle
 from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, PLAIN, IndexEstimates, LastTurn, Seen, classify
+from warmroute_proxy.core.accounting.receipt import as_warm
 from warmroute_proxy.core.accounting.usage import before_answers, with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
@@ -30,7 +31,6 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn

@@ -17,9 +17,8 @@ import msgspec
 
 from warmroute.contract.money import CacheRates, Rates
 from warmroute.contract.receipt import RATES
-from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.core.accounting.price_books import PriceBook, instant_text
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_prices import instant_text
 from warmroute_proxy.server.base.files import read_kept, write_kept
 from warmroute_proxy.server.stores.directory.polling import keep_looking
 from warmroute_proxy.server.stores.prices import Prices

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
+from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks, instant_text
 from warmroute_proxy.server.base.config import ModelConfig
-from warmroute_proxy.server.base.config_prices import instant_text
 
 _HOW: Final = "write its prices at the [[model]], add them with `warmroute prices add`, or set free = true"
 

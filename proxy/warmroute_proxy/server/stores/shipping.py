@@ -22,15 +22,15 @@ class RowStore(Protocol):
     """Where rows are sent to. Its methods raise: StoreError."""
 
     async def position(self) -> Position:
-        """Up to which row it has them."""
+        """The position of the last row that the store has."""
         ...
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch whole; False if its position is another one. `of_this_start`: whether leases paid for it."""
+        """Add a whole batch; False if the store is at another position. `of_this_start`: leases have paid for it."""
         ...
 
     async def caught_up(self) -> None:
-        """All rows of earlier starts are there."""
+        """Take note that the store has all rows of earlier starts."""
         ...
 
     async def drop_old(self) -> list[str]:
@@ -43,7 +43,7 @@ class RowStore(Protocol):
 
 
 class OldFile(StoreError):
-    """The ledger file is not the one that the database has rows of."""
+    """The rows in the database come from another ledger file."""
 
 
 class Shipping:
@@ -67,7 +67,7 @@ class Shipping:
         self.unreadable = 0
 
     async def run(self) -> None:
-        """Send until `closing`, then what is left, once."""
+        """Send rows until `closing`, and then the rest, for at most `LAST_TRY_S`."""
         while not self.closing.is_set():
             more = await self._try()
             if not more:
@@ -133,7 +133,7 @@ class Shipping:
         return left > 0
 
     def _checked(self, position: Position) -> Position:
-        """A position whose row is not in the ledger file is of another one: numbers would be given twice."""
+        """Return the position, or raise if this ledger file lacks its row: numbers would be given twice."""
         if not self._spool.has(position):
             raise OldFile(
                 f"the database has this proxy's rows up to number {position.number}, which is not in its ledger file:"

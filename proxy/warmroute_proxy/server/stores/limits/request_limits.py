@@ -17,10 +17,9 @@ from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.core.queue.slots import SlotLease
 from warmroute_proxy.server.base import declared_metrics as declared
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.leases import SharedSlots
@@ -53,6 +52,16 @@ class LimitedRequest(ReservingRequest, Protocol):
 
     @property
     def parsed(self) -> ParsedRequest: ...
+
+
+class Limited(Protocol):
+    """A request, or who sends it."""
+
+    @property
+    def tenant(self) -> TenantConfig: ...
+
+    @property
+    def key_id(self) -> str: ...
 
 
 class LimitsOverProxies(Protocol):
@@ -132,7 +141,7 @@ class RequestLimits:
         self.reserve_spend(request, decision)
         return None
 
-    def count(self, caller: Caller) -> Shortage | None:
+    def count(self, caller: Limited) -> Shortage | None:
         """Count a request that asks no engine in this process's limits of requests; or return what is short."""
         return reserve(self.quotas.of(caller.tenant.name, caller.key_id), 0, self._clock())
 
@@ -182,7 +191,7 @@ class RequestLimits:
                     return made.lacking.budget.reason, shared.refusal(made.lacking)
         return None
 
-    def beyond(self, parsed: ParsedRequest | Caller, shortage: Shortage) -> Refusal:
+    def beyond(self, parsed: Limited, shortage: Shortage) -> Refusal:
         """The 429 of a request that is beyond a limit by the minute, which is counted if it warns of one."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
@@ -196,14 +205,14 @@ class RequestLimits:
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
-    def sent_headers(self, parsed: ParsedRequest | Caller) -> tuple[tuple[str, str], ...]:
+    def sent_headers(self, parsed: Limited) -> tuple[tuple[str, str], ...]:
         """`headers`, for an answer that is sent now: what it warns of is counted."""
         headers, warned = self.headers(parsed)
         for name, limit in warned:
             self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
         return headers
 
-    def headers(self, parsed: ParsedRequest | Caller) -> LimitHeaders:
+    def headers(self, parsed: Limited) -> LimitHeaders:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
