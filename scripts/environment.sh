@@ -88,7 +88,7 @@ locked_environment() {
 # compiled_wheel: the path of the only compiled wheel in dist/, which scripts/release has built.
 compiled_wheel() {
     local found=("$PWD"/dist/*-cp*.whl)
-    [[ ${#found[@]} == 1 && -f ${found[0]} ]] || fail "expected one compiled wheel in dist/, found: ${found[*]}"
+    [[ ${#found[@]} == 1 && -f ${found[0]} ]] || fail "expected one compiled wheel in dist/, which scripts/release makes; found: ${found[*]}"
     echo "${found[0]}"
 }
 

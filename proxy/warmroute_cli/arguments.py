@@ -230,7 +230,9 @@ def add_proxy(proxy: argparse.ArgumentParser) -> None:
         "--processes", type=_processes, metavar="N", help="number of processes, or auto; overrides the file"
     )
     proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
-    proxy.add_argument("--probe", action="store_true", help="with --check: also ask all engines and other regions")
+    proxy.add_argument(
+        "--probe", action="store_true", help="with --check: also ask engines, stores, sources and other regions"
+    )
 
 
 def add_epp(epp: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
 """`warmroute ask`: an answer of the admin port as it is, in a container that has no curl."""
 
+import sys
 from argparse import Namespace
 
 from warmroute_cli.asking import admin_apis
@@ -10,5 +11,8 @@ def run(arguments: Namespace) -> int:
     path = arguments.path if arguments.path.startswith("/") else f"/{arguments.path}"
     lines = [line for admin in admin_apis(arguments).values() for line in admin.text(path).splitlines()]
     found = [line for line in lines if arguments.only in line]
+    if not found:
+        print(f"warmroute ask: no line of {path} has {arguments.only!r}", file=sys.stderr)
+        return 1
     print("\n".join(found))
-    return 0 if found else 1
+    return 0

@@ -82,14 +82,19 @@ def checked(found: Rendered, folder: Path) -> int:
     return serve(str(config), True, None)
 
 
+def examples() -> list[dict[str, Any]]:
+    """The values that the page shows: those of every release, and those that it adds for a database and Prometheus."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return [yaml.safe_load(each.replace("DIGEST", DIGEST).replace(f"ADMIN_{DIGEST}", DIGEST)) for each in found]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where `warmroute plan --out deployment` was run."""
     for path, text in deployment_files(kind("inside a node"), "model", "").items():
         (tmp_path / "deployment" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "deployment" / path).write_text(text)
-    (example,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    (tmp_path / "values.yaml").write_text(json.dumps(yaml.safe_load(example.replace("DIGEST", DIGEST))))
+    (tmp_path / "values.yaml").write_text(json.dumps(examples()[0]))
     (tmp_path / "key.txt").write_text(f'API key:\n  wr-{"6" * 32}\n  key_sha256 = ["{DIGEST}"]\n')
     (edit,) = of("sed", "-i")
     command = re.search(r"^sed -i .*$", PAGE, re.MULTILINE)
@@ -105,8 +110,8 @@ def installed_from(values: str) -> bool:
 
 def test_each_installation_renders_and_names_the_secret_that_the_page_makes(folder: Path) -> None:
     (rotated,) = (words for words in of("kubectl", "create", "secret", "generic") if "--dry-run=client" in words)
-    made = [words for words in of("kubectl", "create", "secret", "generic") if words != rotated]
-    secrets = {tuple(options(words, "--namespace")): words for words in made}
+    fleet = [words for words in of("kubectl", "create", "secret", "generic") if words[4] == rotated[4]]
+    secrets = {tuple(options(words, "--namespace")): words for words in fleet if words != rotated}
     installations = of("helm", "install")
     assert len(installations) == 3
     for words in installations:
@@ -119,6 +124,24 @@ def test_each_installation_renders_and_names_the_secret_that_the_page_makes(fold
         mounts = [each["secret"] for each in found.pod()["volumes"] if "secret" in each]
         assert mounts[0]["secretName"] == name
         assert mounts[0]["items"] == [{"key": key, "path": "secret"}]
+
+
+def test_a_release_with_a_database_and_prometheus_has_the_secrets_and_values_of_the_page() -> None:
+    first, added = examples()
+    assert not first.keys() & added.keys(), "what is added would replace what stands there"
+    found = render(first | added)
+    assert not found.refused
+    assert {"Job", "ServiceMonitor", "PrometheusRule"} <= found.kinds()
+    assert tomllib.loads(found.config())["proxy"]["admin_key_sha256"] == DIGEST
+    made = {}
+    for words in of("kubectl", "create", "secret", "generic"):
+        given = next(word for word in words if word.startswith(("--from-literal=", "--from-file=")))
+        made[words[4]] = given.split("=")[1]
+    pods = found.pod()["volumes"] + found.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"]["volumes"]
+    mounted = [each["secret"] for each in pods if "secret" in each]
+    assert {(each["secretName"], item["key"]) for each in mounted for item in each["items"]} <= made.items()
+    credentials = found.one("ServiceMonitor")["spec"]["endpoints"][0]["authorization"]["credentials"]
+    assert (credentials["name"], credentials["key"]) in made.items()
 
 
 def test_the_kind_cluster_gets_the_image_that_was_built(folder: Path) -> None:
@@ -154,8 +177,7 @@ def test_the_page_waits_for_and_forwards_what_the_chart_makes(folder: Path) -> N
     for service, ports in forwarded:
         found = release.one("Service", service.removeprefix("service/"))
         assert str(found["spec"]["ports"][0]["port"]) == ports.partition(":")[2]
-    (curl,) = of("curl")
-    asked = json.loads(curl[-1])["model"]
+    asked = json.loads(of("curl")[0][-1])["model"]
     assert asked == tomllib.loads(release.config())["model"][0]["name"]
 
 

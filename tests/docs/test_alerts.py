@@ -35,8 +35,8 @@ def turns(outcome: str, a_minute: int) -> dict[str, str]:
     return {of("warmroute_turns_total", outcome=outcome): f"0+{a_minute}x1700"}
 
 
-def answers(status: int, a_minute: int) -> dict[str, str]:
-    return {of("warmroute_requests_total", status=str(status), route="chat"): f"0+{a_minute}x1700"}
+def answers(status: int, a_minute: int, route: str = "/v1/chat/completions") -> dict[str, str]:
+    return {of("warmroute_requests_total", status=str(status), route=route): f"0+{a_minute}x1700"}
 
 
 def gauge(name: str, value: float, **labels: str) -> dict[str, str]:
@@ -57,6 +57,7 @@ CASES = [
     Case("ProxiesAreAbsent", {of("up", instance="a"): "1x55"}, gauge("up", 1, instance="a"), {}, 65),
     Case("TurnsFail", turns("engine_error", 100), turns("engine_error", 1) | turns("completed", 100), {}),
     Case("RequestsGetErrors", answers(503, 10) | answers(200, 100), answers(429, 50) | answers(200, 100), {}),
+    Case("RequestsGetErrors", answers(503, 10) | answers(200, 500, "other"), answers(503, 30, "/ready"), {}),
     Case(
         "RequestsAreRefused",
         {of("warmroute_refused_total", reason="queue_full"): "0+1000x1700"},
@@ -137,7 +138,7 @@ def fired(series: dict[str, str], minute: int, folder: Path) -> str:
     return (done.stdout + done.stderr).partition("got:")[2]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case.alert}-{case.minute}" for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.alert}-{number}" for number, case in enumerate(CASES)])
 def test_an_alert_fires_while_users_are_hurt_and_else_stays_silent(case: Case, tmp_path: Path) -> None:
     found = re.findall(rf'{{[^}}]*alertname="{case.alert}"[^}}]*}}', fired(case.fires, case.minute, tmp_path))
     assert len(found) == 1, found

@@ -27,6 +27,8 @@ from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.declared_metrics import HELP, OF_WORKERS
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.processes.peer_processes import Gauges
+from warmroute_proxy.server.stores import migrations
+from warmroute_proxy.server.stores.database import REVISIONS
 from warmroute_proxy.server.tracing import names as traced
 
 REFERENCE = Path(__file__).parents[2] / "docs"
@@ -165,3 +167,11 @@ def test_every_field_of_a_request_is_on_the_page_of_hostile_clients() -> None:
         for name in re.findall(r"`(\w+)`", row.split(" | ")[0])
     }
     assert documented == set(CHAT_FIELDS) | set(COMPLETION_FIELDS)
+
+
+def test_each_schema_says_which_proxies_read_it() -> None:
+    page = (REFERENCE / "how-to/upgrade.md").read_text()
+    shown = re.findall(r"^\| (\d{4}) \| [^|]+ \| (\d{4})", page, re.MULTILINE)
+    files = sorted((Path(migrations.__file__).parent / "versions").glob("r0*.py"))
+    readers = [re.findall(r'^oldest_reader = "(\d+)"$', path.read_text(), re.MULTILINE)[0] for path in files]
+    assert shown == list(zip(REVISIONS, readers, strict=True))

@@ -83,6 +83,21 @@ def test_runbooks_run_what_the_image_has() -> None:
         assert not re.search(r"`(curl|psql|dig|redis-cli|df)\b", text), name
 
 
+def test_an_engine_is_drained_at_each_proxy() -> None:
+    """An order in one pod leaves the turns of the other proxies at the engine."""
+    for name, text in PAGES.items():
+        assert "warmroute engines drain" not in text, name
+        assert "warmroute engines undrain" not in text, name
+    loop = (
+        (ROOT / "docs/how-to/rolling.md")
+        .read_text()
+        .partition("for pod in $(kubectl get pods ")[2]
+        .partition("done\n")[0]
+    )
+    assert "kubectl exec --namespace sglang $pod -- warmroute engines drain ID " in loop
+    assert "../how-to/rolling.md#an-engine" in PAGES["turns_fail"]
+
+
 def test_no_runbook_only_points_elsewhere() -> None:
     for name, text in PAGES.items():
         steps = re.findall(r"^\d\. (.*)$", text.partition("## In five minutes")[2], re.MULTILINE)
@@ -108,12 +123,12 @@ def test_an_alert_fires_while_a_proxy_has_its_trouble(tmp_path: Path) -> None:
         alert, severity, _ = next(each for each in ALERTS if each[2] == trouble)
         rule = RULES.read_text().partition(f"- alert: {alert}\n")[2]
         summary = re.findall(r'summary: "(.*)"', rule)[0].replace("{{ $labels.instance }}", "a")
-        labels = f'trouble="{trouble}",job="proxy",instance="a"'
+        labels = f'trouble="{trouble}",job="proxy",instance="a",pod="p"'
         series += [f"      - series: 'warmroute_trouble{{{labels}}}'", "        values: '0x4 1x100 0x8'"]
         tests += [
             f"      - {{eval_time: 1m, alertname: {alert}}}",
             f"      - eval_time: 24m\n        alertname: {alert}\n        exp_alerts:",
-            f"          - exp_labels: {{severity: {severity}, job: proxy, instance: a}}",
+            f"          - exp_labels: {{severity: {severity}, job: proxy, instance: a, pod: p}}",
             f"            exp_annotations: {{summary: {summary!r}, runbook_url: '{URL}{trouble}.md'}}",
             f"      - {{eval_time: 28m, alertname: {alert}}}",
         ]

@@ -1,7 +1,7 @@
 """`warmroute proxy --check`: what is wrong with a config that can be read; with `--probe`, what its servers answer.
 
-Files are read, and nothing is started. A probe asks each engine of this region who it is, and each other region's proxy
-whether it is ready; it asks nothing that computes tokens.
+Files are read, and nothing is started. A probe asks each engine of this region who it is, also those that a source
+names, and each other region's proxy whether it is ready; it asks nothing that computes tokens.
 """
 
 import asyncio
@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from warmroute_proxy.server.base.config import Config, DatabaseConfig, EngineConfig, RedisConfig, RegionConfig
+from warmroute_proxy.server.base.config import (
+    Config,
+    DatabaseConfig,
+    DiscoveryConfig,
+    EngineConfig,
+    RedisConfig,
+    RegionConfig,
+)
 from warmroute_proxy.server.base.secrets import (
     SecretError,
     bearer,
@@ -23,6 +30,8 @@ from warmroute_proxy.server.base.secrets import (
     load_secret,
     load_url,
 )
+from warmroute_proxy.server.discovery.discovery import candidates, source_of
+from warmroute_proxy.server.discovery.source import DiscoveredEngines, SourceError
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -96,7 +105,7 @@ def zero_digests(config: Config) -> list[str]:
 
 
 def probe(config: Config) -> list[ServerAnswer]:
-    """What the certificate file, the stores, the engines of this region and the other regions' proxies say."""
+    """What the certificate file, the stores, the sources, this region's engines and the other regions' proxies say."""
     return [*_certificate(config), *_stores(config), *asyncio.run(_probe(config))]
 
 
@@ -108,9 +117,11 @@ def _stores(config: Config) -> Iterator[ServerAnswer]:
         yield _asked("redis", partial(_ask_redis, config.redis))
 
 
-def _asked(who: str, ask: Callable[[], str]) -> ServerAnswer:
-    began_s = time.monotonic()
+def _asked(who: str, prepared: Callable[[], Callable[[], str]]) -> ServerAnswer:
+    """Its answer, with the time of the question alone: before, `prepared` imports what the question needs."""
     try:
+        ask = prepared()
+        began_s = time.monotonic()
         text = ask()
     except ModuleNotFoundError as error:
         return ServerAnswer(who, f"{error.name} is missing", ok=False)
@@ -119,8 +130,8 @@ def _asked(who: str, ask: Callable[[], str]) -> ServerAnswer:
     return ServerAnswer(who, f"{text} in {(time.monotonic() - began_s) * 1000:.0f} ms", ok=True)
 
 
-def _ask_database(database: DatabaseConfig) -> str:
-    """Raises: SecretError, StoreError, ModuleNotFoundError."""
+def _ask_database(database: DatabaseConfig) -> Callable[[], str]:
+    """Raises: ModuleNotFoundError; what is returned: SecretError, StoreError."""
     from warmroute_proxy.server.stores.database import ask_once
 
     async def sizes(connection: Any) -> str:
@@ -128,11 +139,11 @@ def _ask_database(database: DatabaseConfig) -> str:
         most = await connection.fetchval("SELECT current_setting('max_connections')")
         return f"answered, {used} of {most} connections are used,"
 
-    return ask_once(load_dsn(database.dsn_file), sizes, PROBE_TIMEOUT_S)
+    return lambda: ask_once(load_dsn(database.dsn_file), sizes, PROBE_TIMEOUT_S)
 
 
-def _ask_redis(redis: RedisConfig) -> str:
-    """Raises: SecretError, RedisAway, ModuleNotFoundError."""
+def _ask_redis(redis: RedisConfig) -> Callable[[], str]:
+    """Raises: ModuleNotFoundError; what is returned: SecretError, RedisAway."""
     from warmroute_proxy.server.redis.calls import RedisCalls
 
     async def run() -> str:
@@ -143,7 +154,7 @@ def _ask_redis(redis: RedisConfig) -> str:
             await calls.close()
         return "answered"
 
-    return asyncio.run(run())
+    return lambda: asyncio.run(run())
 
 
 def _certificate(config: Config) -> Iterator[ServerAnswer]:
@@ -156,16 +167,50 @@ def _certificate(config: Config) -> Iterator[ServerAnswer]:
 
 
 async def _probe(config: Config) -> list[ServerAnswer]:
-    engines = [_probe_engine(engine) for engine in config.own_engines]
+    sources, found = await _discovered(config)
+    engines = [_probe_engine(engine) for engine in (*config.own_engines, *found)]
     regions = [_probe_region(region) for region in config.regions if region.url and region.name != config.proxy.region]
-    return await asyncio.gather(*engines, *regions)
+    return [*sources, *await asyncio.gather(*engines, *regions)]
+
+
+async def _discovered(config: Config) -> tuple[list[ServerAnswer], list[EngineConfig]]:
+    """What each source of engines answers, and the engines that they name."""
+    region = config.proxy.region
+    read = await asyncio.gather(*(_read_source(one, region) for one in config.discoveries))
+    named = {one.id: each for one, each in zip(config.discoveries, read, strict=True)}
+    engines = {name: each.engines for name, each in named.items() if isinstance(each, DiscoveredEngines)}
+    found = candidates(config, engines)
+    answers = []
+    for name, each in named.items():
+        who = f"discovery {name}"
+        if isinstance(each, str):
+            answers.append(ServerAnswer(who, each, ok=False))
+            continue
+        wrong = [*each.problems, *(f"{one.engine} is not used: {one.reason}" for one in found.refused[name])]
+        text = "; ".join([f"names {len(each.engines) or 'no'} engine{'s' * (len(each.engines) != 1)}", *wrong])
+        answers.append(ServerAnswer(who, text, ok=bool(each.engines) and not wrong))
+    return answers, found.used
+
+
+async def _read_source(config: DiscoveryConfig, region: str) -> DiscoveredEngines | str:
+    """What a source names, or why it cannot be read."""
+    try:
+        source = source_of(config, region, [])
+    except ModuleNotFoundError as error:
+        return f"{error.name} is missing"
+    try:
+        return await asyncio.wait_for(source.read(), PROBE_TIMEOUT_S)
+    except (OSError, SourceError) as error:
+        return _reason(error)
+    finally:
+        source.close()
 
 
 async def _probe_engine(engine: EngineConfig) -> ServerAnswer:
     who = f"engine {engine.id}, {engine.url}"
     path = "/server_info" if engine.kind == "sglang" else "/v1/models"
     try:
-        status, body, until = await _get(engine.url, path, bearer(engine.key_file))
+        status, body, until = await _get(engine.url, path, bearer(engine.key_file, engine.keys_within))
     except (OSError, SecretError) as error:
         return ServerAnswer(who, _reason(error), ok=False)
     if status in {401, 403}:

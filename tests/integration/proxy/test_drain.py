@@ -160,7 +160,7 @@ def test_the_command_drains_waits_and_takes_back(
     assert main(["ask", "/metrics", "--only", "warmroute_start_time_seconds", *where]) == 0
     assert "warmroute_start_time_seconds 1" in capsys.readouterr().out
     assert main(["ask", "admin/conditions", "--only", "no such line", *where]) == 1
-    capsys.readouterr()
+    assert capsys.readouterr() == ("", "warmroute ask: no line of /admin/conditions has 'no such line'\n")
     assert main(["engines", "list", *where]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines] == ["draining", "up"]

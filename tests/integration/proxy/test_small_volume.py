@@ -78,6 +78,7 @@ def test_new_turns_are_refused_in_time_and_running_ones_keep_their_rows(volume: 
         until(lambda: len(engine.bodies) == 8, "all are at the engine")
         volume.leave(4 * MIB)
         until(lambda: reasons() == ["the volume of state_dir is full"], "the proxy sees it")
+        until(lambda: "the ledger: the volume of state_dir is full" in proxy.written(), "the log says it")
         assert told(proxy.send(chat("refused"))) == (503, True)
         assert len(engine.bodies) == 8, "no engine has computed it"
         may_end.set()
@@ -87,6 +88,7 @@ def test_new_turns_are_refused_in_time_and_running_ones_keep_their_rows(volume: 
         assert told(proxy.send(chat("refused"))) == (503, True)
         volume.clear()  # or the volume has grown
         until(proxy.is_ready, "it takes turns again")
+        until(lambda: "the ledger: the volume of state_dir has space again" in proxy.written(), "the log says so")
         assert told(proxy.send(chat("after"))) == (200, False)
         rows = proxy.rows(expected=9)
         assert [row["outcome"] for row in rows] == ["completed"] * 9

@@ -93,6 +93,28 @@ def test_probe_says_what_each_engine_and_region_answered(
             west.stop()
 
 
+def test_probe_asks_the_engines_that_a_source_names(
+    engine: EngineProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    (folder / "found.toml").write_text(f'url = "{engine.url}"\n')
+    sources = f'[[discovery]]\nid = "folder"\npath = "{folder}"\n'
+    assert check(ProxyProcess(tmp_path / "a", [sources]).write_config(), "--probe") == 0
+    source, asked, _ = capsys.readouterr().out.splitlines()
+    assert source == "discovery folder: names 1 engine"
+    assert asked.startswith(f"engine found, {engine.url}: aggregated engine, version ")
+    (folder / "gone.toml").write_text('url = "http://127.0.0.1:1"\n')
+    (folder / "twice.toml").write_text('url = "http://127.0.0.1:1"\n')
+    sources += f'[[discovery]]\nid = "away"\npath = "{folder}/away"\n'
+    assert check(ProxyProcess(tmp_path / "b", [sources]).write_config(), "--probe") == 1
+    source, away, _, gone, last = capsys.readouterr().out.splitlines()
+    assert source == 'discovery folder: names 3 engines; twice is not used: url "http://127.0.0.1:1" is taken by folder'
+    assert away == f"discovery away: {folder}/away cannot be read: No such file or directory"
+    assert gone.startswith("engine gone, http://127.0.0.1:1: ")
+    assert last.endswith("3 of 4 answers are not as they should be")
+
+
 def test_probe_reads_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cert, key = make(tmp_path, "proxy")
     lines = f'tls_cert = "{cert}"\ntls_key = "{key}"'

@@ -199,7 +199,7 @@ class Discovery:
                 if reading is not None:
                     reading.close()
                 reading = _Reading(one, self._known.get(one.id, []))
-                source = _source(one, config.proxy.region, reading.engines)
+                source = source_of(one, config.proxy.region, reading.engines)
                 reading.task = asyncio.get_running_loop().create_task(self._read(reading, source))
             self._readings[one.id] = reading
         for reading in before.values():
@@ -291,7 +291,8 @@ class Discovery:
         return found.next_s
 
 
-def _source(config: DiscoveryConfig, region: str, known: list[dict[str, Any]]) -> Source:
+def source_of(config: DiscoveryConfig, region: str, known: list[dict[str, Any]]) -> Source:
+    """What reads this source. `known`: the engines that it named last. Raises: ModuleNotFoundError."""
     if config.path is not None:
         return Folder(config.path, config.interval_s, region)
     if config.kind in {"endpointslices", "inferencepool"}:

@@ -143,8 +143,19 @@ class Ledger:
         self._journal.write_waiting()
         self._sweeps += 1
         if self._sweeps % SWEEPS_A_LOOK == 0:
-            self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
+            self._look_at_volume()
         self._blocked = self.short_of_space or self._fold_failures >= MAX_FOLD_FAILURES
+
+    def _look_at_volume(self) -> None:
+        free = volume(self._state_dir)[1]
+        if (short := free < RESERVE_BYTES) != self.short_of_space:
+            self.short_of_space = short
+            if short:
+                _LOG.error(
+                    "the ledger: the volume of state_dir is full, with %d MiB free; new turns are refused", free >> 20
+                )
+            else:
+                _LOG.warning("the ledger: the volume of state_dir has space again: %d MiB are free", free >> 20)
 
     def open(self, entry: Entry) -> None:
         """Journal an entry before its request is sent, and again before each retry. Raises: JournalError."""
