@@ -126,13 +126,13 @@ def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: byte
     return _encode(merged)
 
 
-@lru_cache(maxsize=1_024)
 def as_warm(receipt_fields: bytes) -> bytes:
     """The same members of a receipt, of a turn that only keeps a prompt in the cache."""
     members = msgspec.json.decode(b"{%b}" % receipt_fields)
     return _encode({**members, "kind": "warm"})[1:-1]
 
 
+@lru_cache(maxsize=1_024)
 def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
     """The workers of an attempt as receipts and rows show them. Cached, since a fleet has few."""
     return msgspec.Raw(_encode(workers))

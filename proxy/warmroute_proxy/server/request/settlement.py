@@ -214,7 +214,7 @@ class Settlement:
         """
         if routing.derived:
             return routing
-        known = self._router.last_number(routing.lineage)
+        known = self._router.last_number(routing)
         if known is None:
             earlier = self._ledger.earlier_turns.get(_row_key(routing))
             known = 0 if earlier is None else earlier.turn
@@ -234,7 +234,7 @@ class Settlement:
             model = parsed.model
             entry = Entry(
                 id=receipt_id, tenant=parsed.tenant.name, session=parsed.session,
-                lineage=_row_key(routing), turn=routing.number, region=self._region,
+                lineage=_row_key(routing), turn=routing.turn + routing.turns_before, region=self._region,
                 model=model.name, route=parsed.route, stream=parsed.stream,
                 rates=self._prices.rates(model.name, opened_at), opened_at=opened_at,
                 forwarded_from=parsed.forwarded_from,
