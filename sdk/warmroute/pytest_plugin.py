@@ -1,12 +1,13 @@
-"""The fixture `warmroute_cache` of pytest: whether an agent's test keeps its prompts warm.
+"""The pytest fixture `warmroute_cache` checks that an agent keeps its prompts cached.
 
     def test_agent(warmroute_cache):
-        run_agent()                                 # its clients are warmroute's, wrapped, or on its transport
+        run_agent()                                 # with clients of warmroute, wrapped clients, or its transport
         warmroute_cache.assert_hit_ratio(0.85)
         warmroute_cache.assert_nothing_broken()
 
-It sees the clients that were made during the test, and those that `add` was given. The hit ratio is that of the
-servers' usage; where they report none, as a mock does, the share of prompts that repeats what the session has sent.
+The fixture sees the clients that are made during the test, and the clients passed to `add`. The hit ratio is that of
+the servers' usage. If no server reports cached tokens, as with a mock, the ratio is the share of the prompts that
+repeats earlier prompts of their session.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WarmrouteCache:
-    """Observations of the clients of a test."""
+    """The turns and events of all clients of a test."""
 
     def __init__(self, books: list["Books"]) -> None:
         self._books = books
@@ -42,11 +43,11 @@ class WarmrouteCache:
 
     @property
     def events(self) -> list["GuardEvent"]:
-        """Broken prefixes, and misses of the server."""
+        """Broken prefixes, repairs, and cache misses of the server."""
         return [event for books in self._books for event in books.guard_events()]
 
     def assert_hit_ratio(self, at_least: float) -> None:
-        """Fail where less than this share was cached; the message names the causes."""
+        """Fail if less than this share was cached. The message names the causes."""
         ratio = self.hit_ratio
         if ratio is None:
             pytest.fail("no turn of a warmroute client was seen: make the client in the test, or add() it")
@@ -54,7 +55,7 @@ class WarmrouteCache:
             pytest.fail(f"{ratio:.1%} cached is under {at_least:.1%}\n" + "\n".join(map(str, self.events)))
 
     def assert_nothing_broken(self) -> None:
-        """Fail where a call broke the prefix of its session."""
+        """Fail if a call broke the prefix of its session and no rule repaired it."""
         broken = [event for event in self.events if event.is_clients_own and event.repaired_by is None]
         if broken:
             pytest.fail("\n".join(map(str, broken)))

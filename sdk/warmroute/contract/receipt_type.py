@@ -1,4 +1,4 @@
-"""The type of a receipt, as `receipt_of` returns it. `contract.receipt` says what each member means."""
+"""The type of a receipt that `receipt_of` returns. `contract.receipt` explains each member."""
 
 from typing import NotRequired, TypedDict
 
@@ -20,7 +20,7 @@ class ReceiptTiers(TypedDict):
 
 
 class PrefixBreak(TypedDict):
-    """What broke the prefix of the turn before."""
+    """The part of the prompt that broke the prefix of the turn before, with the cause and the cost."""
 
     where: str
     cause: str

@@ -1,12 +1,11 @@
-"""Divides a bounded table between the owners of its entries: when it is full, one of the owner that holds most goes.
+"""Divide a bounded table between the owners of its entries: a full table drops an entry of the owner that holds most.
 
-An owner that is alone may use all of a table. Beside others it loses its own entries first, the oldest one before the
-others, so nobody makes a proxy forget what another tenant has there. Each step takes the same time, however many
-entries and owners there are: owners are kept by the power of two below what they hold, and of those with most, the
-first `MAX_COMPARED` are compared.
+A single owner may fill the whole table. With several owners, the one that holds most loses its oldest entry, so no
+tenant makes a proxy forget the entries of another tenant. Each step takes constant time: owners are grouped by the bit
+length of the weight that they hold. In the group with most, only the first `MAX_COMPARED` owners are compared.
 
-A table that is at most half full needs none of this: nothing goes soon. So its `Division` begins with the entry by
-which it is more than half full, and costs nothing before.
+A table that is at most half full drops nothing soon. So its `Division` begins with the entry that makes the table more
+than half full, and costs nothing before.
 """
 
 from collections import OrderedDict
@@ -20,7 +19,7 @@ V = TypeVar("V")
 
 
 class _Owner(Generic[K]):
-    """What one owner holds: the weight of each key, the oldest first."""
+    """The keys of one owner with their weights, the oldest first."""
 
     __slots__ = ("held", "keys", "name")
 
@@ -38,19 +37,19 @@ class Shares(Generic[K]):
     def __init__(self) -> None:
         self._of: dict[K, _Owner[K]] = {}
         self._owners: dict[str, _Owner[K]] = {}
-        self._by_size: dict[int, dict[str, _Owner[K]]] = {}  # by the bit length of what they hold
-        self._sizes = 0  # a bit for each of those
+        self._by_size: dict[int, dict[str, _Owner[K]]] = {}  # by the bit length of `held`
+        self._sizes = 0  # a bit for each group in `_by_size` that is not empty
 
     def __len__(self) -> int:
         return len(self._of)
 
     def held(self, name: str) -> int:
-        """The weight of all that an owner holds."""
+        """The total weight of an owner's keys."""
         owner = self._owners.get(name)
         return 0 if owner is None else owner.held
 
     def add(self, key: K, name: str, weight: int = 1) -> None:
-        """A key is new in the table, or has another weight now. It is its owner's newest."""
+        """Add a key, or change its weight. The key becomes the newest of its owner."""
         owner = self._of.get(key)
         if owner is None:
             owner = self._owners.get(name)
@@ -65,19 +64,19 @@ class Shares(Generic[K]):
             self._hold(owner, owner.held + weight - before)
 
     def use(self, key: K) -> None:
-        """A key is its owner's newest now."""
+        """Make a key the newest of its owner."""
         owner = self._of.get(key)
         if owner is not None:
             owner.keys.move_to_end(key)
 
     def discard(self, key: K) -> None:
-        """A key is no more in the table."""
+        """Forget a key that left the table."""
         owner = self._of.pop(key, None)
         if owner is not None:
             self._hold(owner, owner.held - owner.keys.pop(key))
 
     def next_to_go(self) -> K:
-        """The oldest key of the owner that holds most. There must be one."""
+        """The oldest key of the owner that holds most. The table must not be empty."""
         largest = self._by_size[self._sizes.bit_length() - 1].values()
         most: _Owner[K] | None = None
         for _, owner in zip(range(MAX_COMPARED), largest, strict=False):
@@ -113,19 +112,19 @@ class Division(Generic[K, V]):
     __slots__ = ("_owner_of", "_shares", "_weight_of", "begun", "owners")
 
     def __init__(self, owner_of: Callable[[K, V], str] | None = None, weight_of: Callable[[K, V], int] = _one) -> None:
-        """`owner_of` and `weight_of` are asked of entries that are in the table; without `owner_of` the table notes
-        whose each of its entries is in `owners`, except those of nobody.
+        """`owner_of` and `weight_of` are called with entries that are in the table. Without `owner_of`, the caller
+        writes the owner of each entry to `owners`, and leaves out entries without an owner.
         """
         self.owners: dict[K, str] = {}
         self._owner_of = owner_of
         self._weight_of = weight_of
         self._shares: Shares[K] | None = None
         self.begun = False
-        """Whether each entry of the table that is stored or used has to be `stored` here."""
+        """Whether the caller has to call `stored` for each entry that it stores or uses."""
 
     def stored(self, key: K, table: Mapping[K, V]) -> None:
-        """An entry was stored or used. Called first when the table, which has its oldest entry first, is more than half
-        full.
+        """Note that an entry was stored or used. The first call, due when the table is more than half full, adds all of
+        its entries. The order of `table` is from the oldest entry to the newest.
         """
         shares = self._shares
         if shares is None:
@@ -141,13 +140,13 @@ class Division(Generic[K, V]):
         shares.add(key, owner, self._weight_of(key, value))
 
     def discard(self, key: K) -> None:
-        """An entry is no more in the table."""
+        """Forget an entry that left the table."""
         if self.owners:
             self.owners.pop(key, None)
         if self._shares is not None:
             self._shares.discard(key)
 
     def next_to_go(self) -> K:
-        """The key of the entry that goes. Its table is full, so all were `stored`."""
+        """The key of the entry to drop. The table is full, so `stored` has been called for all entries."""
         assert self._shares is not None
         return self._shares.next_to_go()

@@ -1,9 +1,9 @@
-"""What steers an engine and therefore never comes from a client.
+"""The fields and headers that steer an engine. The proxy never passes them on from a client.
 
 An engine trusts its router: these names choose its cache namespace, its ranks, its partner, its queue position or
 its adapters. A client that could set them could read another tenant's cache timing or stop another tenant's work.
-One table, used by the proxy to clean bodies and headers and by the tests to try each name. Sources: the request
-schemas of SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`), SMG, and vLLM's
+The proxy cleans bodies and headers by these tables, and the tests try each name. Sources: the request schemas of
+SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`), SMG, and vLLM's
 `ChatCompletionRequest`.
 """
 
@@ -11,11 +11,11 @@ from typing import Final
 
 REMOVED_FIELDS: Final = frozenset(
     {
-        "session_id",  # a session signal of OpenRouter clients; to an engine it tags KV for eviction
+        "session_id",  # OpenRouter clients name their session by it; an engine tags KV for eviction with it
         "conversation",
         "promptCacheKey",
         "prompt_cache_key",
-        "return_cached_tokens_details",  # asked by the proxy itself
+        "return_cached_tokens_details",  # the proxy sets it itself
         "kv_hints",
         "priority",
         "rid",
@@ -39,19 +39,19 @@ REFUSED_FIELDS: Final = frozenset(
         "input_ids",
         "custom_logit_processor",
         "lora_path",
-        "kv_transfer_params",  # vLLM's, and the next two
+        "kv_transfer_params",  # this field and the next two are vLLM's
         "ec_transfer_params",
         "vllm_xargs",
     }
 )
-"""Top-level body fields whose meaning would be lost by dropping them: a request that has one gets a 400."""
+"""Top-level body fields that the proxy must not drop silently: a request with one of them gets a 400."""
 
 REFUSED_FIELD_PREFIX: Final = "bootstrap_"
-"""Whatever else an engine may call its rendezvous."""
+"""A field with this prefix is refused, too, because engines may add fields for their rendezvous."""
 
 STEERING_HEADER_PREFIXES: Final = ("x-override-", "x-smg-", "x-warmroute-")
 STEERING_HEADERS: Final = frozenset({"x-data-parallel-rank", "x-custom-labels"})
-"""Request headers that never pass. `FORWARDED_HEADERS` is an allow-list, so this table is for tests and readers."""
+"""Request headers that never pass. `FORWARDED_HEADERS` is an allow-list, so only tests need this table."""
 
 FORWARDED_HEADERS: Final = frozenset({"content-type", "accept", "traceparent", "tracestate", "x-request-id"})
 """The only request headers that go upstream; `x-request-id` only when well formed (see `well_formed_request_id`)."""
@@ -73,4 +73,4 @@ ENGINE_PARTS: Final = frozenset(
         "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds",
     }
 )  # fmt: skip
-"""Types of the parts of a message that SGLang or vLLM reads, each by its name there."""
+"""Types of message parts that SGLang or vLLM reads, by the engine's name for them."""

@@ -1,16 +1,16 @@
-"""Token counts in the `usage` of an answer, whichever API or server it comes from.
+"""Token counts in the `usage` of an answer of any API or server.
 
     OpenAI chat     prompt_tokens, prompt_tokens_details.cached_tokens, completion_tokens
     Responses       input_tokens, input_tokens_details.cached_tokens, output_tokens
-    Anthropic       input_tokens + cache_read_input_tokens + cache_creation_input_tokens: cached ones stand outside
+    Anthropic       input_tokens + cache_read_input_tokens + cache_creation_input_tokens (input_tokens excludes both)
     DeepSeek        prompt_tokens, prompt_cache_hit_tokens
     Moonshot        prompt_tokens, cached_tokens
     LiteLLM         prompt_tokens, cache_read_input_tokens
-    Gemini          promptTokenCount, cachedContentTokenCount (absent for none), candidatesTokenCount
+    Gemini          promptTokenCount, cachedContentTokenCount (absent if 0), candidatesTokenCount
     OpenTelemetry   gen_ai.usage.input_tokens, gen_ai.usage.cache_read.input_tokens, gen_ai.usage.output_tokens
 
-Servers may send anything, so every number is checked before it is added to a sum: a count that is not a whole number
-from 0 to `MAX_COUNT` counts as absent.
+Servers may send anything, so every number is checked before it is added to a sum: a count is absent unless it is a
+whole number from 0 to `MAX_COUNT`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ _WRITTEN_FOR_AN_HOUR: Final[_Names] = ("cache_creation/ephemeral_1h_input_tokens
 
 
 class Counts(NamedTuple):
-    """What a usage says, None for what it does not say. `prompt` includes cached and written tokens."""
+    """The counts in a usage; an absent count is None. `prompt` includes cached and written tokens."""
 
     prompt: int | None
     cached: int | None
@@ -51,14 +51,14 @@ class Counts(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """The tokens of a turn; `prompt` includes cached and written ones."""
+    """The tokens of a turn. `prompt` includes cached and written tokens."""
 
     prompt: int
     cached: int | None
     completion: int
     written: int = 0
     written_for_an_hour: int = 0
-    """Of those; Anthropic's price of them is higher."""
+    """A part of `written`, for which Anthropic's price is higher."""
 
 
 def usage_in(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,7 +71,7 @@ def usage_in(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def counts_of(usage: Mapping[str, Any], *, signed: bool = False) -> Counts:
-    """The counts as the usage states them. `signed`: also those below 0, which a check wants to see."""
+    """The counts as the usage states them. `signed`: include counts below 0, which `receipt.check` reports."""
     least = -MAX_COUNT if signed else 0
     prompt, completion = _first(usage, _PROMPT, least), _first(usage, _COMPLETION, least)
     return Counts(
@@ -84,7 +84,7 @@ def counts_of(usage: Mapping[str, Any], *, signed: bool = False) -> Counts:
 
 
 def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """The counts made whole: absent ones are 0, and no part is larger than what it is a part of."""
+    """The counts made consistent: an absent count is 0, and no part is larger than its whole."""
     counts = counts_of(usage)
     prompt, cached = counts.prompt or 0, counts.cached
     if cached is None and (counts.written is not None or any(name in usage for name in _GEMINI_PROMPT)):
@@ -110,7 +110,7 @@ def _sum(usage: Mapping[str, Any], names: _Names, least: int) -> int | None:
 
 
 def _counts(usage: Mapping[str, Any], names: _Names, least: int) -> Iterator[int]:
-    """The counts at these names; `object/name` is a name within an object."""
+    """The counts at these names. `object/name` is a member of a nested object."""
     for name in names:
         outer, _, inner = name.partition("/")
         value = usage.get(outer)

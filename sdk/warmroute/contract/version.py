@@ -1,6 +1,6 @@
-"""The version of this release, which the build reads here.
+"""The version of this release. The build reads it here.
 
-`importlib.metadata` knows it, too, but is a tenth of the start of a process.
+`importlib.metadata` has the version, too, but costs a tenth of the start time of a process.
 """
 
 from typing import Final

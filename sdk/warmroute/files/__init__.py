@@ -1,4 +1,4 @@
-"""Files that a user got from others: what they are, how large they become, and what is in them, is nobody's promise.
+"""Files that a user got from others: nobody guarantees their type, their unpacked size or their content.
 
-A command that is given a file opens it here, and nowhere else.
+Every command opens its input files with this package.
 """

@@ -1,6 +1,6 @@
-"""JSON and TOML that others wrote: values are counted before objects are made of them, since `[],` becomes 25 times it.
+"""Parse JSON and TOML that others wrote. JSON values are counted first: parsed, `[],` takes 25 times its bytes.
 
-What is wrong is a `DocumentError` without the file's name, which its reader knows.
+A fault of a JSON document raises `DocumentError` without the file's name: the caller knows it.
 """
 
 import json
@@ -13,17 +13,17 @@ from typing import Any, Final
 from warmroute.files.given import UnreadableFile, given_bytes
 
 MAX_VALUES: Final = 2_000_000
-"""Values of one document: 0.5 GB at the most, if all of them are objects."""
+"""The most values of one document: they take up to 0.5 GB of memory if all of them are objects."""
 
 _BEGINS_VALUE: Final = (b"[", b"{", b",")
 _OUTSIDE: Final = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
-"""What begins a value, or a text, in which nothing does. One that is not closed ends with the file: linear."""
+"""A character that begins a value, or a whole string. An unclosed string ends with the file, so a scan is linear."""
 
 _QUOTE: Final = ord('"')
 
 
 class DocumentError(ValueError):
-    """What is wrong with a document, and where in it."""
+    """A fault of a document, and its place there."""
 
 
 def json_of(data: bytes) -> Any:
@@ -49,12 +49,12 @@ def toml_in(path: Path, max_bytes: int) -> dict[str, Any]:
         raise UnreadableFile(f"{path} is not TOML: no UTF-8 at byte {error.start}") from None
     except RecursionError:
         raise UnreadableFile(f"{path} is not TOML that can be read: it is nested too deeply") from None
-    except ValueError as error:  # also a number with too many digits
+    except ValueError as error:  # raised for a number with too many digits, too
         raise UnreadableFile(f"{path} is not TOML: {error}") from None
 
 
 def _check_values(data: bytes) -> None:
-    """Raises: DocumentError, if there are too many values outside of texts."""
+    """Count the values outside of strings. Raises: DocumentError for more than `MAX_VALUES`."""
     begins = (found for found in _OUTSIDE.finditer(data) if data[found.start()] != _QUOTE)
     if next(islice(begins, MAX_VALUES, None), None) is not None:
         raise DocumentError(f"has more than {MAX_VALUES:,} values; split it")

@@ -1,7 +1,7 @@
-"""One file that a user got from others: regular, unpacked if gzip has packed it, and never more bytes than agreed.
+"""Read a file that a user got from others: only a regular file, unpacked from gzip, and up to a limit of bytes.
 
-Whatever is wrong with it is an `UnreadableFile`, which names the file, what is wrong and what to do. Memory: what a
-call returns, and no more of the file.
+Every fault raises `UnreadableFile`, which names the file, the fault and the remedy. Memory holds only what a call
+returns.
 """
 
 import gzip
@@ -22,10 +22,10 @@ class UnreadableFile(ValueError):
 
 
 class GivenFile:
-    """The bytes of a file, from its beginning. A context manager."""
+    """The bytes of a file from its beginning, as a context manager."""
 
     def __init__(self, path: Path, max_bytes: int, *, unpack: bool = True) -> None:
-        """`max_bytes`: the most that is given, unpacked. Raises: UnreadableFile."""
+        """`max_bytes`: the limit of unpacked bytes. Raises: UnreadableFile."""
         self.path = path
         self._left = self._max_bytes = max_bytes
         try:
@@ -42,21 +42,19 @@ class GivenFile:
             self._size = "unpacked bytes"
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
         self._outer.close()
 
     def read(self, size: int) -> bytes:
-        """The next bytes, fewer only at the end. Raises: UnreadableFile."""
+        """The next `size` bytes; fewer at the end of the file only. Raises: UnreadableFile."""
         return self._given(self._file.read, size)
 
     def readline(self, size: int) -> bytes:
-        """The next line with its end, or its first `size` bytes. Raises: UnreadableFile."""
+        """The next line with its line break, or the first `size` bytes of a longer line. Raises: UnreadableFile."""
         return self._given(self._file.readline, size)
 
     def rest(self) -> bytes:

@@ -1,8 +1,8 @@
-"""Texts for a terminal or a page."""
+"""Format text for a terminal or a page."""
 
 
 def printable(text: str) -> str:
-    """A text in one line, with control characters as escapes: a terminal must not obey what others say."""
+    """The text in one line, with control characters escaped: a terminal must not obey text that others wrote."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

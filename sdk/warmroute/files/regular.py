@@ -1,7 +1,7 @@
-"""Opens files that others may have put there: regular ones only, and only inside certain folders.
+"""Open files that others may have placed: only regular files, and only inside certain folders.
 
-A named pipe, a device or a terminal would hold its reader. A link may lead anywhere, so what counts is where the
-opened file is: links that stay inside are followed, as the mounts of Kubernetes have them.
+A read of a named pipe, a device or a terminal could block. A link may lead anywhere, so the check is on the place of
+the opened file. Links to files inside the folders work, because mounts of Kubernetes have such links.
 """
 
 import os
@@ -12,16 +12,16 @@ from pathlib import Path
 
 
 def open_regular(path: Path, within: Sequence[Path] = ()) -> BufferedReader:
-    """A regular file, opened. `within`: the folders that it must be in; empty: anywhere.
+    """Open a regular file. `within`: folders that may hold the file; empty: any folder.
 
-    Raises: OSError, and ValueError, if it is not a regular file, or elsewhere.
+    Raises: OSError; ValueError for a file that is not regular or not in these folders.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened, which is an act if it is a device
+    if not stat.S_ISREG(path.stat().st_mode):  # before the open, which can have an effect on a device
         raise ValueError("is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # another one by now
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since the check
             raise ValueError("is not a regular file")
         if within:
             _check_place(Path(f"/proc/self/fd/{descriptor}").readlink(), within)
@@ -32,7 +32,7 @@ def open_regular(path: Path, within: Sequence[Path] = ()) -> BufferedReader:
 
 
 def read_regular(path: Path, max_bytes: int, within: Sequence[Path] = ()) -> bytes:
-    """The content of a file. Raises: as `open_regular`, and ValueError, if it is too large."""
+    """The content of a file. Raises: those of `open_regular`; ValueError for more than `max_bytes`."""
     with open_regular(path, within) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

@@ -1,8 +1,8 @@
-"""The form in which parts of a prompt are compared, so that what a template writes alike has one digest.
+"""The canonical form of parts of a prompt: parts that a template writes alike have one digest.
 
-`cache_control`, ids of items and absent values do not count; a string is the same as one text part; the order of keys
-has a meaning only if templates print JSON: in tools, and in the arguments of tool calls. Sources: the templates of
-open models, and the recordings of agents, in which `cache_control` moves and content changes its shape each turn.
+`cache_control`, ids of items and absent values do not count. A string equals a list of one text part. The order of keys
+counts only in the JSON that templates print: tools, and the arguments of tool calls. Sources: the templates of open
+models, and recordings of agents, in which `cache_control` moves and content changes its shape each turn.
 
 Digests are equal in all processes, so that a session can be saved and loaded.
 """
@@ -13,19 +13,19 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 100
-"""Nesting at which a value is compared by its type alone; deeper JSON is not a prompt."""
+"""A value that is nested deeper is compared by its type alone: prompts are not nested that deeply."""
 
 _IGNORED: Final = frozenset({"cache_control"})
 _IGNORED_OF_ITEMS: Final = frozenset({"cache_control", "id", "status"})
 _PRINTED: Final = frozenset({"input", "args"})
-"""Fields whose objects templates print as JSON: arguments of tool calls in dialects whose arguments are objects."""
+"""Fields with objects that templates print as JSON: the arguments of tool calls, if a dialect has them as objects."""
 
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _EMPTY: Final[tuple[object, ...]] = (None, [], ())
 
 
 class Digest(NamedTuple):
-    """A part's digest, and how many bytes its canonical form has."""
+    """A part's digest, and the bytes of its canonical form."""
 
     value: int
     size: int
@@ -52,12 +52,12 @@ def canonical_message(message: object) -> object:
 
 
 def sorted_form(value: object) -> object:
-    """A value without any order of keys: what is equal in it and not in its digest differs in the order alone."""
+    """A value with sorted keys. If sorted forms are equal and digests are not, only the order of keys differs."""
     return _sorted(value, 0, printed=False)
 
 
 def snapshot(value: Any, depth: int = 0) -> Any:
-    """A copy of all containers, so that the caller may go on changing its own. Strings are shared."""
+    """A copy of all containers of a value, so that the caller may change the original. Strings are shared."""
     if depth > MAX_DEPTH:
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Why a prefix breaks: each cause with its kind, what it means and what to change."""
+"""The causes of broken prefixes, each with its meaning and its remedy."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -42,7 +42,7 @@ class Words(NamedTuple):
 
 
 CLIENTS_OWN: Final = frozenset(Cause) - {Cause.PROVIDER_MISS, Cause.IDLE, Cause.TOO_SHORT, Cause.FIRST_TURN}
-"""Causes that the client can remove. The others are told apart, so that its code is not searched for them."""
+"""Causes that a change of the client's code can remove; for the others, nobody has to search that code."""
 
 WORDS: Final[Mapping[Cause, Words]] = {
     Cause.TOOL_ORDER: Words(
@@ -116,7 +116,7 @@ WORDS: Final[Mapping[Cause, Words]] = {
 
 
 def cause_named(name: str) -> Cause:
-    """Return the cause with that name. Raises: ValueError, which lists the names."""
+    """Return the cause with this name. Raises: ValueError, which lists the names."""
     try:
         return Cause(name)
     except ValueError:

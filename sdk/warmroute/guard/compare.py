@@ -1,8 +1,8 @@
 """The first break between two prompts, in template order, and its cause.
 
-Prompts are compared only if they are *related*: one continues the other, or would but for a change. A session has
-prompts that are not (a title, a sub-agent, the next conversation under the same key); they begin lineages of their own
-and are not breaks.
+Two prompts are *related* if one continues the other, or would without a change. Only related prompts are compared. A
+session has unrelated prompts, too (a title, a sub-agent, the next conversation under the same key). An unrelated prompt
+begins its own lineage and is not a break.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from warmroute.guard.prompt import Prompt, Section, text_of
 from warmroute.guard.volatile import class_of_change, class_of_marks, common_chars, first_line
 
 SIMILAR: Final = 0.5
-"""The share of tools, or of lines of a system prompt, that two prompts of one lineage have in common."""
+"""Tools, or system prompts, are alike if they have at least this share of tools, or of lines, in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Break:
     cause: Cause
     where: str
     kept_bytes: int
-    """Bytes of the earlier prompt, in canonical form, in front of it."""
+    """Bytes of the earlier prompt in front of the break, in canonical form."""
     lost_bytes: int
     line: int | None = None
-    """The line in the text of that part."""
+    """The number of the first changed line in the text of the part."""
 
 
 def first_break(before: Prompt, now: Prompt) -> Break | None:
-    """The first part of `now` that breaks the prefix of `before`; None if it was only appended or shortened."""
+    """The first part of `now` that breaks the prefix of `before`; None if messages were only appended or cut."""
     if now.model != before.model:
         return Break(Cause.MODEL, "model", 0, before.size)
     if (found := _tools(before, now)) is not None:
@@ -46,7 +46,7 @@ def first_break(before: Prompt, now: Prompt) -> Break | None:
 
 
 def related(before: Prompt, now: Prompt) -> bool:
-    """Whether one is of the other's lineage."""
+    """Whether two prompts belong to one lineage."""
     tools, system, history = _tools_alike(before, now), _system_alike(before, now), _shares_history(before, now)
     if not before.messages.digests or not now.messages.digests:
         return tools and system
@@ -54,7 +54,7 @@ def related(before: Prompt, now: Prompt) -> bool:
 
 
 def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many parts two sequences of digests have in common from their beginning."""
+    """The number of equal digests at the beginning of two sequences."""
     count = min(len(left), len(right))
     if left[:count] == right[:count]:
         return count
@@ -62,7 +62,7 @@ def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def shared_bytes(before: Prompt, now: Prompt) -> int:
-    """Bytes of whole parts that the two prompts share from their beginning."""
+    """Bytes of the equal parts at the beginning of two prompts."""
     total = 0
     for one, other in zip(before.sections, now.sections, strict=True):
         common = common_parts(one.digests, other.digests)
@@ -145,7 +145,7 @@ def _history(before: Prompt, now: Prompt, kept_bytes: int) -> Break | None:
     if at == len(old):
         return _system_in_history(before, now)
     if at == len(new):
-        return None  # a beginning of what was sent: all of it is cached
+        return None  # the earlier prompt begins with all of it, so all of it is cached
     kept_bytes += sum(old.sizes[:at])
     cause = what_happened(old, new, at)
     if cause is None:
@@ -167,5 +167,5 @@ def _system_in_history(before: Prompt, now: Prompt) -> Break | None:
 
 
 def _common_size(before: str, now: str, size: int) -> int:
-    """Bytes that the beginning of a text has in common, at most its size."""
+    """The length of the equal beginning of two texts, at most `size`."""
     return min(common_chars(before, now), size)

@@ -1,4 +1,4 @@
-"""What happened to a list of messages whose beginning is not that of an earlier one."""
+"""Find how a client changed the messages of an earlier prompt."""
 
 import re
 from typing import Any, Final
@@ -9,7 +9,7 @@ from warmroute.guard.prompt import Section, text_of
 from warmroute.guard.volatile import class_of_change
 
 SHRUNK: Final = 0.5
-"""A tool's result that came back with less than this share of its size was pruned."""
+"""A tool result is pruned if less than this share of its earlier size is left."""
 
 _TOOL_ROLES: Final = frozenset({"tool", "function", "function_call_output", "tool_result"})
 _REASONING: Final = frozenset({"reasoning_content", "reasoning", "reasoning_details", "thoughtSignature", "signature"})
@@ -20,7 +20,7 @@ _SUMMARY: Final = re.compile(
 
 
 def what_happened(old: Section, new: Section, at: int) -> Cause | None:
-    """The cause of the difference at `at`, the first message that is not equal. None: another conversation."""
+    """The cause of the difference at `at`, the index of the first unequal message. None: another conversation."""
     later = set(new.digests[at:])
     survivors = [index for index in range(at + 1, len(old)) if old.digests[index] in later]
     unmoved = any(index < len(new) and old.digests[index] == new.digests[index] for index in survivors)
@@ -28,7 +28,7 @@ def what_happened(old: Section, new: Section, at: int) -> Cause | None:
         found = _changed(old, new, at)
         if found is not None or survivors or at > 0:
             return found or Cause.HISTORY_EDITED
-        return None  # nothing in common but what stands before the first message
+        return None  # no message in common
     if _is_reasoning(old, at) and new.digests[at] in old.digests[at + 1 :]:
         return Cause.REASONING_DROPPED
     if not survivors:
@@ -41,7 +41,7 @@ def what_happened(old: Section, new: Section, at: int) -> Cause | None:
 
 
 def _replaced(old: Section, new: Section, at: int, survivors: list[int]) -> bool:
-    """Whether much was replaced by little: the rest of the history by a summary."""
+    """Whether a shorter text, such as a summary, replaced the rest of the history."""
     if survivors:
         return False
     shorter = len(new) - at < len(old) - at and sum(new.sizes[at:]) < SHRUNK * sum(old.sizes[at:])
@@ -53,7 +53,7 @@ def _is_summary(new: Section, at: int) -> bool:
 
 
 def _changed(old: Section, new: Section, at: int) -> Cause | None:
-    """What one message's change is; None if its text is another one."""
+    """The cause of the change of one message; None if the change fits no cause."""
     one, other = old.piece(at), new.piece(at)
     if one is None or other is None:
         pruned = old.roles[at] in _TOOL_ROLES and new.sizes[at] < SHRUNK * old.sizes[at]
@@ -117,7 +117,7 @@ def _plain(block: object) -> object:
 
 
 def _without_queries(piece: object) -> object:
-    """A part whose image addresses have no query, which is where a signature is."""
+    """A part with image addresses without their queries, which hold the signatures."""
     if isinstance(piece, dict):
         found = {}
         for name, value in piece.items():

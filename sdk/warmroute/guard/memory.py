@@ -1,9 +1,13 @@
-"""The prompts of sessions: which one a request continues, bounded, and as JSON for tomorrow.
+"""Keep the prompts of sessions, find the one that a request continues, and save them as JSON.
 
-A session has several lineages (the main loop, a title, sub-agents); of each the newest prompt is kept, and of a broken
-one the prompt before the break too, since samples and retries come back to it. Limits: `MAX_SESSIONS`, the one used
-least recently is dropped; `MAX_PROMPTS` a session, the oldest is dropped; `MAX_TEXT_BYTES` of parts in all, beyond
-which the sessions used least recently keep digests alone. Digests tell that a part changed, and not always how.
+A session has several lineages (the main loop, a title, sub-agents). The memory keeps the newest prompt of each lineage.
+After a break it keeps the prompt before the break, too, because samples and retries continue it. Limits:
+
+    MAX_SESSIONS     the least recently used session is dropped
+    MAX_PROMPTS      of a session; its oldest prompt is dropped
+    MAX_TEXT_BYTES   of all parts; the least recently used sessions keep only digests
+
+Digests show that a part changed, but not always how.
 """
 
 from collections import OrderedDict, deque
@@ -20,36 +24,36 @@ MAX_PROMPTS: Final = 8
 MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 MAX_OPENINGS: Final = 1000
 MAX_ALIKE: Final = 4
-"""Sessions that begin alike, of which a request without a session may continue one."""
+"""Sessions that are kept for one opening; a request without a session key may continue one of them."""
 
 MAX_MOVED: Final = 256
 SAVED_VERSION: Final = 1
 BYTES_PER_TOKEN: Final = 4.0
-"""Before the server has counted: English text and JSON are about that."""
+"""The ratio before the server has counted: about that of English text and JSON."""
 
 _FEW_CHARS: Final = 256
 
 
 @dataclass(slots=True)
 class Remembered:
-    """What is kept of one session."""
+    """The memory of one session."""
 
     prompts: deque[Prompt] = field(default_factory=lambda: deque(maxlen=MAX_PROMPTS))
     """The newest first."""
     bytes_per_token: float = BYTES_PER_TOKEN
     days: list[list[str]] = field(default_factory=list)
-    """The dates in each system part as they were sent, for a session that was loaded."""
+    """The dates in each system part as they were sent; only for a session that was loaded."""
     moved: OrderedDict[int, str] = field(default_factory=OrderedDict)
-    """What was added to user messages, by the digest of the message without it."""
+    """Text that was added to user messages, by the digest of the message without that text."""
 
     def note_moved(self, digest: int, text: str) -> None:
-        """Remember an addition, so that it is made again whenever that message is sent."""
+        """Remember a text that was added to a message, to add it again whenever that message is sent."""
         self.moved[digest] = text
         while len(self.moved) > MAX_MOVED:
             self.moved.popitem(last=False)
 
     def counted(self, prompt: Prompt, tokens: int) -> None:
-        """The server has counted the tokens of a prompt."""
+        """Note the server's token count of a prompt."""
         prompt.tokens = tokens
         if tokens > 0 and prompt.size:
             self.bytes_per_token = prompt.size / tokens
@@ -57,11 +61,11 @@ class Remembered:
 
 @dataclass(slots=True)
 class Reading:
-    """A request beside what was sent before it."""
+    """A request, compared with the earlier prompts of its session."""
 
     prompt: Prompt
     before: Prompt | None
-    """The prompt that it continues, or would continue but for `broken`; None on the first turn of a lineage."""
+    """The prompt that the request continues, or would without `broken`; None on the first turn of a lineage."""
     broken: Break | None
 
 
@@ -80,11 +84,11 @@ class Memory:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of parts that are kept, in canonical form; parts that two prompts share count twice."""
+        """Bytes of the parts that are kept, in canonical form. A part that two prompts share counts twice."""
         return self._total_bytes
 
     def session(self, key: str) -> Remembered:
-        """What is kept of a session, which is the one used last from now on."""
+        """The memory of a session, which becomes the most recently used one. A new session gets an empty memory."""
         found = self._sessions.get(key)
         if found is None:
             found = self._sessions[key] = Remembered()
@@ -96,22 +100,22 @@ class Memory:
         return found
 
     def known(self, key: str) -> Remembered | None:
-        """What is kept of a session, if anything."""
+        """The memory of a session; None for an unknown session."""
         return self._sessions.get(key)
 
     def read(self, key: str, body: Mapping[str, Any], prompt: Prompt | None = None) -> Reading:
-        """Read a request of a session, unless it was, and compare it with the session's prompts."""
+        """Compare a request with the prompts of its session. `prompt`: the request, if it was read before."""
         prompts = self.session(key).prompts
         return compared(prompt or read(body, prompts), prompts)
 
     def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:
-        """Read a request whose session is not known yet."""
+        """Read a request of an unknown session, and reuse parts of prompts that begin alike."""
         opening = _opening(body)
         keys = self._openings.get(opening, ())
         return read(body, (prompt for key in keys if key in self._sessions for prompt in self._sessions[key].prompts))
 
     def opened(self, key: str, body: Mapping[str, Any]) -> None:
-        """A request without a session was found to be of this one."""
+        """Note that a request without a session key was found to belong to session `key`."""
         keys = self._openings.setdefault(_opening(body), deque(maxlen=MAX_ALIKE))
         if key in keys:
             keys.remove(key)
@@ -120,7 +124,7 @@ class Memory:
             self._openings.popitem(last=False)
 
     def keep(self, key: str, reading: Reading) -> None:
-        """The request is sent: its prompt is the newest of its lineage."""
+        """Store the prompt of a request that is sent, as the newest of its lineage."""
         prompts = self.session(key).prompts
         if reading.before is not None and reading.broken is None and reading.before in prompts:
             prompts.remove(reading.before)
@@ -130,7 +134,7 @@ class Memory:
         self._bound_text(key, prompts)
 
     def counted(self, key: str, tip: int, tokens: int) -> None:
-        """The server has counted the tokens of the prompt whose chain ends with `tip`."""
+        """Note the server's token count of the prompt with a chain that ends with `tip`."""
         remembered = self._sessions.get(key)
         for prompt in remembered.prompts if remembered is not None else ():
             if remembered is not None and prompt.chain and prompt.chain[-1] == tip:
@@ -138,7 +142,7 @@ class Memory:
                 return
 
     def save(self, key: str) -> dict[str, Any]:
-        """A session as JSON: digests, sizes, roles, names of tools, dates of its system text, and what was moved."""
+        """A session as JSON: digests, sizes, roles, names of tools, dates of its system text, and moved text."""
         remembered = self._sessions.get(key) or Remembered()
         newest = next(iter(remembered.prompts), None)
         days = remembered.days
@@ -153,7 +157,7 @@ class Memory:
         }
 
     def load(self, key: str, saved: Mapping[str, Any]) -> None:
-        """Restore the value of `save`. Raises: ValueError for another value."""
+        """Restore a session from the value of `save`. Raises: ValueError for any other value."""
         if saved.get("v") != SAVED_VERSION:
             raise ValueError(f"a saved session of version {saved.get('v')!r}, not {SAVED_VERSION}")
         try:
@@ -170,7 +174,7 @@ class Memory:
         self._total_bytes -= self._text_bytes.pop(key, 0)
 
     def copy(self, key: str, twin: str) -> None:
-        """Give a session's prompts to another one, which shares the prefix and goes its own way."""
+        """Copy a session's prompts to session `twin`, which shares the prefix and continues on its own."""
         remembered = self._sessions.get(key)
         if remembered is not None:
             made = self.session(twin)
@@ -186,7 +190,7 @@ class Memory:
             return
         for other in list(self._sessions):
             remembered = self._sessions[other]
-            if other == key:  # it alone is too large: only its newest keeps text
+            if other == key:  # this session alone is too large: only its newest prompt keeps its text
                 remembered.prompts = deque(
                     (prompt.without_text() if at else prompt for at, prompt in enumerate(remembered.prompts)),
                     MAX_PROMPTS,
@@ -202,14 +206,14 @@ class Memory:
 
 
 def repeated_bytes(reading: Reading) -> int:
-    """How much of a prompt its lineage has sent before, bytes from its beginning."""
+    """The bytes at the beginning of a prompt that its lineage sent before."""
     if reading.before is None:
         return 0
     return reading.broken.kept_bytes if reading.broken is not None else min(reading.before.size, reading.prompt.size)
 
 
 def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
-    """A prompt beside the one of `earlier` that it continues, or most likely would."""
+    """Compare a prompt with the one of `earlier` that it continues, or most likely would without a break."""
     earlier = list(earlier)
     whole = max((one for one in earlier if one.begins(prompt)), key=lambda one: len(one.chain), default=None)
     if whole is not None:
@@ -224,7 +228,7 @@ def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
 
 
 def _opening(body: Mapping[str, Any]) -> int:
-    """A hash of this process of how a request begins, without its whole text."""
+    """A hash of the model, the number of tools and the first two messages' beginnings, valid in this process only."""
     messages = body.get("messages") or body.get("input") or body.get("contents") or ()
     first = [text_of(piece)[:_FEW_CHARS] for piece in messages[:2]] if isinstance(messages, list) else []
     tools = body.get("tools")

@@ -1,7 +1,7 @@
-"""Why a prompt with an intact prefix was not cached: what is told apart from the client's own breaks.
+"""Why a prompt with an intact prefix was not cached. The causes here are the server's; breaks are the client's.
 
-A server has what it computed for the turn before, unless it dropped it or the turn went elsewhere. How long it keeps a
-prompt, and from how many tokens on, is its own (`Keeping`).
+A server has the KV of the turn before, unless it dropped that KV or another worker served the turn. Each server decides
+how long it keeps a prompt, and how short a cached prompt may be (`Keeping`).
 """
 
 from typing import Final, NamedTuple
@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 from warmroute.guard.causes import Cause
 
 ENOUGH: Final = 0.75
-"""A share of the expected tokens that is cached counts as found: engines reuse whole pages, and servers round more."""
+"""A prompt counts as cached if this share of it is: engines reuse whole pages, and servers round more."""
 
 PAGE_TOKENS: Final = 128
 """The largest step in which servers count cached tokens (OpenAI); a smaller difference is not a miss."""
 
 
 class Keeping(NamedTuple):
-    """The properties that a server states about its cache. 0: not known."""
+    """The lifetime and the least prompt size that a server states for its cache. 0: unknown."""
 
     ttl_s: float
     min_tokens: int
@@ -28,9 +28,9 @@ UNKNOWN: Final = Keeping(0, 0)
 def outcome(
     expected_tokens: int, cached_tokens: int | None, prompt_tokens: int, idle_s: float, keeping: Keeping
 ) -> Cause | None:
-    """The cause of uncached tokens in an intact prompt; None without such tokens, or without a report.
+    """The cause of uncached tokens in an intact prompt; None if enough are cached, or without a report.
 
-    `expected_tokens`: the tokens of the earlier prompt that it repeats, 0 on the first turn.
+    `expected_tokens`: the tokens of the earlier prompt that this prompt repeats; 0 on the first turn.
     """
     if cached_tokens is None or prompt_tokens <= 0:
         return None

@@ -1,8 +1,8 @@
-"""A request as parts in template order: tools, system, messages, each with its digest, and a chain of hashes.
+"""Read a request as parts in template order (tools, system, messages), with digests and a chain of hashes.
 
-A part that was equal in an earlier prompt keeps its digest and its copy, so a conversation that grows by appending
-costs one comparison of lists, which Python makes in C, and the digests of what is new. Of the JSON only what a template
-writes is read, in any of the dialects:
+A part that equals a part of an earlier prompt reuses its digest and its copy. So a conversation that only appends costs
+one comparison of lists, which Python makes in C, and the digests of its new parts. Only the fields that a template
+writes are read, in each dialect:
 
     chat completions   tools, messages (leading system messages are the system part)
     Anthropic          tools, system, messages
@@ -20,7 +20,7 @@ from warmroute.guard.canonical import Digest, digest_of_message, digest_of_tool,
 from warmroute.guard.volatile import marks
 
 MAX_PARTS: Final = 10_000
-"""Parts of a section that are compared; the rest counts as not there."""
+"""The most parts of a section that are read; further parts are ignored."""
 
 SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
@@ -33,14 +33,14 @@ _SETTINGS: Final = (
     "text",
     "service_tier",
 )
-"""Fields that templates or servers make part of the prompt or of the cache's key."""
+"""Fields that templates or servers include in the prompt or in the key of the cache."""
 
 _CONFIG_SETTINGS: Final = ("thinkingConfig", "responseSchema", "responseMimeType")
 
 
 @dataclass(slots=True)
 class Section:
-    """Parts of one kind. `start` is the index of the first one in the field `name` of the request."""
+    """Parts of one kind. `start`: the index of the first part in the field `name` of the request."""
 
     name: str
     start: int = 0
@@ -50,44 +50,44 @@ class Section:
     sizes: list[int] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
     printed: dict[int, bytes | None] = field(default_factory=dict)
-    """Objects whose order of keys counts, by part."""
+    """The objects of a part in which the order of keys counts, serialised, by the index of the part."""
 
     def __len__(self) -> int:
         return len(self.digests)
 
     def where(self, at: int) -> str:
-        """Where a part is in the request, such as `messages[3] (tool)`."""
+        """The place of a part in the request, such as `messages[3] (tool)`."""
         role = f" ({self.roles[at]})" if at < len(self.roles) and self.roles[at] else ""
         name = self.name if self.name in ("instructions", "prompt") else f"{self.name}[{self.start + at}]"
         return name + role
 
     def piece(self, at: int) -> Any:
-        """A part, or None if it is not known."""
+        """A part; None if only digests are known."""
         return self.raw[at] if self.raw is not None else None
 
 
 @dataclass(slots=True)
 class Prompt:
-    """One request, read."""
+    """One request as parts, settings and hashes."""
 
     model: str
     settings: dict[str, int]
-    """Digests of the settings that are set."""
+    """Digests of the settings that the request has."""
     tools: Section
     system: Section
     messages: Section
     tools_order: int
-    """A hash of the tools with their order of keys; equal ones need no second look."""
+    """A hash of the tools that includes the order of keys. Tools with equal hashes are not compared again."""
     chain: list[int]
     """A hash for the prompt up to each of its parts, in template order."""
     set_to: dict[str, Any] | None = None
-    """The settings themselves; None if only digests are known."""
+    """The values of the settings; None if only digests are known."""
     marks: dict[str, str] = field(default_factory=dict)
-    """`volatile.marks` of the system text, once the text itself is gone."""
+    """`volatile.marks` of the system text, which replace the text after it is dropped."""
     tokens: int = 0
-    """What the server counted; 0 if that is not known."""
+    """The server's count; 0 if it is unknown."""
     sent_s: float = 0.0
-    """When it was sent, by the caller's clock."""
+    """The time of sending, by the caller's clock."""
 
     @property
     def sections(self) -> tuple[Section, Section, Section]:
@@ -101,27 +101,27 @@ class Prompt:
 
     @property
     def has_text(self) -> bool:
-        """Whether the parts themselves are known."""
+        """Whether the prompt has its parts, and not only their digests."""
         return self.messages.raw is not None
 
     def system_text(self) -> str:
-        """The text of the system part, where it is known."""
+        """The text of the system part; empty if only digests are known."""
         return "\n".join(map(text_of, self.system.raw or ()))
 
     def marked(self) -> dict[str, str]:
-        """The marks of the system text, which are computed when they are first needed."""
+        """The marks of the system text, computed on first use."""
         if not self.marks and self.system.raw is not None:
             self.marks = marks(self.system_text())
         return self.marks
 
     def without_text(self) -> "Prompt":
-        """A twin with digests alone. The sections are not changed: other prompts may share them."""
+        """A copy with digests alone. The original sections stay unchanged, because other prompts may share them."""
         self.marked()
         tools, system, messages = (replace(section, raw=None, printed={}) for section in self.sections)
         return replace(self, tools=tools, system=system, messages=messages, set_to=None)
 
     def begins(self, later: "Prompt") -> bool:
-        """Whether `later` repeats it whole."""
+        """Whether `later` begins with this whole prompt."""
         count = len(self.chain)
         return (
             0 < count <= len(later.chain)
@@ -134,7 +134,7 @@ class Prompt:
 
 @dataclass(slots=True)
 class _Wire:
-    """The parts of a request, as they are."""
+    """The parts of a request, unchanged."""
 
     tools: Sequence[Any]
     system_field: str
@@ -145,14 +145,14 @@ class _Wire:
 
 
 def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
-    """Read a request. What is equal in one of the `earlier` prompts is reused; the first of them is preferred."""
+    """Read a request. Equal parts of the most similar `earlier` prompt are reused; on a tie, of the first one."""
     wire = _wire(body)
     tools_order = _order(wire.tools)
     base = _base(wire, tools_order, earlier)
     if base is not None and tools_order == base.tools_order and base.tools.raw is not None:
         tools = base.tools
     else:
-        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # dicts are equal in any order of their keys
+        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # None: `==` of dicts ignores the order of keys
     system = _section(wire.system_field, 0, wire.system, base.system if base else None, digest_of_message)
     messages = _section(
         wire.messages_field, wire.start, wire.messages, base.messages if base else None, digest_of_message
@@ -168,14 +168,14 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
 
 
 def role_of(message: object) -> str:
-    """The role of a message, or the type of an item that has none."""
+    """The role of a message, or the type of an item without a role."""
     if not isinstance(message, dict):
         return ""
     return str(message.get("role") or message.get("type") or "")
 
 
 def text_of(piece: object) -> str:
-    """All text of a part, a line break between its parts."""
+    """All text of a part; line breaks separate the texts of its inner parts."""
     if isinstance(piece, str):
         return piece
     if not isinstance(piece, dict):
@@ -191,13 +191,13 @@ def text_of(piece: object) -> str:
 
 
 def tool_name(tool: object) -> str:
-    """The name of a tool, `?` without one."""
+    """The name of a tool, or `?` for a tool without a name."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     return str(function.get("name") or function.get("type") or "?") if isinstance(function, dict) else "?"
 
 
 def tools_of(body: Mapping[str, Any]) -> Sequence[Any]:
-    """The tools of a request; Gemini's declarations are taken out of their groups."""
+    """The tools of a request as one list, with Gemini's declarations taken out of their groups."""
     tools = _items(body.get("tools"))
     if not any(isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools):
         return tools
@@ -246,10 +246,10 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order(tools: Sequence[Any]) -> int:
-    """A hash of this process of the tools as they are."""
+    """A hash of the tools with their order of keys, valid in this process only."""
     try:
         return hash(marshal.dumps(list(tools), 0))
-    except ValueError:  # what JSON has no form for
+    except ValueError:  # a value that JSON cannot hold
         return hash(repr(tools))
 
 
@@ -285,7 +285,7 @@ def _section(
 
 
 def _equal_beginning(before: Section | None, items: Sequence[Any]) -> int:
-    """How many parts are those of the earlier section, byte by byte."""
+    """The number of parts at the beginning that are equal to those of the earlier section, byte by byte."""
     if before is None or before.raw is None:
         return 0
     count = min(len(before.raw), len(items))

@@ -1,8 +1,8 @@
-"""Rules that put back what a client changed, so that the prefix of the session stays what was sent.
+"""Rules that undo a client's changes, so that the prefix of the session stays as it was sent.
 
-Each rule is asked for by name. A rule is applied only if the comparison found its cause; if nothing is wrong,
-nothing is touched. A rule returns a new request and leaves the caller's objects as they are. After each rule the
-request is compared again, at most `MAX_STEPS` times.
+The client names the rules that it wants. A rule is applied only if the comparison found its cause; only
+`anthropic-breakpoints` counts marks instead. A rule returns a new request and leaves the caller's objects as they are.
+After each rule the request is compared again, at most `MAX_STEPS` times.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ from warmroute.guard.memory import Memory, Reading, Remembered
 from warmroute.guard.prompt import Prompt, Section, role_of, text_of, tool_name
 from warmroute.guard.volatile import DAY
 
-# The rule `move-volatile`: lines that change stay as they were first; the newest user message has the new ones.
+# The rule `move-volatile`: changed lines stay as they were first sent; the newest user message gets the new lines.
 #
-# What was added to a user message is remembered by the digest of the message, and added again whenever it is sent: the
-# client knows nothing of it.
+# Text that was added to a user message is remembered by the digest of the message. The text is added again whenever the
+# message is sent, because the client does not know of it.
 
 MAX_LINES: Final = 20
-"""More lines than these are not volatile lines."""
+"""The most changed lines that the rule moves; a larger change is not volatile text."""
 
 _HEADING: Final = "Now:"
 
@@ -31,7 +31,7 @@ Body = Mapping[str, Any]
 
 
 def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
-    """The system part as it was sent, with its new lines at the end of the newest user message."""
+    """The request with the system part as it was sent, and its new lines at the end of the newest user message."""
     assert reading.before is not None
     sent, now = reading.before.system, reading.prompt.system
     for at in range(min(len(sent), len(now))):
@@ -51,7 +51,7 @@ def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) ->
 
 
 def moved_again(body: Body, remembered: Remembered) -> Body:
-    """The request with all that was added to its user messages before."""
+    """The request with the text that earlier turns added to its user messages."""
     field = _field(body)
     items = body.get(field)
     if not isinstance(items, list):
@@ -66,7 +66,7 @@ def moved_again(body: Body, remembered: Remembered) -> Body:
 
 
 def with_text(body: Body, section: Section, at: int, text: str) -> Body | None:
-    """The request with another text in one part, which must have one text; None if it has not."""
+    """The request with another text in one part; None if that part has no text or several texts."""
     field = section.name
     if isinstance(body.get(field), str):
         return {**body, field: text}
@@ -96,7 +96,7 @@ def _part_with_text(piece: Any, text: str) -> Any:
 
 
 def _with_news(body: Body, reading: Reading, text: str, remembered: Remembered) -> Body:
-    """The text at the end of the newest user message, if that was not sent before; else nothing is told."""
+    """The request with a text at the end of its newest message; unchanged unless that is a new user message."""
     assert reading.before is not None
     field = _field(body)
     items = body.get(field)
@@ -125,11 +125,11 @@ def _field(body: Body) -> str:
     return next((name for name in ("messages", "input", "contents") if name in body), "messages")
 
 
-# The rule `anthropic-breakpoints`: at most four, where they stay from turn to turn.
+# The rule `anthropic-breakpoints`: at most four marks, at places that stay from turn to turn.
 #
-# Anthropic refuses a request with more than four `cache_control` marks. Those that help most are kept: at the end of
-# the tools, at the end of the system prompt, and on the two newest messages that have one. Source: docs.anthropic.com,
-# prompt caching (4 breakpoints, 20 blocks of look-back).
+# Anthropic refuses a request with more than four `cache_control` marks. The rule keeps the marks that help most: the
+# last mark of the tools, the last mark of the system prompt, and the newest marks in the messages. Source:
+# docs.anthropic.com, prompt caching (4 breakpoints, 20 blocks of look-back).
 
 MAX_BREAKPOINTS: Final = 4
 _MARK: Final = "cache_control"
@@ -141,7 +141,7 @@ def too_many(body: Body) -> bool:
 
 
 def with_four(body: Body) -> Body:
-    """The request with those marks that help most."""
+    """The request with the four marks that help most."""
     made = dict(body)
     left = MAX_BREAKPOINTS
     for name in ("tools", "system"):
@@ -153,7 +153,7 @@ def with_four(body: Body) -> Body:
 
 
 def _last_kept(value: Any, left: int) -> tuple[Any, int]:
-    """The value with the last `left` marks in it, and how many there are."""
+    """The value with only its last `left` marks, and the number of marks that it keeps."""
     if isinstance(value, list):
         items, found = [], 0
         for item in reversed(value):
@@ -195,11 +195,11 @@ class Rule(StrEnum):
 
 
 SAFE: Final = (Rule.SORT_TOOLS, Rule.CANONICAL_SCHEMAS, Rule.FREEZE_DATE)
-"""`repair="safe"`: rules that cannot change the meaning of a prompt, except the day's date."""
+"""`repair="safe"`: rules that keep the meaning of a prompt, except for the day's date."""
 
 
 class Use(NamedTuple):
-    """One use of a rule."""
+    """One use of a rule, with the cause and its place in the request."""
 
     rule: Rule
     cause: Cause
@@ -207,7 +207,7 @@ class Use(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """A request after the rules, read, and the rules that were used."""
+    """A request after the rules, its reading, and the rules that were used."""
 
     body: Mapping[str, Any]
     reading: Reading
@@ -233,7 +233,7 @@ def rules_of(repair: str | Iterable[str] | None) -> tuple[Rule, ...]:
 
 
 def repaired(memory: Memory, key: str, body: Body, rules: Sequence[Rule], prompt: Prompt | None = None) -> Repaired:
-    """A request of a session, with the rules applied where something is wrong. `prompt`: it, where it was read."""
+    """Apply the rules to a request of a session if needed. `prompt`: the request, if it was read before."""
     remembered, uses, given = memory.session(key), [], body
     if Rule.MOVE_VOLATILE in rules and remembered.moved:
         body = moved_again(body, remembered)
@@ -251,14 +251,14 @@ def repaired(memory: Memory, key: str, body: Body, rules: Sequence[Rule], prompt
         uses.append(Use(rule, broken.cause, broken.where))
         reading = memory.read(key, body)
         if reading.broken == broken:
-            break  # it did not help; another rule would not either
+            break  # the rule did not help, so another rule would not either
     return Repaired(body, reading, tuple(uses))
 
 
 def _step(
     body: Body, reading: Reading, broken: Break, remembered: Remembered, rules: Sequence[Rule]
 ) -> tuple[Rule, Body] | None:
-    """The first rule that mends a break, and the request after it."""
+    """The first rule for this break that changes the request, and the changed request."""
     for rule, apply in _RULES.get(broken.cause, ()):
         if rule in rules and (found := apply(body, reading, broken, remembered)) is not None:
             return rule, found
@@ -266,7 +266,7 @@ def _step(
 
 
 def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """The tools in the order in which the session has sent them, new ones behind these by name."""
+    """The request with known tools in the order of the earlier prompt, and new tools behind them, sorted by name."""
     assert reading.before is not None
     tools = body.get("tools")
     if not _is_plain(tools):
@@ -279,7 +279,7 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _is_plain(tools: object) -> TypeGuard[list[Any]]:
-    """Whether tools are a list, one each: groups of declarations stay as they are."""
+    """Whether the tools are a list of single tools. Gemini's groups of declarations stay as they are."""
     return isinstance(tools, list) and not any(
         isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools
     )
@@ -291,7 +291,7 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """All tools that the session has sent, and the new ones behind them."""
+    """The request with all tools of the earlier prompt, and the new tools behind them."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:
@@ -301,7 +301,7 @@ def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remem
 
 
 def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """Tools and messages that differ in their order of keys alone, as they were sent first."""
+    """The request with the earlier form of each tool and message that differs in its order of keys alone."""
     assert reading.before is not None
     before = reading.before
     found = dict(body)
@@ -319,7 +319,7 @@ def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Rem
 
 
 def _as_sent(sent: object, item: object) -> object:
-    """The value that was sent if both are equal, which for objects they are in any order of their keys."""
+    """The value that was sent if both are equal. Equality of objects ignores the order of keys."""
     return sent if sent == item else item
 
 
@@ -342,7 +342,7 @@ def _reasoning_kept(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _date_frozen(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
-    """The part with the day's date that the session has sent first. Times of day are left alone."""
+    """The request with the dates of the earlier prompt in the changed part. Times of day are left alone."""
     assert reading.before is not None
     for sent, now in (
         (reading.before.system, reading.prompt.system),

@@ -1,8 +1,8 @@
-"""Compaction and pruning that keep the prefix, for programs whose history has become too long.
+"""Compaction and pruning that keep the prefix, for programs with a history that is too long.
 
 A summary costs little if its request repeats the session's tools, system prompt and history, and asks at the end: then
-only the question is computed. Clearing old tool results breaks the prefix once, so it pays only if much is cleared
-at once. With rates `input` and `cached` per token, clearing `removed` tokens in front of `after` others
+only the question is computed. Clearing old tool results breaks the prefix once, so one large clearing pays and many
+small ones do not. At prices `input` and `cached` per token, clearing `removed` tokens in front of `after` other tokens
 
     costs now        after x (input - cached)
     saves each turn  removed x cached
@@ -16,14 +16,14 @@ from warmroute.guard.prompt import role_of, text_of
 
 CLEARED: Final = "[Old tool result cleared]"
 CACHED_SHARE: Final = 0.1
-"""The price of a cached token beside that of another one, where no receipt says it. Most vendors: 0.1 to 0.2."""
+"""The price of a cached token over an uncached one, used if no receipt states it. Most vendors: 0.1 to 0.2."""
 
 _MIN_CHARS: Final = 400
-"""Results that are shorter are not worth a placeholder."""
+"""Shorter results are not worth a placeholder."""
 
 
 def compacted(messages: Sequence[Any], instruction: str) -> list[Any]:
-    """The messages with an instruction behind them."""
+    """The messages with an instruction at the end."""
     if not instruction:
         raise ValueError("compact() needs an instruction, such as 'Summarise this conversation.'")
     return [*messages, {"role": "user", "content": instruction}]
@@ -32,9 +32,9 @@ def compacted(messages: Sequence[Any], instruction: str) -> list[Any]:
 def pruned(
     messages: Sequence[Any], keep: int, turns_ahead: int, cached_share: float = CACHED_SHARE
 ) -> list[Any] | None:
-    """The messages with all tool results cleared but the last `keep`; None if that would cost more than it saves.
+    """The messages with tool results cleared except the last `keep`; None if clearing costs more than it saves.
 
-    `turns_ahead`: how many turns are expected to follow. `cached_share`: price of a cached token over an uncached one.
+    `turns_ahead`: turns that are expected to follow. `cached_share`: price of a cached token over an uncached one.
     """
     if keep < 0 or turns_ahead < 1:
         raise ValueError("prune() needs keep of 0 or more, and turns_ahead of 1 or more")

@@ -1,8 +1,7 @@
-"""Text that is new in each request: dates, ids, counters of tokens, paths, and the files that agents keep as memory.
+"""Classify text that changes between requests: dates, ids, counters of tokens, paths, and memory files of agents.
 
-Two texts have the same *mask* for a class where they differ in nothing but what that class covers. The class of a
-change is the first one whose mask makes the texts equal. A date is masked before an id and an id before a number, so
-that none eats the other's digits.
+A *mask* replaces all text of one class, such as dates. The class of a change is the first one whose mask makes the
+texts equal. Dates are masked first, because the other masks match parts of them.
 """
 
 import re
@@ -14,7 +13,7 @@ from warmroute.contract.volatile import NONCE, PATH, ends_in_memory_file
 from warmroute.guard.causes import Cause
 
 MAX_TEXT_CHARS: Final = 400_000
-"""Longer texts are not masked: their change has no class of its own."""
+"""Longer texts are not masked, so their changes have no class."""
 
 _MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _WEEKDAY: Final = r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?:day|sday|nesday|rsday|urday)?\b"
@@ -42,26 +41,26 @@ _MASKS: Final[Mapping[Cause, re.Pattern[str]]] = {
     Cause.WORKING_DIRECTORY: PATH,
 }
 _NEIGHBOURS: Final = re.compile(r"\0(?:[ ,]*\0)+")
-"""A date and a time beside each other are one."""
+"""Adjacent matches, such as a date and a time, count as one."""
 
 VOLATILE: Final = tuple(_MASKS)
-"""The classes that have a mask, in the order in which they are tried."""
+"""The classes with a mask, in the order of the tries."""
 
 
 def masked(text: str, cause: Cause) -> str:
-    """The text without what the class covers."""
+    """The text without the parts that the class covers."""
     return _NEIGHBOURS.sub("\0", _MASKS[cause].sub("\0", text))
 
 
 def masked_by_all(text: str) -> str:
-    """The text without what any class covers."""
+    """The text without the parts that any class covers."""
     for cause in VOLATILE:
         text = masked(text, cause)
     return text
 
 
 def marks(text: str) -> dict[str, str]:
-    """A digest of the text under each mask; they tell a class later without the text."""
+    """A digest of the masked text for each class. `class_of_marks` needs only these digests, and not the text."""
     if not text or len(text) > MAX_TEXT_CHARS:
         return {}
     found = {str(cause): _digest(masked(text, cause)) for cause in VOLATILE}
@@ -69,7 +68,7 @@ def marks(text: str) -> dict[str, str]:
 
 
 def class_of_marks(before: Mapping[str, str], now: Mapping[str, str]) -> Cause | None:
-    """The class of a change between two texts whose marks are known."""
+    """The class of a change between two texts, from their marks; None if it fits no class."""
     for cause in VOLATILE:
         if before.get(cause) and before.get(cause) == now.get(cause):
             return cause
@@ -98,7 +97,7 @@ def class_of_change(before: str, now: str) -> Cause | None:
 
 
 def _class_of_lines(old: list[str], new: list[str]) -> Cause | None:
-    """The class of lines that came or went: a reminder of tokens is on one request, and not on the next."""
+    """The class of added or removed lines, such as a reminder of tokens that only some requests have."""
     common = set(old) & set(new)
     changed = [line for line in (*old, *new) if line not in common and line.strip()]
     if changed and all(_MASKS[Cause.TOKEN_COUNTER].search(line) for line in changed):
@@ -110,12 +109,12 @@ def first_line(before: str, now: str) -> int:
     """The number of the first line that differs, from 1."""
     at = common_chars(before, now)
     longer = before if len(before) > len(now) else now
-    ends_a_line = at == min(len(before), len(now)) and longer[at : at + 1] == "\n"  # only lines were appended, or cut
+    ends_a_line = at == min(len(before), len(now)) and longer[at : at + 1] == "\n"  # only lines were appended or cut
     return before.count("\n", 0, at) + 1 + ends_a_line
 
 
 def common_chars(before: str, now: str) -> int:
-    """How many characters two texts have in common from their beginning."""
+    """The number of equal characters at the beginning of two texts."""
     low, high = 0, min(len(before), len(now))
     while low < high:
         middle = (low + high + 1) // 2

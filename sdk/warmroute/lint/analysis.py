@@ -1,7 +1,7 @@
-"""The turns of recorded sessions, each with what it repeats of the one before, and what every cause has cost.
+"""Analyse the turns of recorded sessions: cached and lost tokens of each turn, and the cost of each cause.
 
-Tokens are those that the recorded answers have. Where there are none, they are bytes of the canonical prompt over 4,
-and what a turn repeats of its session counts as cached: the best that any server can do.
+Token counts are those of the recorded answers. For an answer without counts, tokens are the bytes of the canonical
+prompt over 4. The part that such a turn repeats of its session counts as cached: the best that any server can do.
 """
 
 import re
@@ -21,7 +21,7 @@ from warmroute.lint.transcript import Recorded, TranscriptError
 
 MAX_LINE_CHARS: Final = 160
 MAX_TURNS: Final = 500_000
-"""Of all files: 1 KB each."""
+"""The most turns of all files together; each turn takes 1 KB of memory."""
 
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _DIGIT: Final = re.compile(r"\d")
@@ -29,29 +29,29 @@ _DIGIT: Final = re.compile(r"\d")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One recorded request. The tokens are counts of its prompt."""
+    """One recorded request. All token counts are of its prompt."""
 
     number: int
     prompt_tokens: int
     cached_tokens: int
-    """As recorded, or what it repeats."""
+    """The recorded count; else the tokens that the turn repeats."""
     lost_tokens: int
-    """Tokens of the turn before that it could have had from the cache."""
+    """Tokens of the turn before that were not cached, although they could have been."""
     cause: Cause | None = None
     where: str = ""
     line: int | None = None
     before: str = ""
     now: str = ""
-    """The line before and now; masked unless the text was asked for."""
+    """The changed line, before and now; masked unless the user asked for the text."""
     lost_usd: float | None = None
     compacted_tokens: int = 0
-    """By how many tokens a compaction has made the prompt shorter."""
+    """The tokens by which a compaction made the prompt shorter."""
     saved_usd_a_turn: float | None = None
-    """Cost of these tokens per turn at the cached rate."""
+    """Price of `compacted_tokens` at the cached rate: the saving of each later turn."""
 
     @property
     def new_tokens(self) -> int:
-        """What had to be computed in any case."""
+        """Prompt tokens that no cache could have saved."""
         return max(self.prompt_tokens - self.cached_tokens - self.lost_tokens, 0)
 
 
@@ -73,7 +73,7 @@ class CauseTotal:
     tokens: int
     usd: float | None
     where: str
-    """Of its first turn."""
+    """The place of the break in the cause's first turn, which is turn `number`."""
     number: int
 
 
@@ -87,12 +87,12 @@ class Analysis:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all turns."""
+        """Prompt tokens of all turns."""
         return sum(turn.prompt_tokens for session in self.sessions for turn in session.turns)
 
     @property
     def cached_tokens(self) -> int:
-        """Of all turns."""
+        """Cached tokens of all turns."""
         return sum(turn.cached_tokens for session in self.sessions for turn in session.turns)
 
     @property
@@ -102,7 +102,7 @@ class Analysis:
 
     @property
     def extent(self) -> str:
-        """How many turns of how many sessions, in words."""
+        """The numbers of turns and sessions, such as `9 turns of 2 sessions`."""
         turns, sessions = sum(len(session.turns) for session in self.sessions), len(self.sessions)
         return f"{number_of(turns, 'turn')} of {number_of(sessions, 'session')}"
 
@@ -118,12 +118,12 @@ class Analysis:
         return sorted(found, key=lambda total: (-total.tokens, total.session, total.cause))
 
     def counts(self) -> Counter[Cause]:
-        """How many turns each cause has broken."""
+        """The number of turns that each cause broke."""
         return Counter(turn.cause for session in self.sessions for turn in session.turns if turn.cause is not None)
 
 
 def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analysis:
-    """The sessions of recorded requests, in the order of their first turns. Raises: TranscriptError."""
+    """Analyse recorded requests. The sessions are in the order of their first turns. Raises: TranscriptError."""
     memory, sessions, recorded = Memory(), dict[str, Session](), True
     for count, request in enumerate(requests, 1):
         if count > MAX_TURNS:
@@ -177,7 +177,7 @@ def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) 
 
 
 def masked(text: str) -> str:
-    """The text with x for each letter and 9 for each digit: its shape is seen, and not what it says."""
+    """The text with x for each letter and 9 for each digit, which shows its shape and hides its content."""
     return _DIGIT.sub("9", _LETTER.sub("x", text))
 
 

@@ -35,7 +35,7 @@ def _share(text: str) -> float:
 
 
 def _causes(text: str) -> "tuple[Cause, ...]":
-    from warmroute.guard.causes import cause_named  # every start of the command would import it
+    from warmroute.guard.causes import cause_named  # imported here, so that other commands start faster
 
     try:
         return tuple(cause_named(name.strip()) for name in text.split(",") if name.strip())

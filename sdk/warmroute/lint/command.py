@@ -1,4 +1,4 @@
-"""`warmroute lint TRANSCRIPT...`: exit codes 0 done, 1 a check has failed, 2 a file cannot be read."""
+"""`warmroute lint TRANSCRIPT...`. Exit codes: 0 done, 1 a check failed, 2 a file cannot be read."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ _HEAD: Final = ("session", "cause", "turns", "tokens lost", "USD lost", "first a
 
 
 def text_of(analysis: Analysis, most: int) -> str:
-    """A table of causes with their remedies, and the hit ratio, in lines of at most `most` characters but for names."""
+    """A table of causes, their remedies, and the hit ratio. Only names make lines longer than `most` characters."""
     causes = analysis.causes()
     rows = [
         (
@@ -111,7 +111,7 @@ def _wrapped(text: str, most: int) -> list[str]:
 
 
 def _around(line: str, other: str, most: int) -> str:
-    """What of a line fits, from a little before its first difference from another one."""
+    """The part of a line that fits in `most` characters and shows its first difference from another line."""
     if len(line) <= most:
         return line
     pairs = enumerate(zip(line, other, strict=False))
@@ -122,7 +122,7 @@ def _around(line: str, other: str, most: int) -> str:
 
 
 def _changed_lines(analysis: Analysis, most: int) -> list[str]:
-    """The lines that differ, of each cause's first turn in a session."""
+    """The changed lines of each cause's first turn in each session."""
     found: list[str] = []
     for session in analysis.sessions:
         shown = set()
@@ -153,7 +153,7 @@ def _short(name: str) -> str:
 
 
 MAX_BARS: Final = 400
-"""Turns of a session that are drawn: the first ones. The table counts all."""
+"""The page draws this number of a session's first turns. Its table counts all turns."""
 
 _HEIGHT_PX: Final = 120
 
@@ -257,7 +257,7 @@ MAX_MESSAGE_CHARS = 1_000
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lint the files; returns the exit code."""
+    """Lint the files. Returns the exit code."""
     try:
         analysis = analysed(_requests(arguments.transcript), show_text=arguments.show_text)
         if arguments.html is not None:
@@ -273,7 +273,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _width() -> int:
-    """Of the terminal; of a file or a pipe, if `COLUMNS` says no other."""
+    """The width of the terminal. A file or a pipe has a fixed width; `COLUMNS` overrides both."""
     return max(40, get_terminal_size((MAX_LINE_CHARS + 4, 24)).columns)
 
 

@@ -1,8 +1,8 @@
-"""OpenTelemetry spans of generative AI, read as requests.
+"""Read OpenTelemetry spans of generative AI as requests.
 
-The attributes are those of the semantic conventions (opentelemetry.io/docs/specs/semconv/gen-ai): messages, system
-instructions and tools are JSON, as an attribute's text or as a value. A span without messages cannot be compared, since
-instrumentations leave them out unless they are told to record them.
+The attributes are those of the semantic conventions (opentelemetry.io/docs/specs/semconv/gen-ai). Messages, system
+instructions and tools are JSON, as text of an attribute or as a value. A span without messages cannot be compared.
+Instrumentations record messages only if they are configured to.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def is_span(record: Mapping[str, Any]) -> bool:
 
 
 def request_of_span(span: Mapping[str, Any]) -> SpanRequest | None:
-    """The request of a span, or None for a span of something else."""
+    """The request of a span; None for a span without messages."""
     found = attributes_of(span.get("attributes"))
     messages = _parsed(found.get("gen_ai.input.messages", found.get("gen_ai.prompt")))
     if not isinstance(messages, list):
@@ -64,7 +64,7 @@ def _message(message: object) -> object:
 
 
 def _block(block: object) -> object:
-    """A part of the conventions, `{"type": "text", "content": ...}`, as one of a request."""
+    """The part of a request for a part of the conventions, `{"type": "text", "content": ...}`."""
     if isinstance(block, Mapping) and block.get("type") == "text" and isinstance(block.get("content"), str):
         return {"type": "text", "text": block["content"]}
     return block

@@ -1,11 +1,11 @@
-"""Recorded requests, read from files: JSON, JSON lines, either gzipped.
+"""Read recorded requests from files of JSON or JSON lines, which may be gzipped.
 
-A record is a request's body, or an object that has one: `body` or `request`, with `headers`, and `response`, `reply` or
-`usage` where the answer was recorded. The requests of a batch file, HTTP recordings of agents and the samples of this
-project are such records. Spans of OpenTelemetry are read by `spans`. Anything else is a `TranscriptError` or an
-`UnreadableFile` that says where.
+A record is the body of a request, or an object with the body in `body`, `request` or `kwargs`. Such an object may have
+`headers`, and the recorded answer in `response`, `reply`, `answer`, `output` or `usage`. The requests of a batch file,
+HTTP recordings of agents and the samples of this project are such records. `spans` reads spans of OpenTelemetry. Any
+other content raises `TranscriptError` or `UnreadableFile` with the place.
 
-Memory: of JSON lines one is held at a time, of any other document all of it, up to `MAX_DOCUMENT_BYTES`.
+Memory holds one line of a file of JSON lines at a time, or a whole other document of up to `MAX_DOCUMENT_BYTES`.
 """
 
 import math
@@ -24,10 +24,10 @@ from warmroute.files.printable import printable
 from warmroute.lint.spans import is_span, request_of_span
 
 MAX_FILE_BYTES: Final = 2 << 30
-"""Of a file of JSON lines, once it is unpacked."""
+"""The most unpacked bytes of a file of JSON lines."""
 
 MAX_DOCUMENT_BYTES: Final = 128 << 20
-"""Of a line, and of a file that is one document."""
+"""The most bytes of a line, and of a file that is one document."""
 
 MAX_LINES: Final = 1_000_000
 MAX_SESSION_CHARS: Final = 1024
@@ -53,14 +53,14 @@ class Recorded:
 
     session: str
     number: int
-    """Its number in the file, from 1, or the one that the record has."""
+    """The number in the record; else the position of the record in the file, from 1."""
     body: Mapping[str, Any]
     usage: Mapping[str, Any] | None
     time_s: float | None
 
 
 def recorded(path: Path) -> Iterator[Recorded]:
-    """The requests of a file, in its order. Raises: TranscriptError, UnreadableFile."""
+    """The requests of a file, in the order of the file. Raises: TranscriptError, UnreadableFile."""
     found = False
     with GivenFile(path, MAX_FILE_BYTES) as file:
         for number, record in enumerate(_records(file), 1):
@@ -77,7 +77,7 @@ def recorded(path: Path) -> Iterator[Recorded]:
 
 
 def _records(file: GivenFile) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects of a file: of its lines, or where the first line is not JSON, of it as a whole."""
+    """The JSON objects of a file: one per line, or those of one document if the first line alone is not JSON."""
     lines = _lines(file)
     number, first = next(lines, (1, b"{}"))
     following = next(lines, None)
@@ -113,10 +113,10 @@ def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
-    """A document of several lines, of which the first ones were read."""
+    """A document of several lines. `begin`: its lines that were read before, with their numbers."""
     data = b""
     for number, line in begin:
-        data += b"\n" * (number - 1 - data.count(b"\n")) + line  # so that a mistake is named by its line
+        data += b"\n" * (number - 1 - data.count(b"\n")) + line  # so that an error names the right line
     data += file.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise TranscriptError(f"{file.path}: {_TOO_LARGE}")
@@ -145,7 +145,7 @@ def _of_line(found: Any, path: Path, number: int) -> Iterator[Mapping[str, Any]]
 
 
 def _sample(whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A packaged sample of this project, whose requests share their parts."""
+    """The requests of a packaged sample of this project, which stores each shared part once."""
     pieces, headers = whole["parts"], whole["headers"]
     for request in whole["requests"]:
         body = {**request["rest"], "messages": [pieces[at] for at in request["messages"]]}
@@ -174,7 +174,7 @@ def _request(record: Mapping[str, Any], number: int, path: Path) -> Recorded | N
 
 
 def _spans_or(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The spans of an export, or the record itself."""
+    """The spans of an OTLP export; else the record itself."""
     return [span for _, span in spans_of(record)] or [record]
 
 

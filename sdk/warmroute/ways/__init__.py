@@ -1,1 +1,1 @@
-"""The ways in besides `OpenAI`: clients of other libraries, and whatever is built on an http library."""
+"""Use warmroute without its `OpenAI` class: with clients of other libraries, or below an http library."""

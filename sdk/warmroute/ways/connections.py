@@ -1,15 +1,15 @@
-"""WebSockets of openai's Responses, observed: each turn is compared, counted and settled like a call over HTTP.
+"""Observe WebSockets of openai's Responses: each turn is compared, counted and settled like a call over HTTP.
 
-A turn on a WebSocket says only what is new. So what a call would have sent is put together here: the items of the
-response that it continues, what the model said, and the new ones. A repair cannot change what was sent before, so
-only a turn that continues nothing is repaired.
+A turn on a WebSocket sends only its new items. So this module builds the input that an HTTP call would have sent: the
+items up to the response that the turn continues, the output of that response, and the new items. A repair cannot change
+items that were sent before, so a turn that continues another one is not repaired.
 
-The turns of a stream are answered one after the other, so what is under way is a line: `response.created` names the
-first that has no response yet, and a last event names its response. An `error` is for a turn without a response, or for
-an event that is not a turn; it does not end a response.
+A server answers the turns of a stream in their order, so turns under way are a queue for each stream.
+`response.created` belongs to the first turn without a response, and a last event names its response. An `error` belongs
+to a turn without a response, or to an event that is not a turn. It does not end a response.
 
-What is kept: of each stream of a connection the items up to its last response, as the program and the server hold
-them; of at most `MAX_STREAMS` streams, the oldest go first. At most `MAX_UNDER_WAY` turns are under way.
+Memory: for each stream of a connection, the items up to its last response. Of more than `MAX_STREAMS` streams, the
+oldest is forgotten. At most `MAX_UNDER_WAY` turns are under way.
 """
 
 import json
@@ -28,14 +28,14 @@ _OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id"
 
 
 class _LastResponse(NamedTuple):
-    """A stream's last response: its id, and the items that it ends."""
+    """A stream's last response: its id, and all items of the conversation up to its output."""
 
     response_id: str
     items: list[Any]
 
 
 class _Asked:
-    """A turn under way. `response_id`: None before it has a response."""
+    """A turn under way. `response_id`: None until `response.created` names it."""
 
     __slots__ = ("call", "items", "response_id")
 
@@ -55,17 +55,17 @@ class _Turns:
     def __init__(self, client: Any, observer: Observer) -> None:
         self._client = client
         self._observer = observer
-        self._under_way: dict[str | None, deque[_Asked]] = {}  # by stream, none of them empty
+        self._under_way: dict[str | None, deque[_Asked]] = {}  # by stream; no queue is empty
         self._last_responses: dict[str | None, _LastResponse] = {}
 
     def headers(self) -> dict[str, str]:
-        """What the connection says of its session, where the program names one."""
+        """The headers that name the connection's session, if the program names one."""
         with self._observer.books.shelter():
             return self._observer.named_headers(self._client)
         return {}
 
     def sent(self, data: Any) -> Any:
-        """An event of the program: what is sent in its place. Raises: PrefixBroken, if the guard was told to."""
+        """Observe an event of the program. Returns the event to send. Raises: PrefixBroken, if `guard="raise"`."""
         event = None
         with self._observer.books.shelter():
             event = json.loads(data)
@@ -103,7 +103,7 @@ class _Turns:
                 self._answered(event, stream, response)
 
     def closed(self) -> None:
-        """The connection has ended: what is under way has no answer."""
+        """End all turns under way, because the connection is closed and no answer will come."""
         with self._observer.books.shelter():
             lines, self._under_way = self._under_way, {}
             for asked in [asked for line in lines.values() for asked in line]:
@@ -123,7 +123,7 @@ class _Turns:
             self._settle(asked.call, event, response.get("usage"))
 
     def _refused(self, stream: str | None) -> None:
-        """An error: of the turn that is next, or of the newest where another one is being answered."""
+        """End the turn that an error refuses: the first one, or the newest one while the first is being answered."""
         line = self._under_way.get(stream)
         asked = None if line is None else line[0] if line[0].response_id is None else line[-1]
         if asked is not None and asked.response_id is None:
@@ -162,7 +162,7 @@ class _Turns:
 
 
 class _Socket:
-    """A connection of `websockets` between openai's client and the server."""
+    """Wraps the connection of `websockets` that openai's client uses, to observe its events."""
 
     def __init__(self, inner: Any, turns: _Turns) -> None:
         self._inner = inner
@@ -182,7 +182,7 @@ class _Socket:
 
 
 class _WaitingSocket(_Socket):
-    """One whose methods wait."""
+    """A connection with synchronous methods."""
 
     def recv(self, *more: Any, **options: Any) -> Any:
         try:
@@ -199,7 +199,7 @@ class _WaitingSocket(_Socket):
 
 
 class _AwaitedSocket(_Socket):
-    """One whose methods are awaited."""
+    """A connection with asynchronous methods."""
 
     async def recv(self, *more: Any, **options: Any) -> Any:
         try:
@@ -216,17 +216,17 @@ class _AwaitedSocket(_Socket):
 
 
 def observe(responses: Any, client: Any, observer: Observer) -> None:
-    """Have the connections of a client's `responses` observed, where its openai has them."""
+    """Observe the WebSockets of a client's `responses`, if its version of openai has them."""
     connect = getattr(responses, "connect", None)
     if connect is not None:
         responses.connect = lambda *given, **more: _observed(connect(*given, **more), client, observer)
 
 
 def _observed(manager: Any, client: Any, observer: Observer) -> Any:
-    """The manager of a connection that is to be made, as one whose connection is observed."""
+    """Change the manager of a future connection, so that the connection is observed."""
     kind: Any = type(manager)
     made: Any = getattr(kind, "_connect_ws", None)
-    if made is None:  # another openai's: its connections work, and are not counted
+    if made is None:  # another version of openai: its connections work, but are not observed
         observer.books.count_internal_error()
         return manager
     turns = _Turns(client, observer)

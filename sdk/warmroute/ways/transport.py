@@ -1,8 +1,8 @@
-"""`transport`: warmroute below any library that is built on httpx or httpx2, whole answers and streams.
+"""`transport`: warmroute below any library that is built on httpx or httpx2, for whole answers and streams.
 
-A request that computes a prompt gets its session's signal, and is compared and repaired as a call of `OpenAI` is; its
-answer is read along while the library reads it, for its usage. Bodies are JSON, which is parsed once more here. A
-stream has usage only if the library has asked for it.
+A request that computes a prompt gets the key of its session, and is compared and repaired like a call of `OpenAI`.
+The transport takes the usage from the bytes of the answer while the library reads them. The JSON body of a request is
+parsed once more here. A stream has usage only if the library asks for it.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from warmroute._observer import TURNS, Call, Observer
 from warmroute._redirects import has_left, note
 from warmroute._watch import Watch
 
-# The usage in the bytes of an answer, read along: a whole JSON answer, or a stream of events.
+# `AnswerBytes` finds the usage in the bytes of an answer: a whole JSON answer, or a stream of events.
 #
-# Only events that have the word `usage` in them are parsed. Compressed bytes are unpacked where zlib can; what else a
-# server might choose is not offered to it (`plain_encodings`).
+# Only events with the word `usage` are parsed. Only encodings that zlib can unpack are offered to the server
+# (`plain_encodings`).
 
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""A longer whole answer is not read for its usage; of a stream, a longer event."""
+"""The usage of a longer whole answer, or of a stream with a longer event, is not read."""
 
 _ZLIB: Final = ("gzip", "deflate")
 _ANY_HEADER: Final = zlib.MAX_WBITS | 32
@@ -44,7 +44,7 @@ class AnswerBytes:
         self._ended = encoding not in ("", "identity", *_ZLIB)
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes. Never raises."""
+        """Add the next bytes of the answer. Never raises."""
         if self._ended:
             return
         try:
@@ -58,7 +58,7 @@ class AnswerBytes:
             self._rest.clear()
 
     def end(self) -> None:
-        """The answer was read to its end, or dropped. Later calls do nothing."""
+        """Note that the answer was read to its end or dropped. Later calls do nothing."""
         if self._ended:
             return
         self._ended = True
@@ -86,20 +86,20 @@ class AnswerBytes:
 
 
 def plain_encodings(accepted: str) -> str:
-    """The encodings of `accept-encoding` that can be read here."""
+    """The encodings of `accept-encoding` that `AnswerBytes` can unpack; `identity` if it can unpack none."""
     names = map(str.strip, accepted.split(","))
     return ", ".join(name for name in names if name.partition(";")[0] in _ZLIB) or "identity"
 
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""A longer request is sent without being read."""
+"""A longer request is sent unchanged and is not observed."""
 
 _GEMINI: Final = (":generateContent", ":streamGenerateContent")
 
 
 @dataclass(slots=True)
 class _Options:
-    """A request as the observer of calls reads it."""
+    """A request with the members that `Observer.begin` reads."""
 
     method: str
     url: str
@@ -111,7 +111,7 @@ class _Options:
 
 @dataclass(slots=True)
 class _Server:
-    """The server of a request, as the observer reads it."""
+    """The server of a request, with the members that `Observer.begin` reads from a client."""
 
     base_url: str
     _custom_headers: Mapping[str, str]
@@ -120,7 +120,7 @@ class _Server:
 
 @dataclass(slots=True)
 class _Head:
-    """The headers of an http client: none, since those of the request are known."""
+    """The headers of an http client. They are empty here, because `_Options` has all headers of the request."""
 
     headers: Mapping[str, str]
 
@@ -133,15 +133,15 @@ class Transport:
         self._inner = inner
         self._made: dict[str, Any] = {}
         self._made_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
-        """The library's own transports: a pool's connections belong to the loop that has opened them."""
+        """The library's transports by event loop, because a pool's connections belong to the loop that opened them."""
 
     @property
     def cache(self) -> CacheView:
-        """Observations of this transport about the cache."""
+        """The cache observations of this transport."""
         return CacheView(self._observer.books)
 
     def handle_request(self, request: Any) -> Any:
-        """httpx's interface."""
+        """Send a request of a synchronous client. The name is httpx's."""
         prepared = self._prepared(request)
         inner = self._below(request)
         if prepared is None:
@@ -155,7 +155,7 @@ class Transport:
             call.ended()
 
     async def handle_async_request(self, request: Any) -> Any:
-        """httpx's interface."""
+        """Send a request of an asynchronous client. The name is httpx's."""
         prepared = self._prepared(request)
         inner = self._below_in_loop(request)
         if prepared is None:
@@ -193,7 +193,7 @@ class Transport:
                 await inner.aclose()
 
     def _below(self, request: Any) -> Any:
-        """The transport that sends: the given one, or one of the library's own."""
+        """The transport that sends: `inner`, or a new transport of the library."""
         if self._inner is not None:
             return self._inner
         library = _library(request)
@@ -210,7 +210,7 @@ class Transport:
         return self._made_by_loop[loop]
 
     def _prepared(self, request: Any) -> tuple[Call, Any] | None:
-        """The call, and the request to send in its place; None for a request that computes no prompt."""
+        """The call, and the changed request to send; None for a request that is not observed."""
         with self._observer.books.shelter():
             url = request.url
             path = str(url.path)
@@ -231,7 +231,7 @@ class Transport:
                 options.json_data = {"model": _gemini_model(path), **body}
             server = _Server(_base_url(url, path), {}, _Head({}))
             call = self._observer.begin(server, options, stream=streamed, stream_cls=None)
-            call.reads_raw = False  # the bytes are read along here, whatever the library does with them
+            call.reads_raw = False  # `AnswerBytes` reads the bytes, however the library reads them
             return call, _sent(request, call, body)
         return None
 
@@ -255,20 +255,20 @@ def transport(
 ) -> Any:
     """Return a transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and httpx2.
 
-    Type checkers accept it for each of them. `inner`: the transport that sends, such as one with a proxy (default: that
-    of the library). The other parameters are those of `OpenAI`. With `guard="raise"`, a broken prefix surfaces as the
-    library's connection error.
+    Type checkers accept the result for each of them. `inner`: the transport that sends, such as one with a proxy
+    (default: the library's). The other parameters are those of `OpenAI`. With `guard="raise"`, a broken prefix
+    surfaces as the library's connection error.
     """
     return Transport(Observer(session, Guard(guard, repair), backend), inner)
 
 
 def _library(request: Any) -> Any:
-    """httpx or httpx2, whichever the request is of."""
+    """The library of a request: httpx or httpx2."""
     return import_module(type(request).__module__.partition(".")[0])
 
 
 def _turn_path(path: str) -> str:
-    """The path as the observer knows it; Gemini's has the model and the verb in it."""
+    """The path for the observer. Gemini's paths include the model and the verb, and become `/messages`."""
     return "/messages" if path.endswith(_GEMINI) else path
 
 
@@ -281,7 +281,7 @@ def _base_url(url: Any, path: str) -> str:
 
 
 def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
-    """The request with what was added to it; the same object where only headers were."""
+    """The request with the additions of the call. If only headers were added, it is the same object."""
     for name, value in (call.sent.headers or {}).items():
         if name not in request.headers:
             request.headers[name] = value
@@ -296,7 +296,7 @@ def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
 
 
 def _observed_stream(stream: Any, answer: AnswerBytes, kind: str) -> Any:
-    """The stream of an answer, read along; of the class that the library asks for."""
+    """The stream of an answer, of the class that the library requires, which passes each chunk to `answer`."""
     base = getattr(import_module(type(stream).__module__.partition(".")[0]), kind, None) or object
     made = _SyncStream if kind == "SyncByteStream" else _AsyncStream
     return type(made.__name__, (made, base), {})(stream, answer)

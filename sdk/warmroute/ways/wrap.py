@@ -1,7 +1,7 @@
-"""`wrap`: an existing client, observed by warmroute, of the type that it was.
+"""`wrap`: observe an existing client, which keeps its type.
 
-Clients made by Stainless (openai, anthropic) get a class that is theirs with three methods observed (`_calls`). Others
-(google-genai, mistralai) keep their object, and their http clients get warmroute's transport.
+A client made by Stainless (openai, anthropic) gets a subclass of its class with three observed methods (`_calls`).
+Other clients (google-genai, mistralai) stay the same object, and their http clients get warmroute's transport.
 """
 
 import inspect
@@ -18,7 +18,7 @@ Client = TypeVar("Client")
 
 
 class _Waits(Protocol):
-    """Clients of openai and anthropic that wait, as type checkers know them."""
+    """Synchronous clients of openai and anthropic, for type checkers."""
 
     @property
     def base_url(self) -> Any: ...
@@ -26,7 +26,7 @@ class _Waits(Protocol):
 
 
 class _Awaits(Protocol):
-    """Clients of openai and anthropic that are awaited, as type checkers know them."""
+    """Asynchronous clients of openai and anthropic, for type checkers."""
 
     @property
     def base_url(self) -> Any: ...
@@ -40,7 +40,7 @@ _HTTP_CLIENTS: Final = (
     ("sdk_configuration", "client"),
     ("sdk_configuration", "async_client"),
 )
-"""Where google-genai (the first two) and mistralai keep their http clients."""
+"""Paths of the attributes that hold http clients: the first two of google-genai, the others of mistralai."""
 
 _classes: dict[type, type] = {}
 
@@ -57,7 +57,7 @@ def wrap(
 
     For openai and anthropic, the result is a new object that shares the connections of `client`. For google-genai and
     mistralai, it is `client` itself; asynchronous calls of google-genai then use httpx instead of aiohttp. `cache_of`
-    returns its observations. Any other object raises `TypeError`.
+    returns the observations of the result. Any other object raises `TypeError`.
     """
     if isinstance(client, (Calls, AsyncCalls)) or hasattr(client, _MARK):
         return client
@@ -73,7 +73,7 @@ def wrap(
     if hasattr(getattr(client, "_api_client", None), "_use_aiohttp"):
         client._api_client._use_aiohttp = _never  # type: ignore[attr-defined]
     for http in found:
-        if getattr(http, "_per_loop", False):  # google-genai's: a pool for each event loop, as ours has
+        if getattr(http, "_per_loop", False):  # google-genai: a pool for each event loop, as in `Transport`
             http._per_loop = False
             http._transport = Transport(observer)
             continue
@@ -96,7 +96,7 @@ def cache_of(client: object) -> CacheView: ...
 
 
 def cache_of(client: object) -> CacheView:
-    """Return the observations of a wrapped client; for an `OpenAI` client, `client.cache`.
+    """Return the cache observations of a wrapped client. For an `OpenAI` client, they are `client.cache`.
 
     For clients of openai and anthropic, the result also makes calls (`warm`, `keep_warm`, `fetch`).
     """
@@ -110,12 +110,12 @@ def cache_of(client: object) -> CacheView:
 
 
 def _never() -> bool:
-    """google-genai's answer to whether calls that are awaited go through aiohttp, where no transport of ours is."""
+    """Replaces google-genai's `_use_aiohttp`: calls through aiohttp would bypass warmroute's transport."""
     return False
 
 
 def _inner(client: object, path: tuple[str, str]) -> Any:
-    """The http client at the end of a path of attributes, if there is one with a transport."""
+    """The http client at the end of a path of attributes; None if there is no client with a transport."""
     found: object = client
     for name in path:
         found = getattr(found, name, None)
@@ -125,7 +125,7 @@ def _inner(client: object, path: tuple[str, str]) -> Any:
 def _observed(client: Any, observer: Observer) -> Any:
     kind: Any = _observed_class(type(client))
     twin = kind.__new__(kind)
-    # Without the resources that were used: they would call the other client.
+    # Leave out cached resources of the original client: they would call that client.
     twin.__dict__.update({name: v for name, v in vars(client).items() if getattr(v, "_client", None) is not client})
     twin._observer = observer
     return twin
