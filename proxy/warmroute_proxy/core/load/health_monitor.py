@@ -1,13 +1,13 @@
-"""Whether an engine is alive, by its reports; and when it has to be probed, which costs it a generation.
+"""Judges by an engine's reports whether it is alive, and when to probe it: each probe costs the engine a generation.
 
-`/ready` reports a flag, set by start, shutdown and the outcome of the last `/health`. A scheduler that hangs leaves the
-flag as it is. What proves that an engine is alive is work that gets done: reports at `/v1/loads` that change (they do
-with each chunk of a prompt and each few decode steps). Where no report has changed for `SILENT_S` while requests run
-there, or for `IDLE_S` while none does, `/health` is requested: SGLang then generates one token and waits up to 20 s for
-any sign of its scheduler. So an engine that works is never probed, and an idle one once a minute. An engine that does
-not report is not probed either: a long prompt could not be distinguished from a hang.
+`/ready` reports a flag, set by start, shutdown and the outcome of the last `/health`. The flag does not change when the
+scheduler hangs. Finished work proves that an engine is alive: its reports at `/v1/loads` change with each chunk of a
+prompt and each few decode steps. The proxy requests `/health` if no report has changed for `SILENT_S` while requests
+run there, or for `IDLE_S` while none does. SGLang then generates one token and waits up to 20 s for any sign of its
+scheduler. So an engine that works is never probed, and an idle one is probed once a minute. An engine that does not
+report is not probed either: a long prompt could not be distinguished from a hang.
 
-    alive    its reports change, or it answered 200
+    alive    its reports change, or `/health` answered 200
     unwell   `/health` gave no 200 in time: no new work; probed again each `SILENT_S`, which also clears SGLang's flag
 """
 
@@ -20,7 +20,7 @@ HEALTH_TIMEOUT_S: Final = 25.0
 
 
 class HealthMonitor:
-    """What is known of one engine's health. `now_s` never goes back."""
+    """The health of one engine. `now_s` never goes back."""
 
     __slots__ = ("_changed_s", "_probed_s", "_report", "unwell")
 
@@ -31,8 +31,8 @@ class HealthMonitor:
         self._probed_s = now_s
 
     def observe_report(self, report: object, now_s: float) -> None:
-        """Compare a report of its work with the last one: a change shows that it is alive. The engine stays unwell
-        all the same: only `/health` clears its own flag.
+        """Compare a report of the engine with its last one: a change shows that the engine is alive. An unwell engine
+        stays unwell, because only `/health` clears SGLang's flag.
         """
         if report != self._report:
             self._report = report
@@ -43,7 +43,7 @@ class HealthMonitor:
         self._changed_s = self._probed_s = now_s
 
     def is_probe_due(self, *, works: bool, now_s: float) -> bool:
-        """Whether `/health` is due. `works`: requests that we sent run there."""
+        """Whether `/health` is due. `works`: whether requests that this proxy sent run there."""
         if self._report is None:
             return False
         if self.unwell:
@@ -56,7 +56,7 @@ class HealthMonitor:
 
     def observe_probe(self, status: int, now_s: float, *, drains: bool) -> None:
         """Apply the status of `/health`, 0 for no answer. A draining engine always answers 503. A server without that
-        route has at least answered.
+        route (404, 405) counts as alive, since it has answered.
         """
         self.unwell = not (status in {200, 404, 405} or (status == 503 and drains))
         if not self.unwell:

@@ -1,19 +1,19 @@
 """What each worker is busy with.
 
-Load is counted in tokens, not in requests: prefill tokens still to compute (raised at dispatch by the predicted
-uncached tokens, lowered at the first token) and tokens resident for decoding (the prompt and what was generated).
-Engines prefill in order of arrival, so the prompt that is at work is the oldest one without a first token; what must
-have been computed of it since it became the oldest, at the learned rate, is taken off the queue. That is what this
-proxy has sent. An engine's own `/v1/loads` shows more when other proxies send to it too: what it reports beyond our own
-count at that moment is added, until the report is too old (`OtherLoad`).
+Load is counted in tokens, not in requests. Prefill tokens are still to compute: dispatch adds a prompt's predicted
+uncached tokens, and the first token removes them. Resident tokens are held for decoding: the prompt and what was
+generated. Engines prefill in order of arrival, so the prompt at work is the oldest one without a first token. The queue
+is lowered by what the engine must have computed of that prompt since it became the oldest, at the learned rate. These
+counts cover only requests of this proxy. If other proxies send to the engine too, its `/v1/loads` reports more than our
+own count at that moment. The difference is added until the report is too old (`OtherLoad`).
 
-A worker that restarted, or was added to a fleet that serves, is unproven: its queue is empty, so it looks best to every
-proxy, and its speed is not known yet (kernels are compiled, graphs captured, other proxies see the same empty queue).
-So the prefill that was sent to it, beyond the tokens that it has computed since its start, counts twice, as if as many
-tokens again were waiting. In the seconds of the cost it may therefore have about as much waiting as it has proved to
-compute, which doubles with each round. After `PROVEN_S` of work at its rate it is treated like the others. Its rate
-begins as the mean of the others (`comparison.restart_among`): its own past rate is of another process, and the prior
-may be far from what this fleet does.
+A worker that restarted, or was added to a fleet that serves, is unproven. Its queue is empty, so it looks best to every
+proxy. Its speed is not known yet: kernels are compiled, graphs captured, other proxies see the same empty queue. So
+prefill that was sent to it, beyond the tokens that it has computed since its start, counts twice. The cost thereby lets
+about as much work wait there as the worker has proved to compute, an amount that doubles with each round. After
+`PROVEN_S` of work at its rate the worker is treated like the others. Its rate begins as the mean of the others
+(`comparison.restart_among`): its own past rate belongs to another process, and the prior may be far from what this
+fleet does.
 """
 
 import math
@@ -31,36 +31,36 @@ from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, Pr
 
 # What one worker can hold: the bounds of its load.
 #
-# An engine reports at `/v1/loads` how many requests it runs at once and how many tokens its KV pool holds. What is sent
-# beyond that waits inside the engine, in order of arrival whatever tenant it is from, placed by what was known when it
-# was sent; prefill and decode engines of SGLang refuse nothing however long that queue grows. So the proxy sends no
-# more than runs. A worker has capacity while
+# An engine reports at `/v1/loads` how many requests it runs at once and how many tokens its KV pool holds. Requests
+# beyond that wait inside the engine, in order of arrival whatever their tenant, where placement cannot move them any
+# more. Prefill and decode engines of SGLang refuse nothing, however long that queue grows. So the proxy sends no more
+# than the engine can run. A worker has capacity while
 #
 #     requests running        < what it runs at once
 #     tokens resident         < what its pool holds
 #     prefill tokens queued   < PREFILL_AHEAD_S of work at its measured rate, and what its pool holds
 #
-# Each bound is on the load that is there already, so that a worker exceeds it by at most one request, and a request
-# that is as large as the pool needs no special rule. Prefill is a softer bound: the fleet is full when no worker is
-# below it (`placement.choices`), since waiting for a warm cache can be better than computing elsewhere, and placement
-# knows when.
+# Each bound is compared with the load before the new request. So a worker exceeds a bound by at most one request, and
+# a request as large as the pool needs no special rule. Prefill is a softer bound: the fleet is full when no worker is
+# below it (`placement.choices`). Placement may still choose a worker above it, since waiting for a warm cache can be
+# better than computing elsewhere.
 #
-# Prompts that share a prefix share its blocks in the pool, so a sum over requests counts more than there is. Each
-# report of the pool's use teaches the share of our sum that is real. What a report has beyond our own count belongs to
-# other proxies, once two reports in a row have it: a single one may be older than what has ended since.
+# Prompts that share a prefix share its blocks in the pool, so a sum over requests counts such blocks more than once.
+# Each report of the pool's use teaches which share of our sum is real. What a report shows beyond our own count counts
+# as the load of other proxies once two reports in a row show it: a single report may include requests that have ended.
 #
-# Nothing is known of a server that does not report: it always has capacity, unless `max_running` is set for it.
+# A server that does not report always has capacity, unless `max_running` is set for it.
 
 NO_LIMIT: Final = 1 << 62
 PREFILL_AHEAD_S: Final = 2.0
-"""Enough that an engine never idles (a few chunks of 8,192 tokens), short against any deadline."""
+"""Enough that an engine never idles (a few chunks of 8,192 tokens), and short compared with any deadline."""
 
 SHARE_MIN: Final = 1 / 16
 SHARE_WEIGHT: Final = 0.5
-"""The weight of a report of more sharing, so that the bound at most doubles with each; less sharing counts at once."""
+"""The weight of a report of more sharing: each at most doubles the bound. Less sharing counts at once."""
 
 SHARE_FROM: Final = 1 / 8
-"""The share of the pool below which a report says too little about sharing."""
+"""The share of the pool that our own tokens must reach before a report teaches anything about sharing."""
 
 
 class Capacity:
@@ -88,7 +88,7 @@ class Capacity:
         self._others_tokens = 0
 
     def observe(self, loads: EngineLoads, running: int, resident_tokens: int) -> None:
-        """Apply what the engine reports of its size and use; `running` and `resident_tokens` are our own counts."""
+        """Apply the size and the use that the engine reports; `running` and `resident_tokens` are our own counts."""
         if loads.max_running:
             reported = (loads.running or 0) + (loads.waiting or 0)
             previous, self._others_running = self._others_running, max(0, reported - running)
@@ -115,7 +115,7 @@ class Capacity:
 
 
 class PrefillQueue:
-    """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is the one at work."""
+    """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is at work."""
 
     __slots__ = (
         "_busy_s",
@@ -133,23 +133,23 @@ class PrefillQueue:
         self._moving_of: dict[object, int] = {}
         self.tokens = 0
         self.moving_tokens = 0
-        self.ended_tokens = 0  # of all prompts that were removed, since the beginning
-        self.at_work_tokens = 0  # of the oldest prompt, with those that move
+        self.ended_tokens = 0  # of all prompts removed so far
+        self.at_work_tokens = 0  # of the oldest prompt, including its `moving`
         self.since_s = 0.0  # when the oldest prompt became the oldest
-        self._busy_s = 0.0  # in which any prompt was queued, until `since_s`
+        self._busy_s = 0.0  # seconds until `since_s` in which any prompt was queued
 
     def __len__(self) -> int:
         return len(self._tokens_of)
 
     @property
     def oldest(self) -> object:
-        """The request whose prompt is at work, None if none is."""
+        """The request whose prompt is at work; None if the queue is empty."""
         for request in self._tokens_of:
             return request
         return None
 
     def newest(self, most: int) -> list[object]:
-        """The requests that were sent last, `most` at most."""
+        """Up to `most` of the requests that were sent last."""
         return list(self._tokens_of)[-most:]
 
     def add(self, request: object, tokens: int, now_s: float, moving: int = 0) -> None:
@@ -169,7 +169,7 @@ class PrefillQueue:
         self.tokens -= ended
         self.ended_tokens += ended
         self.at_work_tokens = 0
-        for tokens in self._tokens_of.values():  # of the oldest one
+        for tokens in self._tokens_of.values():  # of the prompt that is the oldest now
             self.at_work_tokens = tokens
             break
         if self._moving_of:
@@ -179,7 +179,7 @@ class PrefillQueue:
         self.since_s = now_s
 
     def busy_s(self, now_s: float) -> float:
-        """Seconds in which any prompt was queued, since the beginning."""
+        """Seconds so far in which any prompt was queued."""
         return self._busy_s + now_s - self.since_s if self._tokens_of else self._busy_s
 
 
@@ -192,26 +192,26 @@ PROVEN_S: Final = 10.0
 """Seconds of prefill after which a restarted worker is treated like the others."""
 
 FULL: Final = 0.9
-"""The share of its pool from which a worker counts as full: answers are cached too, and estimates are off."""
+"""A worker counts as full from this share of its pool: answers are cached too, and estimates are not exact."""
 
 LOADS_FRESH_S: Final = 5.0
 
 
 STAY_WEIGHT: Final = 1 / 16
-"""Of the last request, in the mean stay."""
+"""The weight of the last request in the mean stay."""
 
 
 class Departures:
-    """When the next request at a worker is expected to end, by Little's law: how long requests stay there, and when the
-    last one ended.
+    """Predicts by Little's law when the next request at a worker will end, from how long requests stay there and when
+    the last one ended.
     """
 
     __slots__ = ("_busy_since_s", "_ended_s", "_stay_s")
 
     def __init__(self) -> None:
-        self._stay_s = 0.0  # of a request, lately
-        self._ended_s = -math.inf  # when the last one ended
-        self._busy_since_s = 0.0  # when one was sent while none ran
+        self._stay_s = 0.0  # mean stay of recent requests
+        self._ended_s = -math.inf  # when the last request ended
+        self._busy_since_s = 0.0  # when a request was last sent while none ran
 
     def busy_from(self, now_s: float) -> None:
         """A request was sent while none ran."""
@@ -227,9 +227,9 @@ class Departures:
         self._ended_s = -math.inf
 
     def next_s(self, running: int, now_s: float) -> float:
-        """Return the expected seconds between two ends while `running` requests run.
+        """Return the expected seconds between two ends while `running` requests run; infinite if no end was observed.
 
-        The result is at least the time since the last end, and infinite where no end was observed.
+        The result is at least the time since the last end, or since the worker became busy if that is later.
         """
         if self._ended_s == -math.inf:
             return math.inf
@@ -237,9 +237,8 @@ class Departures:
 
 
 class OtherLoad:
-    """The load that other proxies have put on a worker: what its engine reported beyond this proxy's own count.
-
-    It counts until `until_s`.
+    """The load that other proxies have put on a worker: what its engine reported beyond our count. Valid until
+    `until_s`.
     """
 
     __slots__ = ("prefill_tokens", "resident_tokens", "until_s")
@@ -250,7 +249,7 @@ class OtherLoad:
         self.until_s = -math.inf
 
     def observe(self, prefill_tokens: int, resident_tokens: int, now_s: float) -> bool:
-        """Store the tokens that were reported beyond our own, negative where fewer. True if that changed anything."""
+        """Store how many tokens were reported beyond our own (negative: fewer). Returns whether anything changed."""
         if prefill_tokens > 0 or resident_tokens > 0:
             self.prefill_tokens = max(prefill_tokens, 0)
             self.resident_tokens = max(resident_tokens, 0)
@@ -268,11 +267,11 @@ class OtherLoad:
 
 
 class WorkerLoad:
-    """Load and rates of one worker (or of a peer region, for what was forwarded there).
+    """Load and rates of one worker (or of a peer region: then of the requests that were forwarded there).
 
-    `prefill_s_per_token` is the rate that placement uses, `prefill_rate` the learned one. `inserted` are the tokens
-    that were computed and so written to the cache lately, weighted as in `traffic`. `shown_tokens` are those computed
-    since a restart, None once they prove the worker. `slower_s` is what a decode step takes longer here than elsewhere.
+    `prefill_s_per_token` is the rate that placement uses, `prefill_rate` the learned one. `inserted`: tokens that were
+    lately computed and so written to the cache, weighted as in `traffic`. `shown_tokens`: tokens computed since a
+    restart; None once they have proved the worker. `slower_s`: how much longer a decode step takes here than elsewhere.
     """
 
     __slots__ = (
@@ -302,10 +301,10 @@ class WorkerLoad:
     def __init__(self, max_running: int | None = None, changes: Changes | None = None) -> None:
         self._changes = Changes() if changes is None else changes
         self._others = OtherLoad()
-        self.ahead: Ahead | None = None  # as `look` computed it, until something changes
+        self.ahead: Ahead | None = None  # the result of `look`; None after a change
         self.availability = Availability(self._changes)
         self.capacity = Capacity(max_running)
-        self.computed_from = 0  # tokens of prompts that had left its queue when it started
+        self.computed_from = 0  # `prefills.ended_tokens` when the engine started
         self.departures = Departures()
         self.inserted = 0.0
         self.moves = MoveRates()
@@ -314,8 +313,8 @@ class WorkerLoad:
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefills = PrefillQueue()
         self.resident_tokens = 0
-        self.fills_sooner = 1.0  # the mean size of caches over that of this one
-        self.has_evicted = False  # since it started: as it reports, or as more was computed than it can hold
+        self.fills_sooner = 1.0  # the mean size of caches divided by the size of this one
+        self.has_evicted = False  # since it started, as it reports or as its totals show
         self.occupancy = Occupancy()
         self.residents = Residents()
         self.running = 0
@@ -329,7 +328,7 @@ class WorkerLoad:
     ) -> None:
         """A request was sent: `tokens` are computed and cached, and `resident` tokens stay for its decoding here.
 
-        `moving`: tokens that could be computed while its cached ones are brought to the device.
+        `moving`: the time to bring its cached tokens to the device, in tokens that could be computed meanwhile.
         """
         if not self.running:
             self.departures.busy_from(now_s)
@@ -352,7 +351,7 @@ class WorkerLoad:
             self.ahead = None
 
     def add_running(self, sequences: int, tokens: int) -> None:
-        """`sequences` more run here, with `tokens` resident for them; below 0: fewer."""
+        """`sequences` more run here, with `tokens` resident for them; negative numbers mean fewer."""
         self.running += sequences
         self.resident_tokens += tokens
         self.ahead = None
@@ -371,7 +370,7 @@ class WorkerLoad:
     # What a new request would find
 
     def slowdown_s(self) -> float:
-        """What `running` and `resident_tokens` add to a decode step, and what one takes longer here than elsewhere."""
+        """Seconds that `running` and `resident_tokens` add to a decode step, plus `slower_s`."""
         return self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN + self.slower_s
 
     def look(self) -> Ahead:
@@ -396,7 +395,7 @@ class WorkerLoad:
         return waits_s(self.ahead or self.look(), now_s)[0]
 
     def decode_slowdown_s(self, now_s: float) -> float:
-        """Seconds by which what runs here delays each further output token."""
+        """Seconds by which the requests that run here delay each further output token."""
         return waits_s(self.ahead or self.look(), now_s)[1]
 
     def decode_tokens(self, now_s: float) -> int:
@@ -406,7 +405,7 @@ class WorkerLoad:
     # What is learned
 
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
-        """Apply what the engine reports: its size, other proxies' load, its prefill rate. True if the rate changed."""
+        """Apply the engine's report: its size, others' load, its prefill rate. Returns whether the rate changed."""
         if loads.max_running or loads.max_tokens:
             self.capacity.observe(loads, self.running, self.resident_tokens)
             if loads.max_tokens:
@@ -425,7 +424,7 @@ class WorkerLoad:
         return self.prefill_rate.s_per_token != known
 
     def observe_rate(self, uncached_tokens: int, busy_s: float) -> None:
-        """Learn the prefill rate from tokens computed and the time that took."""
+        """Learn the prefill rate from `uncached_tokens` that were computed in `busy_s`."""
         if self.prefill_rate.learn(uncached_tokens, busy_s):
             self._apply_rate()
 
@@ -441,8 +440,8 @@ class WorkerLoad:
         self.ahead = None
 
     def restart(self, s_per_token: float) -> None:
-        """The engine starts, or restarts: failures, others' load and rates are of the past. Until it has proved what it
-        can do, its rate is taken to be `s_per_token`.
+        """The engine starts, or restarts: forget failures, others' load and rates. Its prefill rate begins at
+        `s_per_token`, and it is unproven.
         """
         self.availability.reset_breaker()
         self.prefill_rate.restart(s_per_token)

@@ -1,16 +1,16 @@
 """How fast each worker's streams flow.
 
-A GPU that is throttled or shared, or a bad link, shows in nothing that an engine reports: its streams flow more slowly.
-What one stream shows is the time from its first token to its end. Much of that may be no fault of the worker: prompts
-that were prefilled between two tokens, other sequences in the batch. So two speeds are learned from each stream, in
-output tokens a second, and what the worker would do for this stream alone lies between them:
+A throttled or shared GPU, or a bad link, appears in no report of an engine, but the worker's streams flow more slowly.
+The proxy measures the time from a stream's first token to its end. Much of that time may be no fault of the worker:
+between two tokens it prefilled prompts, and its batch had other sequences. So each stream teaches two speeds, in output
+tokens a second. The speed that the worker would reach for this stream alone lies between them:
 
     at least  tokens / the whole time
     at most   tokens / (the time in which no prompt was being prefilled there - the load model's cost of other requests)
 
-Both speeds are means that forget with `MEMORY_S`; of speeds rather than times, so that one stream that hung weighs no
-more than any other. After `FORGET_S` without a stream nothing is known, and the worker is tried again. `comparison`
-finds the workers that are clearly slower than the others.
+Both speeds are means that forget with time constant `MEMORY_S`. The means are of speeds rather than times, so a stream
+that hung weighs no more than any other. After `FORGET_S` without a stream nothing is known, and the worker is tried
+again. `comparison` finds the workers that are clearly slower than the others.
 """
 
 import math
@@ -19,32 +19,34 @@ from typing import Final
 MEMORY_S: Final = 60.0
 FORGET_S: Final = 60.0
 MIN_STREAMS: Final = 5
-"""Streams that a worker must have shown before it is compared."""
+"""Streams that must be observed before a worker is compared."""
 
 MIN_TOKENS: Final = 16
 MIN_STREAM_S: Final = 0.2
 """An answer that came faster than this was buffered somewhere, and then came all at once."""
 MIN_CLEAR: Final = 0.5
-"""The share of a stream's time without a prompt in prefill, below which the stream is ignored."""
+"""A stream is ignored if less than this share of its time was without prefill on its worker."""
 MIN_OWN: Final = 0.25
-"""The least share of a token's time that is taken to be the worker's own, whatever the load model says."""
+"""At least this share of a token's time counts as the worker's own, whatever the load model says."""
 
 
 class Pace:
-    """Bounds of the output tokens per second of one worker's streams, from below and above."""
+    """Lower and upper bounds of the output tokens per second of one worker's streams."""
 
     __slots__ = ("_at_s", "_weight", "at_least", "at_most", "streams")
 
     def __init__(self) -> None:
         self._at_s = -math.inf
         self._weight = 0.0
-        self.streams = 0  # since nothing was known
+        self.streams = 0  # observed since the bounds were forgotten
         self.at_least = 0.0
         self.at_most = 0.0
 
     def observe(self, tokens: int, stream_s: float, prefilling_s: float, slowdown_s: float, now_s: float) -> bool:
-        """Learn from one stream: its tokens after the first, the time they took, how much of that time prompts were in
-        prefill beside it, and by how much other requests delayed each token by the load model. False if ignored.
+        """Learn from one stream. Returns False if the stream was ignored.
+
+        `tokens` are those after the first, which took `stream_s`. `prefilling_s`: how much of that time the worker had
+        prompts in prefill. `slowdown_s`: how much other requests delayed each token, by the load model.
         """
         clear_s = stream_s - prefilling_s
         if tokens < MIN_TOKENS or stream_s < MIN_STREAM_S or clear_s < MIN_CLEAR * stream_s:
@@ -66,16 +68,16 @@ class Pace:
         return True
 
     def forgotten_s(self) -> float:
-        """When nothing will be known any more, without another stream."""
+        """When the bounds are forgotten if no other stream ends."""
         return self._at_s + FORGET_S
 
     def forget(self) -> None:
-        """The engine restarted: its streams are of the past."""
+        """Forget the bounds: the engine restarted."""
         self._at_s = -math.inf
 
     def is_known(self, now_s: float) -> bool:
         return self.streams >= MIN_STREAMS and now_s < self._at_s + FORGET_S
 
     def s_per_token(self, now_s: float) -> float:
-        """Seconds of an output token, at best; 0 if too little is known."""
+        """The least seconds that an output token takes; 0 if too little is known."""
         return 1.0 / self.at_most if self.is_known(now_s) else 0.0

@@ -1,7 +1,7 @@
 """Prefill seconds per token of a worker, learned from counters that the engine publishes.
 
-They are learned from its busy time, never from latencies, which contain queueing. The rate is an exponential average in
-tokens, bounded to what hardware can do.
+The rate comes from the engine's busy time, never from latencies, which contain queueing. The rate is an exponential
+average weighted by tokens, and bounded to what hardware can do.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ class PrefillRate:
         self._busy_us_total: int | None = None
 
     def has_restarted(self, loads: EngineLoads) -> bool:
-        """Whether the totals of a report are below those of the last one: the engine restarted in between."""
+        """Whether a report's total of tokens is below that of the last report: the engine restarted in between."""
         tokens = loads.prefill_uncached_tokens_total
         return tokens is not None and self.uncached_total is not None and tokens < self.uncached_total
 
@@ -46,7 +46,7 @@ class PrefillRate:
         return learned
 
     def learn(self, uncached_tokens: int, busy_s: float) -> bool:
-        """Learn from computed tokens and the busy time they took. Return False for values that say nothing."""
+        """Learn from computed tokens and the busy time they took. Return False if either is not above 0."""
         if uncached_tokens <= 0 or busy_s <= 0:
             return False
         observed = busy_s / uncached_tokens
@@ -57,6 +57,6 @@ class PrefillRate:
         return True
 
     def restart(self, s_per_token: float) -> None:
-        """The engine restarts: its counters begin at 0, and `s_per_token` is its rate until the next report."""
+        """Forget the counters, which begin at 0 in a restarted engine, and begin with `s_per_token` as its rate."""
         self.s_per_token = s_per_token
         self.uncached_total = self._busy_us_total = None

@@ -1,7 +1,7 @@
-"""Signs of conditions, from two reports of an engine's rank and from what was predicted. Pure.
+"""Judges whether conditions hold, from two reports of an engine's rank and from what was predicted. Pure.
 
-Each function gives `Sign`: whether it is bad (None: nothing can be said), and the figures in words. Limits are
-constants with their reasons; an idle rank is good wherever idleness rules the condition out.
+Each function returns a `Sign`: whether the condition is bad (None if unknown), and its figures in words. Limits are
+constants with their reasons. An idle rank counts as good if idleness rules the condition out.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class EngineReport(NamedTuple):
-    """What one rank reports. Totals only grow; 0 if it does not report."""
+    """What one rank reports. Totals only grow; a value that is not reported is 0."""
 
     accept_length: float = 0.0
     token_usage: float = 0.0
@@ -32,51 +32,53 @@ class EngineReport(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """Bad, good or unknown, and in words."""
+    """Whether a condition is bad (None if unknown), and its figures in words."""
 
     bad: bool | None
     detail: str = ""
 
 
 HIT_SHARE: Final = 0.2
-"""Of prompt tokens from lower tiers, from which an interval is one of hits."""
+"""An interval has hits of lower tiers if at least this share of its prompt tokens came from them."""
 ACCEPT_SHARE: Final = 0.8
-"""Of the accept length without such hits. sglang#31600 and #28771 report falls to a half and less."""
+"""An accept length with such hits is bad below this share of the one without. sglang#31600 and #28771 report falls to a
+half and less.
+"""
 LEARN: Final = 0.3
 
 FAILED_TRANSFERS: Final = 2
 SLOW_GB_S: Final = 3.0
-"""RDMA at 100 Gbit/s brings 12 GB/s, NVLink hundreds; TCP brings one or two in practice."""
+"""Slower transfers are bad: RDMA at 100 Gbit/s reaches 12 GB/s, NVLink hundreds; TCP reaches one or two in practice."""
 
 RETRACTED: Final = 8
 RETRACTED_SHARE: Final = 0.1
-"""Of the requests that run: retracting one now and then is how a full pool is meant to work."""
+"""Fewer retractions than this share of running requests are good: a full pool retracts one now and then by design."""
 
 MISSING_SHARE: Final = 0.5
 LEAST_EXPECTED: Final = 2_000
 
 STARVING_QUEUE: Final = 4.0
-"""Requests that wait for each engine of the short side."""
+"""Waiting requests for each engine, from which its side is short."""
 IDLE_QUEUE: Final = 1.0
 IDLE_USAGE: Final = 0.5
 
 
 LEAST_ANSWERS: Final = 8
 EMPTY_SHARE: Final = 0.25
-"""Of the answers of a worker. A model that is well says nothing now and then; MoonshotAI/Kimi-K2#128 has 13 of 15."""
+"""The share of empty answers that is bad. A model that is well has a few; MoonshotAI/Kimi-K2#128 has 13 of 15."""
 
 
 LEAST_REPEATS: Final = 3
 LEAST_REPEATED_TOKENS: Final = 1_024
-"""Known tokens of a prompt, from which it repeats one: providers cache no shorter ones."""
+"""From this number of known tokens a prompt repeats an earlier one: providers cache no shorter prompts."""
 
 UNKNOWN_SHARE: Final = 0.01
-"""Of prompt tokens. Engines with KV events say what they evict, so more than this is an error of the proxy."""
+"""A larger share of prompt tokens without a cause is an error of the proxy: engines with KV events report evictions."""
 LEAST_PROMPTS: Final = 20_000
 
 
 class AcceptLengths:
-    """The accept length of a rank without hits of lower tiers, learned, and its intervals with them against it."""
+    """Learns a rank's accept length without hits of lower tiers, and compares intervals that have such hits with it."""
 
     __slots__ = ("_plain",)
 
@@ -110,22 +112,23 @@ def transfers(before: EngineReport, now: EngineReport) -> Sign:
 
 
 def retractions(before: EngineReport, now: EngineReport) -> Sign:
-    """Whether a rank keeps throwing requests out of its pool."""
+    """Whether a rank keeps retracting requests from its pool."""
     retracted = now.retracted - before.retracted
     bad = retracted >= RETRACTED and retracted >= RETRACTED_SHARE * now.running
     return Sign(bad, f"{retracted:.0f} requests were retracted, {now.running:.0f} run, pool {now.token_usage:.0%} full")
 
 
 def empty_answers(answers: int, empty: int) -> Sign:
-    """Whether a worker answers with nothing. Too few answers say nothing of it."""
+    """Whether too many answers of a worker are empty. Unknown for fewer than `LEAST_ANSWERS`."""
     if answers < LEAST_ANSWERS:
         return Sign(None)
     return Sign(empty >= EMPTY_SHARE * answers, f"{empty} of {answers} answers have neither text nor calls")
 
 
 def hand_overs(failed: int, words: str) -> Sign:
-    """Whether an engine's hand-overs of KV fail. `failed`: in a row, to now; `words`: between which engines. One says
-    nothing; an engine that is not tried any more stays bad.
+    """Whether an engine's hand-overs of KV fail. `failed`: how many in a row; `words`: between which engines.
+
+    A single failure proves nothing. An engine that is not tried any more stays bad.
     """
     return Sign(failed > 1 if failed != 1 else None, f"{failed} hand-overs in a row: {words}")
 
@@ -138,7 +141,7 @@ def no_hits(repeats: int, reports_hits: bool) -> Sign:
 
 
 def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
-    """Whether more prompt tokens than estimates are off have no cause, on engines that say what they evict."""
+    """Whether too many prompt tokens are missing without a cause, on engines that report what they evict."""
     if prompt_tokens < LEAST_PROMPTS:
         return Sign(None)
     words = f"{unknown_tokens:,} of {prompt_tokens:,} prompt tokens were expected to be cached, and no cause was seen"
@@ -146,10 +149,11 @@ def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
 
 
 def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
-    """Whether most tokens that a worker has computed are gone when they are asked for again, or KV events are lost.
+    """Whether KV events were lost, or most tokens that workers had computed were gone when they were needed again.
 
-    Sums of an interval: `evicted_tokens` are the losses `evicted` and `unknown`. Predictions do not measure it: the
-    index learns within seconds that an engine keeps less than it says, and then predicts nothing.
+    The arguments are sums of an interval; `evicted_tokens` are the losses `evicted` and `unknown`. Predictions cannot
+    show this condition: if an engine keeps less than it says, the index learns that within seconds and then predicts
+    nothing.
     """
     if lost_events > 0:
         return Sign(True, f"KV events were lost {lost_events} times")
@@ -161,9 +165,10 @@ def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) ->
 
 
 def starving_side(prefills: Mapping[str, EngineReport], decodes: Mapping[str, EngineReport]) -> Sign:
-    """Whether one side of PD has a queue while the other has little to do. Without both sides there is none to starve.
+    """Whether one side of PD has a queue while the other has little to do. Unknown if a side has no engines.
 
-    Requests in prefill's bootstrap queue wait for decode's memory.
+    Requests in a prefill engine's bootstrap queue wait for memory of a decode engine, so they count as queued for
+    decode.
     """
     if not prefills or not decodes:
         return Sign(None)

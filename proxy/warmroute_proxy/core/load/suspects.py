@@ -1,14 +1,14 @@
 """Requests that may have ended an engine's process, and what may still be done with them.
 
 Some requests end the process that serves them, and a retry then ends the next one. The proxy cannot know the culprit:
-when a process goes away, each request that it had not yet answered with a token is a *suspect*. The rules:
+when a process goes away, each of its requests without a first token becomes a *suspect*. The rules:
 
-- A suspect is retried once, and only if all of its fields are bounded by the dialect's list.
-- A suspect does not go to an engine that runs a suspect of another tenant: an end there is one tenant's loss.
-- A request that had no token at two such ends is refused for `REFUSED_S`, by tenant and fingerprint of its prompt.
+- A suspect is retried once, and only if the dialect's list bounds all of its fields.
+- A suspect does not go to an engine that runs another tenant's suspect, so that an end there harms one tenant only.
+- A request that was a suspect at two such ends is refused for `REFUSED_S`.
 
-Requests are told apart by tenant and fingerprint. At most `MAX_SUSPECTS` are remembered, divided by
-tenant (`warmroute.contract.shares`): of the tenant that has most, the oldest go first.
+Requests are identified by tenant and fingerprint of the prompt. At most `MAX_SUSPECTS` are remembered, divided by
+tenant (`warmroute.contract.shares`): the tenant that has most loses its oldest first.
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ Request = tuple[str, int]
 
 
 class _Suspicion:
-    """How often a request was without a token when a process went away, and when that was last so."""
+    """How many processes went away before this request had a token, and when the last one did."""
 
     __slots__ = ("ends", "last_end_s")
 
@@ -43,13 +43,13 @@ class Suspects:
 
     @property
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Whether no request is a suspect."""
         return not self._by_request
 
     def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
         """Note that `request` had no token when its engine's process went away; return whether it may be retried.
 
-        `bounded`: all of its fields are on the dialect's list, within bounds.
+        `bounded`: whether all of its fields are on the dialect's list, within bounds.
         """
         self._forget(now_s)
         suspicion = self._by_request.get(request)
@@ -65,24 +65,24 @@ class Suspects:
         return bounded and suspicion.ends < ENDS_TO_REFUSE
 
     def refused_for_s(self, request: Request, now_s: float) -> float:
-        """Return for how many seconds a request is refused from now on; 0 if it is not."""
+        """Return for how many seconds from now a request is refused; 0 if it is not refused."""
         suspicion = self._by_request.get(request)
         if suspicion is None or suspicion.ends < ENDS_TO_REFUSE:
             return 0.0
         return max(0.0, suspicion.last_end_s + REFUSED_S - now_s)
 
     def is_suspect(self, request: Request, now_s: float) -> bool:
-        """Whether a request was without a token at such an end within the last `REFUSED_S`."""
+        """Whether a request became a suspect within the last `REFUSED_S`."""
         suspicion = self._by_request.get(request)
         return suspicion is not None and now_s - suspicion.last_end_s < REFUSED_S
 
     def cleared(self, request: Request) -> None:
-        """A request has its first token: it ends no process before that."""
+        """Forget a suspect, for example once it has its first token: a request ends its process only before that."""
         if self._by_request.pop(request, None) is not None:
             self._division.discard(request)
 
     def _forget(self, now_s: float) -> None:
-        """Drop those whose time is over; the oldest end comes first."""
+        """Drop the suspects of more than `REFUSED_S` ago; the oldest end comes first."""
         while self._by_request:
             request, suspicion = next(iter(self._by_request.items()))
             if now_s - suspicion.last_end_s < REFUSED_S:

@@ -1,25 +1,25 @@
 """How busy the fleet has been lately with the work that this proxy has sent: decaying sums.
 
-Each sum forgets with time constant `MEMORY_S`, and starts from nothing. So a young proxy has observed only a part of
-that time, and its utilisation is the sum divided by that part, 1 - exp(-age / MEMORY_S): without the division it would
-take the fleet to be nearly idle for its first minutes. Its age counts `BEFORE_S` of idleness more, or its first long
-prompt would look like a busy fleet. The rate of returning requests has no such correction: no request returns to a
+Each sum decays with time constant `MEMORY_S` and starts at 0. A young proxy has observed only a part of that time, so
+its utilisation is the sum divided by that part, 1 - exp(-age / MEMORY_S). Without the division the fleet would seem
+nearly idle in the proxy's first minutes. The age includes `BEFORE_S` of idleness before the start, or the first long
+prompt would make the fleet look busy. The rate of returning requests has no such correction: no request returns to a
 cache that is still empty.
 
-A sum that forgets, of values x sent at times t, is now
+A decaying sum of values x sent at times t is now
 
     sum of x * exp((t - now) / MEMORY_S)  =  exp((since - now) / MEMORY_S) * sum of x * exp((t - since) / MEMORY_S)
 
-for any `since`. The sum on the right is what is stored: only a new value changes it, and the factor before it, the same
-for all, is left out where sums are only compared (`WorkerLoad.inserted`). After `RENEW_S` all sums are scaled to a
-later `since`, before weights grow too large.
+for any `since`. Only the sum on the right is stored, and only a new value changes it. The factor before it is the same
+for all sums, so it is left out when sums are only compared (`WorkerLoad.inserted`). After `RENEW_S` all sums are scaled
+to a later `since`, before weights grow too large.
 """
 
 import math
 from typing import Final
 
 MEMORY_S: Final = 300.0
-"""A few times what a turn of an agent or a chat takes to come back (median about 120 s in public traces)."""
+"""A few times the pause before an agent or a chat sends its next turn (median about 120 s in public traces)."""
 RENEW_S: Final = 100 * MEMORY_S
 BEFORE_S: Final = 30.0
 """A tenth of the memory."""
@@ -36,10 +36,10 @@ class Traffic:
         self._busy = 0.0
         self._returning_per_s = 0.0
         self.renew_at_s = -math.inf
-        """From this time on `renew` is due before anything is sent."""
+        """From this time on, `renew` must be called before anything is sent."""
 
     def renew(self, now_s: float) -> float:
-        """Let weights begin at 1 again. Returns the factor for sums that were made with the old weights."""
+        """Let weights begin at 1 again. Returns the factor that converts sums made with the old weights."""
         decay = math.exp((self._since_s - now_s) / MEMORY_S)
         self._busy *= decay
         self._returning_per_s *= decay
@@ -50,7 +50,7 @@ class Traffic:
         return decay
 
     def sent(self, cached_share: float, prefill_s: float, now_s: float) -> float:
-        """A request was sent: the share of its prompt that is cached there, and the seconds of prefill it needs.
+        """A request was sent: `cached_share` of its prompt is cached there, and it needs `prefill_s` of prefill.
 
         Returns the weight of values sent now.
         """
@@ -60,7 +60,7 @@ class Traffic:
         return weight
 
     def of_each(self, workers: int, now_s: float) -> tuple[float, float]:
-        """For one of `workers`: its utilisation by prefill, and requests a second that return to its cache."""
+        """The mean of `workers`: utilisation by prefill, and requests a second that return to a worker's cache."""
         decay = math.exp((self._since_s - now_s) / MEMORY_S) / workers
         observed = 1.0 - math.exp((self._began_s - now_s) / MEMORY_S)
         return self._busy * decay / observed, self._returning_per_s * decay

@@ -1,4 +1,4 @@
-"""Where a request goes, and why: the fleet, the costs, the decision and the router that has them all.
+"""Where a request goes, and why: the fleet, the costs, the decision and the router that combines them.
 
-It never sends anything: the server dispatches what was decided, and reports what became of it.
+Nothing here sends requests: the server dispatches what was decided, and reports the outcome.
 """

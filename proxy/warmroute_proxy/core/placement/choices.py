@@ -1,7 +1,7 @@
 """The workers and peer regions that could serve a model, and those of them that one request may use.
 
-What decisions need of all workers together and seldom changes (is each of them ready, are their rates equal) is
-computed once and cached until it changes (`load.availability.Changes`).
+Some facts about all workers together seldom change: whether each of them is ready, and whether their rates are equal.
+They are computed once and cached until one changes (`load.availability.Changes`).
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 NO_SLOT: Final = -1
-"""The slot of a tier that a worker lacks."""
+"""Stands for the slot of a tier that a worker does not have."""
 MAX_MASKS: Final = 1024
 _NONE: Final[frozenset[str]] = frozenset()
 
@@ -30,8 +30,8 @@ class NoWorker(Exception):
 class WorkerState:
     """A worker or a peer region, with its load and its slots in the index: one for each tier that it has.
 
-    `slots` is the mask of them. `caches_prompts`: prompts are computed here and stay in its cache, as those of prefill
-    and aggregated workers.
+    `slots` is the mask of these slots. `caches_prompts`: whether it computes prompts and keeps them in its cache, as
+    prefill and aggregated workers do.
     """
 
     __slots__ = (
@@ -73,12 +73,13 @@ class WorkerState:
 
 
 class Choices:
-    """All that serves a model. `cache_workers` are those that cache prompts: prefill and aggregated workers.
+    """The workers and peer regions that serve a model. `cache_workers` cache prompts: prefill and aggregated workers.
 
-    `mask` are the slots of cache workers and peers, of all tiers. `split`: a cache worker needs a decode worker beside
-    it. `plain`: none does, none has a second tier, and all are equally fast, as in most fleets. `s_per_token` is the
-    rate of the first cache worker, `mean_s_per_token` the mean of all (of the peers if there are none).
-    `known_peers` are also those that one request may not use, `peer_slots` the slots of them.
+    `mask` has the slots of cache workers and peers, of all tiers. `split`: some cache worker is a prefill worker, which
+    needs a decode worker beside it. `plain`: no cache worker needs one, none has a second tier, and all are equally
+    fast, as in most fleets. `s_per_token` is the rate of the first cache worker, `mean_s_per_token` the mean of all (of
+    the peers if there are no cache workers). `known_peers` include peers that this request may not use; `peer_slots`
+    are the slots of all known peers.
     """
 
     __slots__ = (
@@ -135,7 +136,7 @@ class Choices:
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute what depends on health and rates again, if any of those has changed."""
+        """Compute again what depends on health and rates, if any of them has changed."""
         if self._refreshed_count == self._changes.count:
             return
         self._refreshed_count = self._changes.count
@@ -150,8 +151,7 @@ class Choices:
     def numbers_of(self, mask: int) -> tuple[int, ...]:
         """The numbers of the cache workers whose device slot is in a mask.
 
-        Cached, since the same few sets of workers drop out of chains together; all are dropped when `MAX_MASKS` are
-        known.
+        Cached, since the same few sets of workers stop matching chains together. Emptied at `MAX_MASKS` entries.
         """
         found = self._numbers_by_mask.get(mask)
         if found is None:
@@ -162,7 +162,7 @@ class Choices:
         return found
 
     def usable(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
-        """Those that this request may use. A prefill worker needs a decode worker, and the reverse."""
+        """The choices that this request may use. A prefill worker needs a decode worker, and the reverse."""
         if self._refreshed_count != self._changes.count:
             self.refresh()
         if self._ready and not exclude and routing.allowed_regions is None and (routing.may_forward or not self.peers):
@@ -188,7 +188,7 @@ class Choices:
             raise NoWorker(routing.model, served=bool(self.cache_workers or self.peers))
         if len(cache_workers) == len(self.cache_workers) and len(decode_workers) == len(
             self.decode_workers
-        ):  # all of this region, the usual case
+        ):  # all workers of this region, the usual case
             if len(peers) == len(self.peers):
                 return self
             if not peers:
@@ -205,7 +205,7 @@ class Choices:
         return cache_workers, decode_workers
 
     def alone(self) -> "Choices":
-        """The same without the peers. Made once."""
+        """These choices without the peers. Made once."""
         if self._alone is None:
             self._alone = Choices(
                 self.region, self.cache_workers, self.decode_workers, (), self._changes, self.known_peers
@@ -214,7 +214,9 @@ class Choices:
 
 
 def _suspect(peers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:
-    """One lost probe does not refuse what nothing else may serve. (What is excluded here may only be full.)"""
+    """The peers that are down by one lost probe only, for a request that nothing else may serve. Workers in `exclude`
+    may only be full.
+    """
     return tuple([peer for peer in peers if peer.load.availability.is_last_resort(now_s) and peer.id not in exclude])
 
 
@@ -225,7 +227,7 @@ def _usable(workers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[s
 
 
 def has_idle_prefill(choices: Choices, now_s: float) -> bool:
-    """Whether some worker has less prefill queued than keeps it busy."""
+    """Whether a usable cache worker has less prefill queued than its bound (`Capacity.prefill`)."""
     return any(
         load.prefills.tokens < load.capacity.prefill and load.availability.is_usable(now_s) for load in choices.loads
     )
@@ -236,7 +238,7 @@ def may_forward(choices: Choices, now_s: float) -> bool:
 
 
 def is_full(choices: Choices, now_s: float) -> bool:
-    """Whether no worker, and no pair of them, would run another request now, and no peer region is usable."""
+    """Whether no worker or prefill-decode pair would run another request now, and no peer region is usable."""
     if may_forward(choices, now_s):
         return False
     if not has_idle_prefill(choices, now_s):

@@ -2,18 +2,18 @@
 
     cost = network + queue + compute + load + decode_slowdown * expected_output + transfer + others + reuse + churn
 
-The first seven terms are the request's own time. `network` is the round trip to a peer region, `queue` the prefill
-ahead there, `compute` what the index does not predict to be cached there in any tier, `load` the time to bring cached
-tokens to the device (`cache.tiers`), `transfer` the time to send KV from a prefill to a decode worker. The last three
-are what the placement costs all other requests (`prices`). `others` is in proportion to `queue`, and is computed
-together with it.
+The first six terms are the request's own time. `network` is the round trip to a peer region. `queue` is the prefill
+ahead there. `compute` is the prefill of the tokens that the index does not predict to be cached there in any tier.
+`load` is the time to bring cached tokens to the device (`cache.tiers`), `transfer` the time to send KV from a prefill
+to a decode worker. The last three terms are what the placement costs all other requests (`prices`). `others` is in
+proportion to `queue`, and is computed together with it.
 
-A prefill worker is priced together with the decode worker that is best for all of them: the least slowed one. Both
-roles of an aggregated worker are its own, and it needs no transfer. A peer region's queue is what this proxy has
-forwarded there and has not been answered yet; its prefill rate is taken to be like ours.
+All prefill workers are priced with the same decode worker: the one that is slowed least. An aggregated worker has both
+roles and needs no transfer. A peer region's queue is what this proxy has forwarded there and has not been answered yet;
+its prefill rate is taken to be like ours.
 
-Workers with the same part of the prompt and the same rate differ only by what is ahead of a new request there. They are
-a `Group`, whose other terms are computed once.
+Workers with the same cached part of the prompt and the same rate form a `Group`: they differ only by what is ahead of a
+new request there. The group's other terms are computed once.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ TRANSFER_S_PER_TOKEN: Final = 2e-7
 
 
 class Group(Frozen, frozen=True):
-    """Workers that differ only by what is ahead there, by their numbers among the cache workers, and their terms.
+    """Workers that differ only by what is ahead of a new request there, and the terms that they share.
 
-    `others_s_per_queue_s`: what each second of queue costs others. `idle_s`: the cost while nothing is ahead, the least
-    that any of these workers can cost.
+    `numbers` are their numbers among the cache workers. `others_s_per_queue_s`: what each second of queue costs others.
+    `idle_s`: the cost while nothing is ahead, the least that any of these workers can cost.
     """
 
     numbers: tuple[int, ...]
@@ -53,7 +53,7 @@ class Group(Frozen, frozen=True):
 
 
 class PeerCost(Frozen, frozen=True):
-    """A peer region, what of the prompt is cached there, and its cost."""
+    """A peer region, how much of the prompt is cached there, and its cost."""
 
     peer: WorkerState
     matched_bytes: int
@@ -64,7 +64,7 @@ class PeerCost(Frozen, frozen=True):
 def costs_s(
     group: Group, ahead: Sequence[Ahead], output_tokens: int, churn_s_per_inserted: float, now_s: float
 ) -> list[float]:
-    """The cost at each worker of a group, in the order of its numbers; workers of this region have no `network`."""
+    """The cost at each worker of a group, in the order of its numbers. `network` is 0 for workers of this region."""
     idle_s, uncached_tokens = group.idle_s, group.uncached_tokens
     queue_and_others = 1.0 + group.others_s_per_queue_s
     found: list[float] = []
@@ -83,14 +83,14 @@ def costs_s(
 
 
 def groups_of(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """All cache workers, in groups; those that have most of the prompt come first if that is known."""
+    """All cache workers, in groups. For `plain` choices, the groups with most of the prompt come first."""
     if choices.plain:
         return _groups_by_match(choices, prompt, prices)
     return _groups_of_one(choices.cache_workers, prompt, prices)
 
 
 def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """Equally fast workers with one tier each that need no transfer: a group for each length that is cached."""
+    """Group workers by cached length. They are equally fast, have one tier each and need no transfer."""
     groups: list[Group] = []
     s_per_token, other_slots = choices.s_per_token, choices.mask
     for mask, matched in reversed(prompt.match.drops):
@@ -106,7 +106,7 @@ def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: PromptPric
 
 
 def _groups_of_one(cache_workers: Sequence[WorkerState], prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """Each worker by itself, whatever its role, rate and tiers."""
+    """A group for each worker, whatever its role, rate and tiers."""
     bytes_by_slot = prompt.match.bytes_by_slot
     groups: list[Group] = []
     for number, worker in enumerate(cache_workers):
@@ -140,8 +140,10 @@ def _group(
 def peer_costs(
     choices: Choices, prompt: MatchedPrompt, prices: PromptPrices, churn: float, home: Home | None, now_s: float
 ) -> list[PeerCost]:
-    """The peer regions. `churn`: what a token of a new conversation costs there, 0 for a known one, and at its home:
-    what a session writes is better together than balanced.
+    """The cost of each peer region.
+
+    `churn`: what a token of a new conversation costs there, 0 for a known one. The home region has no churn: what a
+    session writes is better together than balanced.
     """
     found: list[PeerCost] = []
     bytes_by_slot = prompt.match.bytes_by_slot

@@ -1,4 +1,4 @@
-"""A decision: where a request goes, what is expected there, and the candidates that it was chosen from."""
+"""A decision: where a request goes, what is expected there, and the candidates that were compared."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, overload
@@ -14,8 +14,8 @@ Policy = Literal["cost", "round_robin"]
 
 
 class Candidate(NamedTuple):
-    """One possible worker or region and each term of its cost (`costs`): their sum is `cost_s`. `id` is that of the
-    worker, or `region:<name>`.
+    """One possible worker or region, with each term of its cost (`costs`); their sum is `cost_s`. `id` is the worker's
+    id, or `region:<name>`.
     """
 
     id: str
@@ -36,9 +36,9 @@ class Candidate(NamedTuple):
 
 
 class Reasons(Sequence[Candidate]):
-    """The cheapest candidates, the chosen one first; at most `MAX_REASONS`. Equal to the tuple of them.
+    """Up to `MAX_REASONS` candidates: the chosen one, then the cheapest others. Equal to the tuple of them.
 
-    Candidates are made when they are first read: the reasons of few decisions ever are, and each was taken by then.
+    Candidates are made when they are first read, after the decision: few decisions' reasons are ever read.
     """
 
     __slots__ = ("_made", "_make", "_weighed", "_winner")
@@ -50,14 +50,14 @@ class Reasons(Sequence[Candidate]):
         weighed: object = None,
         winner: int = 0,
     ) -> None:
-        """Either made already, as in a record, or to be made by `make(weighed, winner)`."""
+        """Take candidates that are `made` already, as in a record, or make them later by `make(weighed, winner)`."""
         self._made = made
         self._make = make
         self._weighed = weighed
         self._winner = winner
 
     def chosen(self) -> Candidate:
-        """The chosen one alone, without making the others."""
+        """The chosen candidate, without making the others."""
         if self._made is not None:
             return self._made[0]
         assert self._make is not None
@@ -94,15 +94,15 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
     `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
-    prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`
-    are what another worker of this region has of it, `other_region_tokens` what the other region with most of it has;
-    `shared_bytes` of it other conversations have begun with too. `known`: it is the next turn of a known conversation
-    (`warm`); None if that was not asked, or the record is from before it was. `restarted_tokens` of the prompt
-    are known to have been in caches that were lost with their engines. Before it was sent it waited `memory_wait_s`
-    for KV memory; `waited_to_begin`: its session had not begun. `head_bytes` of it some worker has, where
-    others may leave that head too; `branches`: other
-    prompts that have left that head just before (`forks`). `priority`, `program` and `ignored_headers` are
-    what its client said of its place in the queue, where it said anything.
+    prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`:
+    how much of the prompt another worker of this region has. `other_region_tokens`: how much the other region with most
+    of it has. `shared_bytes` of the prompt also begin other conversations. `known`: whether the request is the next
+    turn of a known conversation (`placement.is_known`); None for round robin and in records older than the field.
+    `restarted_tokens` of the prompt are known to have been in caches that were lost with their engines.
+    `memory_wait_s`: how long the request waited for KV memory before it was sent. `waited_to_begin`: whether its
+    session had not begun at that time. `head_bytes`: the prefix that some worker has and that other prompts may leave
+    too; `branches`: how many other prompts have just left that head (`forks`). `priority`, `program` and
+    `ignored_headers` are what its client said of its place in the queue, if anything.
     """
 
     kind: Literal["local", "forward"]

@@ -16,9 +16,10 @@ ANY_MODEL: Final = frozenset({"*"})
 class Worker:
     """One rank of one engine of this region.
 
-    `host_cache`: it keeps in host memory what it drops from the device. `store`: the name of the store that it writes
-    through to and reads from, if any; workers with the same name share it. `max_running`: how many requests may be
-    sent at once, whatever the engine reports. `page_tokens`: the size of the whole pages that its cache holds.
+    `host_cache`: whether it keeps in host memory what it drops from the device. `store`: the name of the store that it
+    writes through to and reads from, if any; workers with the same name share the store. `max_running`: how many
+    requests may be sent at once, whatever the engine reports. `page_tokens`: the page size of its cache, which holds
+    whole pages.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """The state of a fleet: which workers and peer regions exist, their load, and what each has cached.
 
-It changes by probes, by reports at `/v1/loads` and by KV events, in any order. Unknown workers and tiers that a worker
-lacks are ignored: reports race with removals.
+Probes, reports at `/v1/loads` and KV events change the state, in any order. Reports about unknown workers, or about
+tiers that a worker does not have, are ignored: reports race with removals.
 """
 
 import math
@@ -39,16 +39,16 @@ class Fleet:
         self.traffic = Traffic()
         self._changes = Changes()
         self._choices_by_model: dict[str, Choices] = {}
-        self._rates_differ = False  # a rate was learned that is not levelled with the others yet
-        self._compare_at_s = -math.inf  # from when on paces are compared again
-        self._forget_at_s = math.inf  # when a slow worker is due to be tried again
+        self._rates_differ = False  # whether a learned rate is not levelled with the others yet
+        self._compare_at_s = -math.inf  # when the next comparison of paces is due
+        self._forget_at_s = math.inf  # when a slow worker is tried again
 
     def busy(self, now_s: float) -> float:
-        """The share of time in which a worker that caches prompts prefills, by what was sent lately."""
+        """The share of time that cache workers spend on prefill, in the mean, by what was sent lately."""
         return self.traffic.of_each(max(1, sum(worker.caches_prompts for worker in self.workers.values())), now_s)[0]
 
     def choices(self, model: str) -> Choices:
-        """All that serves a model. Cached until the fleet changes; at most `MAX_MODELS`, then all are made again."""
+        """All that serves a model. Cached for up to `MAX_MODELS` models, until the fleet changes."""
         choices = self._choices_by_model.get(model)
         if choices is None:
             serving = [worker for worker in self.workers.values() if worker.target.serves(model)]
@@ -65,8 +65,8 @@ class Fleet:
     # Members
 
     def add_worker(self, worker: Worker, *, serves_traffic: bool) -> None:
-        """Add a worker, or replace one of the same id (its load and cache stay). A new worker of a fleet that serves
-        traffic already is unproven (`load`).
+        """Add a worker, or replace the one with the same id, whose load and cache stay. A new worker is unproven
+        (`load`) if the fleet serves traffic already.
         """
         is_new = worker.id not in self.workers
         self._add(worker.id, worker)
@@ -84,7 +84,7 @@ class Fleet:
             self._choices_by_model.clear()
 
     def worker_restarted(self, worker_id: str) -> None:
-        """An engine restarted: what it had cached is gone, but for what it wrote to a store."""
+        """An engine restarted: what it had cached is gone, except what it wrote to a store."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             self._clear(worker, restarted=True)
@@ -108,7 +108,7 @@ class Fleet:
             self.workers[worker_id].load.availability.suspect = True
 
     def ended_prefill_tokens(self, worker_id: str) -> int:
-        """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
+        """Tokens of all prompts that were sent to a worker since it was added and no longer wait there."""
         worker = self.workers.get(worker_id)
         return 0 if worker is None else worker.load.prefills.ended_tokens
 
@@ -125,7 +125,7 @@ class Fleet:
                 level_sizes([other.load for other in self.workers.values() if other.caches_prompts])
 
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
-        """Apply the time that moving tokens to the device from `host` or `storage` has taken."""
+        """Learn from `tokens` that were moved from `host` or `storage` to the device in `seconds`."""
         worker = self.workers.get(worker_id)
         if worker is not None and tier == "host":
             worker.load.moves.observe_load(tokens, seconds)
@@ -147,7 +147,7 @@ class Fleet:
             self.index.remove(keys, slots)
 
     def cache_cleared(self, worker_id: str) -> None:
-        """A worker has nothing cached any more, on the device and in host memory, or it is not known what it has."""
+        """Forget what a worker has on the device and in host memory: it is empty, or its contents are unknown."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             self._clear(worker, restarted=False)
@@ -159,27 +159,27 @@ class Fleet:
         self._add(worker.id, worker.target)
 
     def has_same_cache(self, worker: WorkerState) -> bool:
-        """Whether a worker is still here, with the cache that it had then."""
+        """Whether the fleet still has this worker, and the worker still has the cache of this state."""
         current = self.workers.get(worker.id)
         return current is worker or (current is not None and current.slot == worker.slot)
 
     # Rates and paces
 
     def refresh_rates(self, now_s: float) -> None:
-        """Called before each decision: level rates that were learned since, and forget paces that are too old."""
+        """Level newly learned rates, and forget paces that are too old. Called before each decision."""
         if self._rates_differ:
             self.level_rates()
         if now_s >= self._forget_at_s:
             self._forget_paces(now_s)
 
     def level_rates(self) -> None:
-        """Level rates that were learned since the last call; called before their use, as reports come in bursts."""
+        """Level newly learned rates. Called before rates are used, as reports come in bursts."""
         if self._rates_differ:
             self._rates_differ = False
             level_rates([worker.load for worker in self.workers.values() if worker.caches_prompts])
 
     def compare_paces(self, now_s: float) -> None:
-        """Compare the paces of streams, if that is due; called when a stream has ended."""
+        """Compare the paces of streams if that is due. Called when a stream has ended."""
         if now_s < self._compare_at_s:
             return
         self._compare_at_s = now_s + COMPARE_EVERY_S
@@ -190,7 +190,7 @@ class Fleet:
         self._forget_paces(now_s)
 
     def renew_weights(self, now_s: float) -> None:
-        """Scale what was inserted to new weights of `traffic`."""
+        """Renew the weights of `traffic`, and scale each worker's `inserted` to them."""
         scale = self.traffic.renew(now_s)
         for worker in self.workers.values():
             worker.load.inserted *= scale
@@ -215,12 +215,12 @@ class Fleet:
         return WorkerLoad(target.max_running if isinstance(target, Worker) else None, self._changes)
 
     def _restart(self, worker: WorkerState) -> None:
-        """A worker starts while others serve traffic: its rates are taken to be like those of its role."""
+        """A worker starts while others serve traffic: its prefill rate begins as the mean of the others of its role."""
         restart_among(worker.load, [other.load for other in self.workers.values() if other.role == worker.role])
         level_rates([other.load for other in self.workers.values() if other.caches_prompts])
 
     def _slots_of(self, worker_id: str, tier: Tier) -> int:
-        """The mask of the slot of a worker's tier, 0 if there is none."""
+        """The mask of the slot of a worker's tier; 0 if the worker or the tier is unknown."""
         worker = self.workers.get(worker_id)
         if worker is None:
             return 0
@@ -229,7 +229,7 @@ class Fleet:
 
 
 def _host_of(worker_id: str) -> str:
-    """The name of a worker's host memory in the index. No worker id has such a character."""
+    """The name of a worker's host memory in the index. No worker id contains a newline."""
     return f"{worker_id}\nhost"
 
 

@@ -1,24 +1,25 @@
-"""Forks: prompts that share a head and come within the seconds that computing it takes, as sub-agents begun at once do.
+"""Forks: prompts with a common head that come within the seconds that computing the head takes, as sub-agents' do.
 
-A price of a shared prefix (`prices`) is about conversations that come one by one: its second copy would have been made
-some time anyway, and serves those that are still to come. The prompts of a fork come together. They all find the head
-at one worker, or under way there, and each has to choose at once: wait for it and compute its own part behind the
-others, fetch the head from a store, or compute it again elsewhere. So in a fork
+The price of a shared prefix (`prices`) assumes conversations that come one by one. A second copy of the prefix would
+have been made some time anyway, and serves conversations that are still to come. The prompts of a fork come together.
+They all find the head in the cache or the queue of one worker, and each has to choose at once: wait for the head and
+compute its own part behind the others, fetch the head from a store, or compute the head again elsewhere. So in a fork
 
-- the head's own seconds are not spread over later prompts: they are the request's own;
-- the fleet computes the head again as often as the branches' own tokens pay for it, rounded. Until then it counts
-  as private tokens, and afterwards as shared by the branches that came. By that two of 43 sub-agents with 2,000
-  tokens of their own compute a head of 40,000 again, and none of eight does;
-- `churn` is left out: it would drive branches from the worker that has written most, which is that of the head;
-- no branch is a known conversation that stays at home (`warm`), though each may continue the same turn.
+- the time to compute the head is not spread over later prompts: it counts as the request's own;
+- the fleet computes the head again as often as the branches' own tokens pay for it, rounded. Until they pay for the
+  next copy, the head counts as private tokens, and afterwards as shared by the branches that came. By this rule, two of
+  43 sub-agents with 2,000 tokens of their own compute a head of 40,000 again, and none of eight does;
+- `churn` is left out: it would drive branches away from the head's worker, which has written most;
+- no branch stays at home as a known conversation (`placement`), though each may continue the same turn.
 
-A fork is known by the cut at which its prompts leave what is cached. A head that is under way has no such entry until
-the first prompt has left it: then the prompts in the queues are looked at (`branches_under_way`).
+A fork is identified by the cut at which its prompts leave the cached prefix. For a head that is still being computed,
+`Forks` has no entry until the first prompt has left it. Until then the prompts in the queues are searched
+(`branches_under_way`).
 
-Prompts that are all the same (several answers to one question) do not fork, nor do those of a short head.
+Identical prompts (several answers to one question) do not fork, nor do prompts with a short head.
 
-Limit: the last `MAX_FORKS` to twice as many cuts, each of use for seconds. A process counts the branches that it sends
-itself.
+Limit: the last `MAX_FORKS` to twice as many cuts, each of use for seconds. Each process counts only the branches that
+it sends itself.
 """
 
 from typing import Final
@@ -34,10 +35,11 @@ MIN_OWN_TOKENS: Final = 32
 
 LASTS_S: Final = 0.5
 LASTS_HEADS: Final = 0.25
-"""A fork lasts for this long after its last prompt: seconds, or times that of computing its head."""
+"""A fork lasts `LASTS_S` after its last prompt, or `LASTS_HEADS` times the seconds to compute its head if that is more.
+"""
 
 MAX_LOOKED_AT: Final = 8
-"""Of each worker's queue, the newest prompts that are searched for branches."""
+"""How many of the newest prompts in each worker's queue are searched for branches."""
 
 
 class Fork(Frozen, frozen=True):
@@ -52,12 +54,12 @@ class Fork(Frozen, frozen=True):
     at_s: float
 
     def covers_a_copy(self, head_tokens: float, own_tokens: float) -> bool:
-        """Whether the head may be computed once more. `own_tokens`: of the prompt that is placed."""
+        """Whether the head may be computed once more. `own_tokens`: those of the prompt that is being placed."""
         return (self.copies + 0.5) * head_tokens <= self.own_tokens + own_tokens
 
 
 class Forks:
-    """The forks that are going on."""
+    """The latest forks, by cut."""
 
     def __init__(self, max_forks: int = MAX_FORKS) -> None:
         self._max_forks = max_forks
@@ -65,14 +67,14 @@ class Forks:
         self._older: dict[int, Fork] = {}
 
     def of(self, cut: int, head_s: float, now_s: float) -> Fork | None:
-        """The fork at a cut, None if no prompt has left it lately. `head_s`: what computing the head takes."""
+        """The fork at a cut, None if no prompt has left it lately. `head_s`: the seconds to compute the head."""
         fork = self._recent.get(cut) or self._older.get(cut)
         if fork is not None and now_s - fork.at_s > max(LASTS_S, LASTS_HEADS * head_s):
             return None
         return fork
 
     def sent(self, cut: int, own_tokens: int, copies: bool, before: Fork | None, now_s: float) -> None:
-        """A prompt has left the cache at a cut, after those of `before`. `copies`: it computes the head again."""
+        """A prompt has left the cached prefix at a cut, after those of `before`. `copies`: it recomputes the head."""
         if before is None:
             fork = Fork(1, own_tokens, int(copies), now_s)
         else:
@@ -83,8 +85,9 @@ class Forks:
 
 
 def branches_under_way(workers: tuple[WorkerState, ...], mask: int, at: int, cut: int, now_s: float) -> Fork | None:
-    """A fork of those prompts that are computing what is before a cut at a position, and go on behind it: in queues of
-    workers whose slot is in a mask.
+    """The fork of queued prompts that compute the head up to `cut` and continue after it; None if there are none.
+
+    `at` is the position of `cut` in their chains. Only the queues of workers whose slot is in `mask` are searched.
     """
     branches = 0
     for worker in workers:

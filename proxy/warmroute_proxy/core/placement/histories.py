@@ -1,13 +1,13 @@
 """Where conversations left their histories, to detect those that a cache has evicted since (`cache.occupancy`).
 
-What a cache has evicted is taken out of the index when its conversation comes back: few do.
+An evicted history is taken out of the index only when its conversation comes back: few do.
 
-A turn that waits in an engine displaces nothing. So its prompt counts from when it is the oldest of its worker's
-prefill queue, which is when the engine begins to compute it. What is there of its history is kept from its dispatch on.
-A prefill worker uses a history until it hands the KV over.
+A turn that waits in an engine displaces nothing. So its prompt counts as use of the cache only from when it is the
+oldest in its worker's prefill queue: then the engine begins to compute it. The part of its history that is in the cache
+is kept there from the turn's dispatch on. A prefill worker uses a history until it hands the KV over.
 
-Limit: `MAX_ENTRIES` lineages with something evicted, divided by tenant (`warmroute.contract.shares`): of the tenant
-that has most, the one that lost it first is dropped first, and then counts as cached.
+Limit: `MAX_ENTRIES` lineages with an evicted history, divided by tenant (`warmroute.contract.shares`). The tenant that
+has most loses its oldest entry first, and that history then counts as cached.
 """
 
 from bisect import bisect_left
@@ -23,17 +23,17 @@ _NOTHING: Final[dict[WorkerState, int]] = {}
 
 
 class Histories:
-    """The histories of all lineages, and from where they are gone."""
+    """The histories of all lineages, and which workers have evicted some of them."""
 
     __slots__ = ("_division", "_max_entries", "gone")
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._division: Division[int, dict[WorkerState, int]] = Division()
-        self.gone: dict[int, dict[WorkerState, int]] = {}  # by lineage: where, and the tokens that are left
+        self.gone: dict[int, dict[WorkerState, int]] = {}  # tokens left at workers that evicted, by lineage
 
     def evicted_from(self, lineage: int) -> dict[WorkerState, int]:
-        """Those that have evicted some of a lineage's history since the last call, and the tokens that are left."""
+        """The workers that have evicted some of a lineage's history since the last call, and the tokens left there."""
         found = self.gone.pop(lineage, None)
         if found is None:
             return _NOTHING
@@ -48,7 +48,7 @@ class Histories:
         self.advance(worker)
 
     def advance(self, worker: WorkerState) -> None:
-        """The prefill queue of a worker has changed: its oldest prompt is computed now."""
+        """The prefill queue of a worker has changed: the worker now computes the oldest prompt there."""
         oldest = worker.load.prefills.oldest
         if isinstance(oldest, Ticket) and not oldest.at_work:
             self._begin(oldest)
@@ -64,7 +64,7 @@ class Histories:
         self.advance(worker)
 
     def _begin(self, ticket: Ticket) -> None:
-        """The engine begins to compute a prompt, which makes room for itself."""
+        """The engine begins to compute a prompt, which may displace other histories."""
         ticket.used_before = 0
         worker, lineage = ticket.cache_worker, ticket.lineage
         if not _is_followed(ticket, worker):
@@ -81,14 +81,14 @@ class Histories:
             self._note(occupancy.evicted(), worker)
 
     def _keep(self, ticket: Ticket, history: History | None) -> None:
-        """A turn uses this history, until it is released."""
+        """A turn uses this history until `release`."""
         if history is not None:
             history.turns += 1
         self.release(ticket)
         ticket.history = history
 
     def end(self, lineage: int, ticket: Ticket, own_tokens: int) -> None:
-        """A turn has ended, and left its own tokens there."""
+        """A turn has ended, and left `own_tokens` in the cache of its worker."""
         self.release(ticket)
         worker = ticket.cache_worker
         worker.load.residents.resize(lineage, own_tokens)
@@ -104,7 +104,7 @@ class Histories:
             self._note(occupancy.evicted(), worker)
 
     def release(self, ticket: Ticket) -> None:
-        """A turn uses its history no more."""
+        """A turn no longer uses its history."""
         history, ticket.history = ticket.history, None
         if history is not None:
             history.turns -= 1
@@ -139,7 +139,7 @@ class Histories:
             division.discard(first)
 
     def is_there(self, lineage: int, worker: WorkerState) -> None:
-        """Forget what this worker has evicted of a lineage's history: it has it now, or the index knows of it."""
+        """Forget that a worker has evicted some of a lineage's history: it has it now, or the index knows."""
         elsewhere = self.gone.get(lineage)
         if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
             del self.gone[lineage]
@@ -147,5 +147,5 @@ class Histories:
 
 
 def _is_followed(ticket: Ticket, worker: WorkerState) -> bool:
-    """Whether the evictions of a worker are to be guessed: it is of this region, has one tier and no events."""
+    """Whether a worker's evictions have to be guessed: it is of this region, and has one tier and no KV events."""
     return ticket.decode_worker is not None and not worker.tiered and not worker.load.occupancy.has_events

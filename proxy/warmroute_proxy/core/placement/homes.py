@@ -1,13 +1,14 @@
 """The home of a request among regions: where its lineage, or else its session or the one that started it, was served.
 
-In this order, the first that is known and can be used:
+The home is the region of the first of these that is known and can be used:
 
-    the turn that the prompt repeats whole, if it is the one before   what it computed is there: a fact
-    the client's hint                                                 it may know of turns that this proxy does not
+    the previous turn, if the prompt repeats that turn whole         the region has computed it: a fact
+    the client's hint                                                the client may know turns that this proxy does not
     an earlier turn of the lineage, or of one with another system prompt
     the longest lineage of the session, then of the session that started it
 
-Only the first is certain. The others are believed to hold what an append-only conversation has sent before.
+Only a turn that the prompt repeats whole makes a home certain. Other homes are believed to hold what an append-only
+conversation has sent before.
 """
 
 from bisect import bisect_left
@@ -25,7 +26,7 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 
 class Home(Frozen, frozen=True):
-    """A region, and how much of the prompt it holds, in canonical bytes. `certain`: this proxy knows it from a turn."""
+    """A region, and how many canonical bytes of the prompt it holds. `certain`: the prompt repeats its turn whole."""
 
     region: str
     held_bytes: int
@@ -33,7 +34,7 @@ class Home(Frozen, frozen=True):
 
 
 def home_key(routing: RoutingRequest) -> int | None:
-    """The session whose home is remembered: none that is derived, which is a guess."""
+    """The session whose home is remembered; None for a derived session, which is a guess."""
     return None if routing.derived else routing.session
 
 
@@ -65,7 +66,7 @@ def home_of(
 def regional(
     routing: RoutingRequest, session: int | None, turn: SettledTurn, before: SettledTurn | None
 ) -> RegionalTurn:
-    """A turn as other regions are to know it. `before` is the one that it continues; `session` as in `RegionalTurn`."""
+    """A turn as other regions get it. `before` is the turn that it continues; `session` is as in `RegionalTurn`."""
     chain = routing.chain
     follows, known = 0, 0
     if before is not None and before.tip != turn.tip:
@@ -83,7 +84,7 @@ def repeats(chain: Chain, turn: SettledTurn) -> bool:
 
 
 def last_prompt_tokens(last_settled: SettledTurn, routing: RoutingRequest, prompt_tokens: int) -> int:
-    """The prompt of the turn before: as counted, or in proportion to this one where only another region counted it."""
+    """Tokens of the previous turn's prompt: as counted, or in proportion to this prompt if no count is known here."""
     if last_settled.prompt_tokens is not None:
         return last_settled.prompt_tokens
     total = routing.chain.total_bytes or 1
@@ -91,10 +92,10 @@ def last_prompt_tokens(last_settled: SettledTurn, routing: RoutingRequest, promp
 
 
 def elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) -> str:
-    """The region that has what was lost as `elsewhere`: that of the turn before, or the one that the index knows."""
+    """The region that has what was lost as `elsewhere`: that of the previous turn, or the one that the index knows."""
     return before.region if before is not None and before.region != here else decision.other_region
 
 
 def keeps_warm(routing: RoutingRequest, before: SettledTurn) -> bool:
-    """Whether a request is a keep-alive: the turn before again, with an answer of one token."""
+    """Whether a request is a keep-alive: it repeats the previous turn, for an answer of one token."""
     return routing.expected_output_tokens == 1 and before.tip == routing.chain.hashes[-1]

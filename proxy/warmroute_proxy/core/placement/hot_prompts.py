@@ -1,10 +1,10 @@
 """The last prompts of hot lineages, in memory, so that another engine can compute them before their home is drained.
 
-Limits: `max_bytes` of all together, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, what
-was used least lately is dropped first. `MAX_AGE_S` since the last use (then
-the lineage is cold, and its engine is about to evict it). Prompts below `MIN_BYTES` are not stored at all: computing
-them takes a fraction of a second wherever their next turn goes. They are held by reference, as they came, and never
-written anywhere.
+Limits: `max_bytes` for all prompts together, divided by tenant (`warmroute.contract.shares`): the tenant that has most
+loses its least recently used prompt first. A prompt is dropped `MAX_AGE_S` after its last use: the lineage is cold
+then, and its engine is about to evict it. Prompts below `MIN_BYTES` are not stored at all: computing them takes a
+fraction of a second wherever their next turn goes. Bodies are held by reference, as they came, and never written
+anywhere.
 """
 
 import math
@@ -22,7 +22,7 @@ _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a
 
 
 class HotPrompt:
-    """One prompt: the request that brought it, without its head, and the worker that has it cached."""
+    """One prompt: the request that brought it, without its HTTP headers, and the worker that has it cached."""
 
     __slots__ = ("body", "cache_worker", "dropped", "path", "routing", "salt", "size", "used_s", "wire_model")
 
@@ -36,7 +36,7 @@ class HotPrompt:
         dropped: frozenset[str],
         cache_worker: str,
     ) -> None:
-        """`wire_model`: the name to send where the client used an alias; `dropped`: members that no engine gets."""
+        """`wire_model`: the name to send if the client used an alias; `dropped`: members of the body to leave out."""
         self.routing = routing
         self.body = body
         self.path = path
@@ -48,7 +48,7 @@ class HotPrompt:
         self.size = len(body) + _BYTES_PER_CUT * len(routing.chain.hashes)
 
     def heat(self, now_s: float) -> float:
-        """The bytes that would have to be computed again, weighted by how likely the prompt is used again soon."""
+        """The bytes to compute again if the prompt is lost, weighted by how likely it is used again soon."""
         return len(self.body) * math.exp(min(0.0, self.used_s - now_s) / MEMORY_S)
 
 
@@ -61,7 +61,7 @@ class HotPrompts:
 
         self.bytes = 0
         self._max_bytes = max_bytes
-        self._by_lineage: OrderedDict[int, HotPrompt] = OrderedDict()  # least lately used first
+        self._by_lineage: OrderedDict[int, HotPrompt] = OrderedDict()  # least recently used first
         self._division: Division[int, HotPrompt] = Division(
             lambda _, prompt: prompt.routing.tenant, lambda _, prompt: prompt.size
         )

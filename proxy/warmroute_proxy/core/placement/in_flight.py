@@ -1,4 +1,4 @@
-"""Applies the life of dispatched attempts to the fleet: what each adds to loads, caches and traffic, and its removal.
+"""Applies dispatched attempts to the fleet: adds them to loads, caches and traffic, and removes them at their end.
 
 Attempts of this process and of its peer processes go through the same calls, so that a fleet has the same state
 whichever process sent them.
@@ -21,8 +21,9 @@ class InFlight:
         self._histories = histories
 
     def begin(self, ticket: Ticket, begins: bool, cached_share: float, now_s: float) -> None:
-        """An attempt was sent: its prefix counts as cached, and it is load until it ends. `begins`: a conversation
-        begins with it. `cached_share`: that of its prompt which is cached there.
+        """An attempt was sent: its prefix counts as cached, and the attempt is load until it ends.
+
+        `begins`: whether a conversation begins with it. `cached_share`: the share of its prompt that is cached there.
         """
         fleet = self._fleet
         fleet.level_rates()
@@ -49,7 +50,7 @@ class InFlight:
             decode_worker.load.availability.breaker.sent(ticket, now_s)
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """The prompt has been computed. Without effect when called again, or after the end."""
+        """The prompt has been computed. Further calls, and calls after the end, have no effect."""
         if ticket.computed or not ticket.open:
             return
         fleet = self._fleet
@@ -69,12 +70,12 @@ class InFlight:
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefills.busy_s(now_s)
             ticket.slowdown_s = load.slowdown_s() - load.slower_s
-        # Also what was indexed at dispatch, if it may have been evicted before it was computed.
+        # The entries made at dispatch may have been evicted since, and named only the device of a tiered worker.
         if (ticket.removals != fleet.index.removals or cache_worker.tiered) and fleet.has_same_cache(cache_worker):
             fleet.index.insert(ticket.chain.hashes, cache_worker.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
-        """The stream has had this many tokens so far (not since the last call)."""
+        """The stream has had this many tokens so far (in total, not since the last call)."""
         if ticket.decode_worker is not None and ticket.open:
             resident = ticket.prompt_tokens + completion_tokens
             ticket.decode_worker.load.add_running(0, resident - ticket.resident)
@@ -93,7 +94,7 @@ class InFlight:
             decode_worker.load.availability.succeeded()
 
     def fail(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
-        """An attempt failed by the fault of these worker ids (or `region:<name>`); empty when the client left."""
+        """An attempt failed. `at_fault`: the worker ids (or `region:<name>`) at fault; empty if the client left."""
         self._close(ticket, now_s)
         fleet = self._fleet
         if not ticket.computed and fleet.has_same_cache(ticket.cache_worker):
@@ -105,7 +106,7 @@ class InFlight:
         self._end_trials(ticket)
 
     def drop(self, ticket: Ticket, now_s: float) -> None:
-        """Remove the load of an attempt whose end is not known."""
+        """Remove the load of an attempt whose outcome is not known."""
         self._close(ticket, now_s)
         self._end_trials(ticket)
 

@@ -1,5 +1,5 @@
-"""Who is told what a router does, in order: it sends that to other processes (`replicas.sending`) or records it
-(`replicas.recorder`).
+"""The interface by which a router tells, in order, what it does: listeners send that to other processes
+(`replicas.sending`) or record it (`replicas.recorder`).
 """
 
 from collections.abc import Collection
@@ -16,27 +16,27 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Listener:
-    """Methods that do nothing, for subclasses to replace. None may raise, or call the router that tells it."""
+    """Methods that do nothing, for subclasses to override. None may raise, or call the router that calls it."""
 
     def before_reading(self) -> None:
-        """A decision or a page is about to be made of what the router knows."""
+        """A decision or a page is about to be made from what the router knows."""
 
     def placed(
         self, routing: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
     ) -> None:
-        """A decision; None if there was no worker, and then whether one is `served` by the model."""
+        """A decision was made; None without a usable worker: `served` then tells whether one for the model exists."""
 
     def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:
         """A request was sent. `begins`: a conversation begins with it."""
 
     def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:
-        """Its prompt has been computed. `is_first`: that was not known yet."""
+        """The prompt of a request has been computed. `is_first`: whether that was not known yet."""
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
-        """It has had this many tokens so far."""
+        """The stream of a request has had this many tokens so far."""
 
     def ending(self, ticket: Ticket, now_s: float) -> None:
-        """It is about to end well."""
+        """A request is about to end well."""
 
     def settled(
         self,
@@ -47,16 +47,16 @@ class Listener:
         expected: int,
         now_s: float,
     ) -> None:
-        """It ended well. `expected`: how soon its session returns (`cache.return_times`)."""
+        """A request ended well. `expected`: how soon its session returns (`cache.return_times`)."""
 
     def failed(self, ticket: Ticket, at_fault: Collection[str], now_s: float) -> None:
-        """It ended badly."""
+        """A request failed."""
 
     def updated(self, method: str, *arguments: Any) -> None:
-        """The fleet changed, by this method of the router and its arguments in their order."""
+        """The fleet changed by this method of the router, called with these arguments."""
 
     def waits(self, waits: Waits, now_s: float) -> None:
-        """What waits for memory in the queue of this process has changed."""
+        """The requests that wait for KV memory in the queue of this process have changed."""
 
     def evicted(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:
         """The router has found that a cache has evicted these cuts."""

@@ -9,9 +9,11 @@ from warmroute_proxy.core.placement.forks import Fork
 
 
 class MatchedPrompt(Frozen, frozen=True):
-    """A prompt by the index and the learned ratio of bytes to tokens. `last_turn` is the one that it continues.
-    `restarted_bytes` of it are known to have been in caches that were lost with their engines. `head_bytes`: the
-    longest prefix that any worker has, where others may leave it too, and `fork` those that did just now (`forks`).
+    """The size of a prompt, by the learned ratio of bytes to tokens, and what the index knows of it.
+
+    `last_turn` is the turn that the prompt continues. `restarted_bytes` of the prompt are known to have been in caches
+    that were lost with their engines. `head_bytes`: the longest prefix that any worker has, if other prompts may leave
+    it too. `fork`: the prompts that left that head just now (`forks`).
     """
 
     tokens: int
@@ -23,10 +25,10 @@ class MatchedPrompt(Frozen, frozen=True):
     fork: Fork | None = None
 
     def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
-        """What a worker holds, with the answer to the last turn if the last prompt is all that it has matched.
+        """What a worker holds, with the answer to the last turn if exactly the last prompt is matched there.
 
-        An aggregated worker keeps what it has generated, and the prompt repeats it. The index does not know it: nobody
-        has sent it before.
+        An aggregated worker keeps the answer that it has generated, and the prompt repeats that answer. The index does
+        not know it: no prompt has contained it before.
         """
         turn, target = self.last_turn, worker.worker
         if turn is None or matched != turn.prompt_bytes or target is None or worker.role != "aggregated":
@@ -42,7 +44,7 @@ class MatchedPrompt(Frozen, frozen=True):
         return found if found < most else most  # noqa: FURB136 - min() takes three times as long
 
     def held(self, worker: WorkerState, matched: dict[int, int]) -> tuple[int, Held]:
-        """What of the prompt a worker has, by the bytes of each slot: bytes in all, and tokens of each tier."""
+        """How much of the prompt a worker has: bytes in all, and tokens of each tier. `matched`: bytes by slot."""
         device_bytes = matched.get(worker.slot, 0)
         host_bytes = max(device_bytes, matched.get(worker.host_slot, 0))
         all_bytes = max(host_bytes, matched.get(worker.store_slot, 0))

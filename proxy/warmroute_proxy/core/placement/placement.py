@@ -1,20 +1,20 @@
 """Placement: the cheapest worker or peer region for a prompt, and the decision with its reasons.
 
-The cost is that of `costs`. A warm home wins while it is idle, and a busy one loses to an idle worker without the
-prefix when computing the prefix again is cheaper for the fleet than waiting. A known conversation stays at a home that
-has capacity while that is cheaper for the turn itself (`warm`). Nothing else ties a session to a worker.
+`costs` defines the cost. A warm home wins while it is idle. A busy home loses to an idle worker without the prefix if
+computing the prefix again is cheaper for the fleet than waiting. A known conversation stays at a home that has capacity
+while that is cheaper for the turn itself (see below). Nothing else ties a session to a worker.
 
-A *home* region (`homes`) is worth one network hop, and what the previous turn must have cached there if the index of
-this proxy does not know. A home that is not certain counts, for a derived session, only if the index knows no prefix
-of the prompt at all.
+A *home* region (`homes`) saves one network hop. If this proxy's index does not know what the previous turn must have
+cached there, that still counts as cached. For a derived session, an uncertain home counts only if the index knows no
+prefix of the prompt at all.
 
-Ties are broken in favour of that home, then by rendezvous hash of (session, worker), so that replicas agree without
-communication.
+Ties are broken in favour of that home, then of this region, then by rendezvous hash of (session, worker), so that
+replicas agree without communication.
 
-What a group of workers costs while nothing is ahead is the least that any of them can cost. Groups are examined from
-the longest cached prefix on, and one whose least cost is above the cheapest so far is skipped. So a known conversation
-is placed without examining most of the fleet. The cost at each other worker is computed when the reasons are read, from
-the values of the decision (`Weighed`).
+The cost of a group of workers while nothing is ahead is the least that any of them can cost. Groups are examined from
+the longest cached prefix on, and a group whose least cost is above the cheapest so far is skipped. So a known
+conversation is placed without examining most of the fleet. The costs at the other workers are computed when the reasons
+are read, from the values of the decision (`Weighed`).
 """
 
 import math
@@ -40,13 +40,13 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 # A known conversation stays where it is warm.
 #
 # The last three terms of a cost (`others`, `reuse`, `churn`) are what a placement costs all other requests. They decide
-# where a new conversation settles, and where a shared prefix gets its next copy. They do not move a conversation that
-# is warm: it would pay for that copy. So a turn of a known conversation goes home while its home has capacity, unless
+# where a new conversation settles, and where a shared prefix gets its next copy. They do not move a warm conversation,
+# which would itself pay for that copy. So a turn of a known conversation goes home while its home has capacity, unless
 # the cheapest place is cheaper by the turn's own terms too (network, queue, compute, load, decode, transfer).
 #
-# Home is the worker of this region that computed the previous turn, or the region that did. A conversation is known by
-# its previous turn. A derived session is a guess, and several conversations can share it: there the prompt must repeat
-# the previous turn whole, and a first turn is always new.
+# Home is the worker of this region that computed the previous turn, or the other region that did. A conversation is
+# known if its previous turn is. A derived session is a guess that several conversations can share: its prompt must
+# repeat the previous turn whole, and its first turn is always new.
 
 NOWHERE: Final = -1
 
@@ -59,7 +59,7 @@ def is_known(routing: RoutingRequest, last_turn: SettledTurn | None) -> bool:
 
 
 def home_number(choices: Choices, last_turn: SettledTurn, home: Home | None) -> int:
-    """The number of the home, among cache workers and then peers; `NOWHERE` if it cannot be used."""
+    """The number of the home, counted over cache workers and then peers; `NOWHERE` if it cannot be used."""
     if last_turn.region == choices.region:
         for number, worker in enumerate(choices.cache_workers):
             if worker.id in last_turn.workers:
@@ -74,7 +74,7 @@ def home_number(choices: Choices, last_turn: SettledTurn, home: Home | None) -> 
 
 
 def has_capacity(choices: Choices, number: int) -> bool:
-    """Whether a worker would run another request now. A peer region has no bound that is known here."""
+    """Whether a worker would run another request now. True for a peer region, whose bounds are not known here."""
     if number >= len(choices.loads):
         return True
     load = choices.loads[number]
@@ -89,7 +89,7 @@ def own_s(
     output_tokens: int,
     now_s: float,
 ) -> float:
-    """Return the terms of a cost that are the request's own time."""
+    """Return the sum of the terms of a cost that are the request's own time."""
     if number >= len(ahead):
         there = peers[number - len(ahead)].candidate
         return there.network_s + there.queue_s + there.compute_s
@@ -105,8 +105,10 @@ _MASK_64: Final = (1 << 64) - 1
 
 
 class Weighed(Frozen, frozen=True):
-    """All that the cost of a decision depends on. Workers and then peers are numbered from 0, in the order of
-    `cache_workers` and `peers`; `ahead` is by number. `decode_id` is the decode worker beside prefill workers.
+    """All values that the costs of a decision depend on.
+
+    Workers and then peers are numbered from 0, in the order of `cache_workers` and `peers`; `ahead` is in order of
+    number. `decode_id` is the decode worker beside prefill workers.
     """
 
     cache_workers: tuple[WorkerState, ...]
@@ -121,7 +123,7 @@ class Weighed(Frozen, frozen=True):
     def or_home(
         self, winner: int, cheapest: tuple[int, ...], choices: Choices, last_turn: SettledTurn | None, home: Home | None
     ) -> int:
-        """The winner, or the home of a known conversation where it stays there (`warm`)."""
+        """The number of the winner, or of a known conversation's home if the conversation stays there."""
         assert last_turn is not None
         at_home = winner
         if winner >= len(self.ahead) or self.cache_workers[winner].id not in last_turn.workers:
@@ -135,7 +137,7 @@ class Weighed(Frozen, frozen=True):
         return at_home if home_s < own_s(winner, groups, ahead, peers, output_tokens, self.now_s) else winner
 
     def cheapest(self) -> tuple[int, ...]:
-        """The numbers of the cheapest. More than one where they cost the same."""
+        """The numbers of the cheapest workers and peers: several if they cost the same."""
         ahead, churn, output_tokens, now_s = self.ahead, self.churn_s_per_inserted, self.output_tokens, self.now_s
         least_s = math.inf
         cheapest: tuple[int, ...] = ()
@@ -164,7 +166,7 @@ class Weighed(Frozen, frozen=True):
 def place_by_cost(
     routing: RoutingRequest, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
 ) -> Decision:
-    """Choose the cheapest. `choices` are usable ones, not empty; `home` is that of `homes`."""
+    """Choose the cheapest place. `choices` are usable ones, not empty; `home` is as found by `homes`."""
     match, fork = prompt.match, prompt.fork
     ahead = [load.ahead or load.look() for load in choices.loads]
     decode, decode_id = None, ""
@@ -209,7 +211,7 @@ def place_by_cost(
 
 
 def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[Candidate, ...]:
-    """The winner, then (unless it is wanted alone) the cheapest of the others, with the terms of their costs."""
+    """The winner, then (unless `alone`) the cheapest of the others, with the terms of their costs."""
     churn, output_tokens, now_s = weighed.churn_s_per_inserted, weighed.output_tokens, weighed.now_s
     found: list[tuple[bool, float, int, Candidate]] = []
     for group in weighed.groups:
@@ -243,7 +245,7 @@ def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[C
 
 
 def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) -> Decision:
-    """Round robin, for comparison: the worker of this region at a position, whatever is cached. Never forwards."""
+    """Place in turn, for comparison: the worker of this region at a position, whatever is cached. Never forwards."""
     worker = choices.cache_workers[position % len(choices.cache_workers)]
     decode = choices.decode_workers[position % len(choices.decode_workers)] if choices.decode_workers else None
     matched, held = prompt.held(worker, prompt.match.bytes_by_slot)
@@ -254,14 +256,14 @@ def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) ->
 
 
 def rendezvous(session: int, id_: str) -> int:
-    """The weight of a worker for a session; the heaviest wins. Equal in all replicas, and stable when others change."""
+    """The weight of a worker for a session; the heaviest wins. Equal in all replicas, whatever other workers exist."""
     return xxh3_64_intdigest(id_.encode(), session & _MASK_64)
 
 
 def _best_decode(
     routing: RoutingRequest, decode_workers: Sequence[WorkerState], now_s: float
 ) -> tuple[WorkerState, float]:
-    """The decode worker that is slowed least, and by how much a token."""
+    """The decode worker that is slowed least, and by how many seconds a token."""
     slowed = [worker.load.decode_slowdown_s(now_s) for worker in decode_workers]
     least = min(slowed)
     if slowed.count(least) == 1:
@@ -271,7 +273,7 @@ def _best_decode(
 
 
 def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
-    """The delay ahead if a slowed worker decodes the prompts of prefill workers."""
+    """What is ahead at each worker, with the slowdown of the decode worker in place of that of prefill workers."""
     found: list[Ahead] = []
     for worker, each in zip(cache_workers, ahead, strict=True):
         if worker.role != "prefill":
@@ -307,7 +309,7 @@ def _decision(
     known: bool | None,
     reasons: Reasons,
 ) -> Decision:
-    """The decision for the chosen place. `known` is None for round robin, which asks for no costs."""
+    """The decision for the chosen place. `known` is None for round robin, which computes no costs."""
     match, others, moved, worker = prompt.match, ~chosen.slots & ~choices.peer_slots, 0, chosen.worker
     if matched:
         held = prompt.with_answer(chosen, matched, held)
@@ -349,7 +351,7 @@ def _decision(
 
 
 def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[str, int]:
-    """The region, other than the chosen one, that has most of the prompt, and its bytes; no region has none."""
+    """The region with most of the prompt, except the chosen one, and its bytes. The name is empty if none has any."""
     region, most = "", 0
     for mask, length in match.drops:  # from short to long
         if mask & choices.peer_slots:

@@ -1,36 +1,37 @@
 """What placing a request costs all other requests: three prices of a token that has to be computed.
 
-**others**: the next request at the same worker waits longer. An engine prefills in order of arrival, so work x that is
-put behind a queue q delays each request that arrives until then, of which there are (returning requests a second) * q,
-by x. Only requests that return for what is cached there count: any other one would have gone elsewhere. This term is
-what keeps an overloaded fleet apart into its sessions.
+**others**: later requests at the same worker wait longer. An engine prefills in order of arrival. So work x behind a
+queue q delays by x each request that arrives until then: (returning requests a second) * q of them. Only requests that
+return for what is cached there count: any other request would have gone elsewhere. This term keeps the sessions of an
+overloaded fleet on separate workers.
 
     others = DELAYED * returning_per_s * queue * compute
 
-**reuse**: a token that is cached at the worker that has most of the prompt, and is computed again at another one, is
-avoidable work. It delays all requests that arrive until the worker is idle again. By the theory of the M/G/1 queue the
-work that is waiting grows as 1 / (1 - busy), and so does the time in which a second of work is completed: the number of
-delayed requests grows as the square of it, which is also what one more second of work adds to the wait of each.
+**reuse**: it is avoidable work to compute a token at one worker that is cached at the worker with most of the prompt.
+This work delays all requests that arrive until the worker is idle again. By the theory of the M/G/1 queue the waiting
+work grows as 1 / (1 - busy), and so does the time in which a second of work is completed. So the number of delayed
+requests grows as the square of that. The same square is what one more second of work adds to the wait of each.
 
     reuse = private tokens computed again * (AGAIN / (1 - busy)^2 - 1) * s_per_token
           + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / workers) - 1) * s_per_token
 
-Tokens that only this conversation has used are private: their second copy serves no other request. A prefix that other
-conversations have begun with is different: its second copy would have been made some time anyway, so that it costs only
-what it costs more now than in an idle fleet; and it serves those that will begin at this worker, of whom as many are
-still to come as have come, in equal shares to all workers. Without that, new conversations with one long system prompt
-all join the worker that has it. The last -1: the request's own time is in `compute` already, and even that is spread.
+Tokens that only this conversation has used are private: their second copy serves no other request. Tokens of a prefix
+that other conversations have begun with are shared. Their second copy would have been made some time anyway, so its
+price is only what it costs more now than in an idle fleet. The copy also serves conversations that will begin at this
+worker: as many are still to come as have come, in equal shares to all workers. Without that rule, new conversations
+with one long system prompt would all join the worker that has it. The last -1: the request's own time is in `compute`
+already. For shared tokens even that time is spread over the conversations to come.
 
-**churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
-more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately
-for the size of its cache, as a multiple of the mean. It is 0 if some worker has more of the prompt than what other
-conversations share: where such a turn goes is not a matter of balance.
-
-In a fork (`forks`) the head counts as private or as shared, its own time never as spread, and there is no churn.
-
-None of the three moves a known conversation that is warm (`warm`).
+**churn**: a new conversation that settles at a worker displaces what was used there least recently. Workers that write
+more to their caches keep everything for a shorter time. So churn is proportional to what this worker has written lately
+for the size of its cache, as a multiple of the mean. Churn is 0 if some worker has more of the prompt than what other
+conversations share: balance then does not matter for the turn.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
+
+In a fork (`forks`) the head counts as private or as shared, the time to compute it is never spread, and churn is 0.
+
+None of the three moves a known conversation that is warm (`placement`).
 
 Utilisation, rates and what was inserted are measured (`load.traffic`); nothing is configured.
 """
@@ -41,7 +42,7 @@ AGAIN: Final = 7.0
 CHURN: Final = 3.0
 DELAYED: Final = 3.0
 MAX_BUSY: Final = 0.9
-"""Beyond it the queue is not stationary, and `others` grows instead."""
+"""The largest utilisation that `reuse` assumes. Beyond it the queue is not stationary, and `others` grows instead."""
 
 
 class PromptPrices:
@@ -69,20 +70,20 @@ class PromptPrices:
         busy: float,
         returning_per_s: float,
     ) -> None:
-        """`shared` is that of the index (`Match`), `best_bytes` the longest prefix that any worker has."""
+        """`shared` is as in the index's `Match`; `best_bytes` is the longest prefix that any worker has."""
         self.s_per_token = s_per_token
         self.delayed_per_s = DELAYED * returning_per_s
-        """`others`, for each second of queue and each of compute."""
+        """`others` for each second of queue times each second of compute."""
         slower = 1 / (1 - (busy if busy < MAX_BUSY else MAX_BUSY)) ** 2  # noqa: FURB136 - see `waits_s`
         self._private, self._again = AGAIN * slower, AGAIN * (slower - 1)  # of a private token and of a shared one
         self._shared = shared
         self.best_bytes = best_bytes
         self._workers = workers
         self._bytes_per_token = bytes_per_token
-        self._fork: float | None = None  # of a token of a fork's head
+        self._fork: float | None = None  # the price of a token of a fork's head; None outside forks
 
     def in_fork(self, sharers: int) -> None:
-        """The prompt is one of a fork, whose head counts as shared by `sharers`; with 0 as private."""
+        """The prompt is one of a fork, whose head counts as shared by `sharers` prompts, or as private if that is 0."""
         shared = self._again / (1 + sharers / self._workers) - 1
         self._fork = max(0.0, shared) if sharers else self._private - 1
 
@@ -101,7 +102,7 @@ class PromptPrices:
 
 
 def churn_s(inserted: float, workers: int, s_per_token: float) -> float:
-    """`churn` of one token of a new conversation, for each token that was inserted at that worker lately. `inserted` is
-    the sum of all workers, in the same unit.
+    """`churn` of one token of a new conversation, for each token that was inserted at its worker lately. `inserted` is
+    the sum over all workers, in the same unit.
     """
     return CHURN * s_per_token * workers / inserted if inserted else 0.0
