@@ -1,13 +1,13 @@
-"""The router: the one object that decides, and learns from the results.
+"""The router decides where each request goes, and learns from the results.
 
-The server calls, for each attempt of a request, `place`, `dispatched`, then as the stream shows it `first_token` and
-`progress`, and at the end exactly one of `settled` and `failed`. All state is in here: no clock, no I/O, no other
-inputs, so recorded traffic replayed through a router gives the same decisions.
+For each attempt of a request the server calls `place` and `dispatched`, then `first_token` and `progress` as the stream
+goes on, and at the end either `settled` or `failed`. The router holds all state, and has no clock, no I/O and no other
+inputs. So recorded traffic that is replayed through a router gives the same decisions.
 
-Prefixes of requests that are routed but not computed yet count as cached: without that, overload scatters sessions.
-An engine computes in order of arrival, so they are cached by the time that a later request is at work; until then the
-later request waits, which its queue term contains already. Histories that a worker must have evicted by now
-(`cache.occupancy`) do not count. A router is for one region, and for one thread.
+The prefix of a dispatched request counts as cached before the engine has computed it: otherwise overload scatters
+sessions. An engine computes prompts in order of arrival, so the prefix is cached when a later request is computed. The
+queue term of that request contains the wait. Histories that a worker must have evicted by now (`cache.occupancy`) do
+not count. A router serves one region, on one thread.
 """
 
 import math
@@ -53,7 +53,7 @@ __all__ = ["Decision", "NoWorker", "Router", "Settled", "SettledTurn", "Ticket"]
 
 
 class Settled(Frozen, frozen=True):
-    """The result of an attempt. `error_tokens` is predicted minus reported cached tokens, None if unreported."""
+    """The result of an attempt. `error_tokens`: predicted minus reported cached tokens, None without a report."""
 
     error_tokens: int | None
     predicted_cached_tokens: int
@@ -61,7 +61,7 @@ class Settled(Frozen, frozen=True):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Router:
-    """Places requests on a fleet, and remembers what that needs. Time is an argument."""
+    """Places the requests of one region on its workers and peer regions. Each method takes the time as an argument."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Router:
     # Decisions
 
     def place(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
-        """Choose where the request goes, or raise `NoWorker`. `exclude`: ids of workers and regions that failed."""
+        """Choose where a request goes, or raise `NoWorker`. `exclude`: ids of workers and regions that failed."""
         if not self.listeners:
             return self._place(routing, now_s, exclude)
         for each in self.listeners:
@@ -129,7 +129,7 @@ class Router:
         return place_by_cost(routing, usable, prompt, home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
-        """Whether what was decided would run now, rather than wait in an engine's own queue (`load.load`)."""
+        """Whether a request placed like this would run now, and not wait in the engine's own queue (`load.load`)."""
         fleet = self.fleet
         load = fleet.workers[decision.cache_worker].load
         if not load.has_slots():
@@ -139,8 +139,8 @@ class Router:
         return load.prefills.tokens < load.capacity.prefill or has_idle_prefill(fleet.choices(model), now_s)
 
     def has_capacity_at(self, model: str, worker_id: str, now_s: float) -> bool:
-        """Whether a worker would run another request for a model now. True of one that is not usable: no request waits
-        for it.
+        """Whether a worker would run another request for a model now. True if the worker is not usable, because no
+        request waits for such a worker.
         """
         worker = self.fleet.workers.get(worker_id)
         if worker is None or not worker.load.availability.is_usable(now_s):
@@ -151,32 +151,32 @@ class Router:
         )
 
     def next_end_s(self, worker_id: str, now_s: float) -> float:
-        """Seconds between two ends of requests at a worker (`Departures`), 0 at an unknown one."""
+        """Expected seconds between the ends of two requests at a worker (`Departures`); 0 if the worker is unknown."""
         worker = self.fleet.workers.get(worker_id)
         return 0.0 if worker is None else worker.load.departures.next_s(worker.load.running, now_s)
 
     def is_full(self, model: str, now_s: float) -> bool:
-        """Whether nothing that serves a model has capacity; false if a peer region is usable."""
+        """Whether no worker of a model has capacity. False if a peer region is usable."""
         return is_full(self.fleet.choices(model), now_s)
 
     def may_forward(self, model: str, now_s: float) -> bool:
         return may_forward(self.fleet.choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:
-        """The ids of the workers of a model that would queue another request."""
+        """The ids of a model's workers that have no free slot, so that they would queue another request."""
         choices = self.fleet.choices(model)
         workers = (*choices.cache_workers, *choices.decode_workers)
         return frozenset(worker.id for worker in workers if not worker.load.has_slots())
 
     def is_only_usable(self, model: str, worker_id: str, now_s: float) -> bool:
-        """Whether a model has no other usable worker of the same kind: that computes prompts, or that decodes."""
+        """Whether a model has no other usable worker of the same kind: one that computes prompts, or that decodes."""
         choices = self.fleet.choices(model)
         decodes = any(worker.id == worker_id for worker in choices.decode_workers)
         workers = choices.decode_workers if decodes else choices.cache_workers
         return not any(worker.load.availability.is_usable(now_s) for worker in workers if worker.id != worker_id)
 
     def busy(self, now_s: float) -> float:
-        """The share of time in which a worker that caches prompts prefills, by what was sent lately."""
+        """The mean share of time that a worker spends on prefill, estimated from what was sent to it lately."""
         return self.fleet.busy(now_s)
 
     def reports_hits(self, worker_id: str) -> bool:
@@ -185,14 +185,14 @@ class Router:
         return worker is not None and worker.load.occupancy.reports
 
     def running(self, worker_id: str) -> int:
-        """How many requests that were sent to a worker have not ended."""
+        """How many requests are under way at a worker."""
         worker = self.fleet.workers.get(worker_id)
         return 0 if worker is None else worker.load.running
 
     # Attempts
 
     def dispatched(self, routing: RoutingRequest, decision: Decision, now_s: float) -> Ticket:
-        """The request was sent as decided: add its load, and count its prefix as cached where it will be."""
+        """A request was sent as decided: add its load, and count its prefix as cached at the cache worker."""
         workers = self.fleet.workers
         cache_worker = workers[decision.cache_worker]
         decode_worker = workers[decision.decode.id] if decision.decode is not None else cache_worker
@@ -209,7 +209,7 @@ class Router:
         load = cache_worker.load
         if cache_worker.tiered:
             ticket.moving_tokens = int(load.moves.seconds(decision.predicted) / load.prefill_s_per_token)
-        if (head_bytes := decision.head_bytes) > 0:  # others may leave the same head after it
+        if (head_bytes := decision.head_bytes) > 0:  # other prompts may branch off after the same head
             ends, at = chain.ends, from_cut
             if head_bytes != decision.matched_bytes:
                 at = bisect_right(ends, head_bytes)
@@ -226,14 +226,14 @@ class Router:
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """The prompt has been computed. Without effect when called again, or after the end."""
+        """The engine has computed the prompt. A second call, or a call after the end, has no effect."""
         is_first = not ticket.computed
         self.in_flight.first_token(ticket, now_s)
         for each in self.listeners:
             each.first_token(ticket, is_first, now_s)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
-        """The stream has had this many tokens so far (not since the last call)."""
+        """The stream has had `completion_tokens` since its beginning (not since the last call)."""
         self.in_flight.progress(ticket, completion_tokens)
         for each in self.listeners:
             each.progress(ticket, completion_tokens)
@@ -248,9 +248,9 @@ class Router:
         completion_tokens: int | None,
         streamed_tokens: int | None = None,
     ) -> Settled:
-        """The attempt ended well: remove its load, learn, remember. Counts that the engine did not report are None.
+        """An attempt succeeded: remove its load, and learn from its counts. A count is None without a report.
 
-        `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
+        `completion_tokens`: the tokens that the next prompt contains. `streamed_tokens`: all that came one by one.
         """
         expected = self.working_set.expected(ticket) if self.listeners else 0
         for each in self.listeners:
@@ -271,7 +271,7 @@ class Router:
         return Settled(error, predicted)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
-        """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
+        """An attempt failed. `at_fault`: ids of workers, or `region:<name>`; empty if the client left."""
         self.in_flight.fail(ticket, now_s, at_fault)
         for each in self.listeners:
             each.failed(ticket, at_fault, now_s)
@@ -279,19 +279,19 @@ class Router:
     # The fleet
 
     def add_worker(self, worker: Worker) -> None:
-        """Add a worker found at run time, or replace one of the same id (its load and cache stay)."""
+        """Add a worker at run time, or replace the worker with this id and keep its load and cache."""
         self.fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
         for each in self.listeners:
             each.updated("add_worker", worker)
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove a worker. Unknown ids are ignored, here and below: probes race with removals."""
+        """Remove a worker. This method and those below ignore unknown ids, because probes race with removals."""
         self.fleet.remove_worker(worker_id)
         for each in self.listeners:
             each.updated("remove_worker", worker_id)
 
     def worker_restarted(self, worker_id: str) -> None:
-        """An engine restarted: what it had cached is gone, but for what it wrote to a store."""
+        """An engine restarted: its cache is lost, except for what it wrote to a store."""
         self.fleet.worker_restarted(worker_id)
         for each in self.listeners:
             each.updated("worker_restarted", worker_id)
@@ -314,15 +314,15 @@ class Router:
             each.updated("set_peer_up", region, up)
 
     def suspect_peer(self, region: str) -> None:
-        """The last probe of a peer region got no answer: only requests that no other may serve go there, until the next
-        one.
+        """The last probe of a peer region got no answer. Until the next probe, only requests go there that no other
+        worker or region may serve.
         """
         self.fleet.suspect(peer_id(region))
         for each in self.listeners:
             each.updated("suspect_peer", region)
 
     def ended_prefill_tokens(self, worker_id: str) -> int:
-        """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
+        """How many prompt tokens have left a worker's prefill queue since it was added."""
         return self.fleet.ended_prefill_tokens(worker_id)
 
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
@@ -332,13 +332,13 @@ class Router:
             each.updated("observe_loads", worker_id, loads, now_s)
 
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
-        """Apply the time that moving tokens to the device from `host` or `storage` has taken."""
+        """Learn how long a worker took to move tokens from a `tier` (`host` or `storage`) to the device."""
         self.fleet.observe_moves(worker_id, tier, tokens, seconds)
         for each in self.listeners:
             each.updated("observe_moves", worker_id, tier, tokens, seconds)
 
     def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        """A worker has these cuts (hashes of chains) in a tier now."""
+        """A worker now holds these cuts (hashes of chains) in a tier."""
         self.fleet.cache_stored(worker_id, keys, tier)
         for each in self.listeners:
             each.updated("cache_stored", worker_id, keys, tier)
@@ -349,21 +349,21 @@ class Router:
             each.updated("cache_removed", worker_id, keys, tier)
 
     def cache_cleared(self, worker_id: str) -> None:
-        """A worker has nothing cached any more, on the device and in host memory, or it is not known what it has."""
+        """Forget what a worker holds on the device and in host memory: its cache is empty, or the content unknown."""
         self.fleet.cache_cleared(worker_id)
         for each in self.listeners:
             each.updated("cache_cleared", worker_id)
 
     def observe_session(self, session: int, returns: int, now_s: float) -> None:
-        """A client says how soon its session returns (`cache.return_times`), or one conversation of it. What is not
-        known is ignored.
+        """A client says how soon its session, or one conversation of it, returns (`cache.return_times`). Unknown
+        sessions are ignored.
         """
         self.working_set.observe_session(session, returns, now_s)
         for each in self.listeners:
             each.updated("observe_session", session, returns, now_s)
 
     def announce_waits(self, waits: Waits, now_s: float) -> None:
-        """What waits for memory in the queue of this process has changed: the others are told."""
+        """Tell the other processes what waits for memory in the queue of this process."""
         for each in self.listeners:
             each.waits(waits, now_s)
 
@@ -375,7 +375,7 @@ class Router:
             each.updated("observe_turn", turn, now_s)
 
     def learn_turn(self, turn: RegionalTurn) -> None:
-        """The same, of which no listener is told."""
+        """Learn a turn of another region, and tell no listener."""
         self._affinity.observe(turn)
         if turn.new:
             self.fleet.cache_stored(peer_id(turn.turn.region), turn.new, "device")
@@ -388,7 +388,7 @@ class Router:
         cached_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> RegionalTurn:
-        """A turn of this region as the others are to know it; with the reported counts once it has settled."""
+        """A turn of this region, as it is sent to other regions. Its counts are None until it has settled."""
         turn = self._settled_turn(ticket, routing, prompt_tokens, cached_tokens, completion_tokens)
         before = self._affinity.last_settled(routing.lineage, routing.chain, 1)
         return regional(routing, home_key(routing), turn, before)
@@ -396,9 +396,9 @@ class Router:
     # What is known
 
     def last_settled(self, routing: RoutingRequest) -> SettledTurn | None:
-        """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
+        """The last settled turn of a request's lineage, or of the lineage that it had before a new system prompt.
 
-        Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
+        Only a conversation at turn 2 or later can have changed its system prompt: titles and compactions are turn 1.
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is None and routing.thread is not None and routing.turn > 1:
@@ -422,7 +422,7 @@ class Router:
         return before if before > 0 and is_compacted() else 0
 
     def seen(self, ticket: Ticket, prompt_tokens: int) -> Seen:
-        """What was seen of the caches that a turn was expected to find more in. Called before it is settled."""
+        """What explains that a turn found less cached than expected. Called before `settled`."""
         return seen_of(self.fleet, ticket, prompt_tokens)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
@@ -452,8 +452,8 @@ class Router:
         }
 
     def begins_session(self, routing: RoutingRequest) -> bool:
-        """Whether a turn begins a session: the first of a conversation, with nothing known of its session or of the one
-        that started it. A session of which only a title or the like was served has not begun.
+        """Whether a turn begins a session: it is the first of its conversation, and neither its session nor its parent
+        session has begun. A session has not begun if only a short first turn, such as a title, was served.
         """
         if not self._begins(routing) or self.working_set.knows(routing.lineage):
             return False
@@ -469,7 +469,7 @@ class Router:
         return turn.turn > 1 or turn.prompt_bytes >= SMALL_TOKENS * self._bytes_per_token.of(model)
 
     def estimated_tokens(self, routing: RoutingRequest) -> int:
-        """How many tokens a prompt has, by the learned bytes per token of its model."""
+        """The tokens of a prompt, estimated by the bytes per token of its model."""
         return math.ceil(routing.chain.total_bytes / self._bytes_per_token.of(routing.model)) or 1
 
     # Inside
@@ -477,7 +477,9 @@ class Router:
     def _match(
         self, routing: RoutingRequest, choices: Choices, turn: SettledTurn | None, now_s: float
     ) -> MatchedPrompt:
-        """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
+        """Match a prompt with the index, and estimate its tokens: by the bytes per token of its lineage's last turn,
+        else by those of its model.
+        """
         chain = routing.chain
         if turn is not None and turn.prompt_tokens:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
@@ -509,7 +511,7 @@ class Router:
         return routing.turn == 1 and self._affinity.last_settled(routing.lineage, routing.chain, 1) is None
 
     def forget_history(self, worker: WorkerState, cuts: list[int]) -> None:
-        """A cache has evicted these cuts, which only this conversation uses: stop predicting them there."""
+        """A worker has evicted these cuts, which only one conversation uses: predict them there no more."""
         self.fleet.index.remove(cuts, 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
@@ -524,7 +526,7 @@ class Router:
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> None:
-        """A turn has ended: learn from its report what the cache has evicted, and store its own history."""
+        """A turn has ended: learn from its report what the worker has evicted, and store what the turn left there."""
         tokens = ticket.prompt_tokens if prompt_tokens is None else prompt_tokens
         shared = ticket.shared_tokens(tokens)
         if cached_tokens is not None:
@@ -565,7 +567,7 @@ class Router:
         thread: int | None,
         tenant: str,
     ) -> None:
-        """Store a settled turn for the turns that follow it; `session` is None if it has no home of its own."""
+        """Store a settled turn for those that follow it. `session`: None if no home is remembered for it."""
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
         self._affinity.remember(lineage, chain, turn, session, thread, tenant)

@@ -1,10 +1,11 @@
-"""What was seen of the caches that a turn was expected to find more in: evictions, and prompts that were under way.
+"""Explains why a turn found less cached than expected: by evictions, and by prompts that were still being computed.
 
-A prompt counts as cached from when it is sent, and is found only once it is computed. Prompts with one beginning that
-are sent at once, as by parallel sub-agents, may each compute it. So a ticket keeps the chains of those that were under
-way when it was sent: at its own worker, and where another worker was expected to hold more, at those of the region.
+The router counts a prompt as cached once it is sent, but an engine finds it only once it is computed. Prompts with the
+same beginning that are sent at the same time, as by parallel sub-agents, may each compute that beginning. So a ticket
+keeps the chains of the prompts that were under way at its worker when it was sent. If another worker was expected to
+hold more of the prompt, the ticket also keeps those of the other workers in the region.
 
-Limit: the newest `MAX_BEHIND` prompts of a worker, and of all others together.
+Limit: the newest `MAX_BEHIND` prompts of the ticket's worker, and `MAX_BEHIND` of all others together.
 """
 
 from typing import Final
@@ -20,7 +21,7 @@ MAX_BEHIND: Final = 64
 
 
 def under_way(fleet: Fleet, chosen: WorkerState, decision: Decision) -> list[Chain]:
-    """The prompts whose computation has not ended: those of the chosen worker, and of others that may hold more."""
+    """The prompts that the chosen worker still computes; those of all others, too, if one was expected to hold more."""
     found = _chains(chosen)
     if decision.other_worker_tokens > decision.predicted_cached_tokens:
         others: list[Chain] = []
@@ -34,10 +35,10 @@ def under_way(fleet: Fleet, chosen: WorkerState, decision: Decision) -> list[Cha
 
 
 def seen_of(fleet: Fleet, ticket: Ticket, prompt_tokens: int) -> Seen:
-    """What was seen until now. `prompt_tokens`: those that the engine has counted."""
+    """What was seen until now that explains a miss. `prompt_tokens`: as the engine counted them."""
     here = ticket.cache_worker
     own = here.load.must_have_evicted()
-    # An engine with events says what it evicts: what the index still had there, and since then nothing was removed.
+    # An engine with KV events reports what it evicts. So without removals since dispatch, the prefix is still there.
     is_there = here.load.occupancy.has_events and ticket.removals == fleet.index.removals
     evicted = own or any(worker.caches_prompts and worker.load.must_have_evicted() for worker in fleet.workers.values())
     shared = max((_common(ticket.chain, chain) for chain in ticket.behind), default=0)
@@ -51,7 +52,7 @@ def _chains(worker: WorkerState) -> list[Chain]:
 
 
 def _common(one: Chain, other: Chain) -> int:
-    """The bytes that two prompts have in common. A cut of a chain stands for all before it."""
+    """How many bytes two prompts have in common. An equal cut means that all before it is equal, too."""
     low, high = 0, min(len(one.hashes), len(other.hashes))
     while low < high:
         middle = (low + high + 1) // 2

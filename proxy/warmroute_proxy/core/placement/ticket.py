@@ -1,4 +1,4 @@
-"""What one dispatched attempt adds to the load of the workers that it runs on, until it ends."""
+"""The ticket of a dispatched attempt: what it adds to the load of its workers until it ends."""
 
 from typing import Final
 
@@ -11,16 +11,19 @@ _NONE: Final[list[Chain]] = []
 
 
 class Ticket:
-    """One dispatched attempt, and what it has added to loads. Opaque to the server; ends by one `settled` or `failed`.
+    """One dispatched attempt, and what it has added to loads. The server only hands it back to the router.
 
-    `from_cut` is the first cut that was not cached. `removals` are those of the index at dispatch: while it has had no
-    more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
-    when it came, and the load of the decode worker then. `lineage` and `shared_bytes` (of the prompt, which other
-    conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
-    use before its own, 0 if there was none, and below 0 until its worker begins to compute its prompt.
-    `tenant`: whose it is, if there are several. `behind`: prompts that were under way when this one was sent.
-    `handed_over`: a prefill worker has computed the prompt and uses its history no more. `prompt_tokens`: as it was
-    placed. `moving_tokens`: as many as could be computed while cached ones are brought to the device.
+    A ticket ends by one call of `settled` or `failed`.
+
+    `from_cut`: the first cut that was not cached. `removals`: the index's count of removals at dispatch; while that
+    count stays equal, the index still has all that was added then. `first_s`: when the first token came; `prefilling_s`
+    and `slowdown_s`: the load of the decode worker at that time. `shared_bytes`: the part of the prompt that other
+    conversations use, too. `history`: what the attempt uses of its worker's cache. `used_before`: the number of the
+    conversation's previous use of that cache, 0 without one, below 0 until the worker begins to compute the prompt.
+    `tenant`: empty if there is only one. `behind`: the prompts that were under way when this one was sent.
+    `handed_over`: a prefill worker has computed the prompt, and the attempt uses its history no more. `prompt_tokens`:
+    the estimate of its placement. `moving_tokens`: how many tokens could be computed in the time in which the cached
+    ones move to the device.
     """
 
     __slots__ = (
@@ -91,7 +94,7 @@ class Ticket:
 
     @property
     def decision(self) -> Decision:
-        """What placed it. Attempts of other processes have none here."""
+        """The decision that placed the attempt. Attempts of other processes do not have it."""
         assert self._decision is not None, "another process has decided"
         return self._decision
 
@@ -106,7 +109,7 @@ class Ticket:
         return max(0, self.prompt_tokens - self.shared_tokens(self.prompt_tokens))
 
     def shared_tokens(self, prompt_tokens: int) -> int:
-        """How many of `prompt_tokens` other conversations use too."""
+        """How many of `prompt_tokens` other conversations use, too."""
         return self.shared_bytes * prompt_tokens // self.chain.ends[-1] if self.shared_bytes else 0
 
     def workers(self) -> tuple[WorkerState, ...]:
@@ -115,7 +118,7 @@ class Ticket:
         return (self.cache_worker, self.decode_worker)
 
     def close(self, now_s: float) -> None:
-        """Remove from loads what was added, once."""
+        """Remove what the attempt has added to loads. Call it only once."""
         assert self.open, "a ticket is settled or failed once"
         self.open = False
         cache_worker, decode_worker = self.cache_worker, self.decode_worker

@@ -1,8 +1,8 @@
-"""What waits for memory at other processes and proxies, as they announce it: so the door is shut at all of them.
+"""What waits for memory at other processes and proxies, as they announce it, so that all doors (`queue.door`) shut.
 
-Each says by model and tenant how many turns of running sessions wait for memory in its queue, and how many tokens all
-of the tenant's turns need there. Numbers are absolute, and said again every few seconds: a lost message is put right by
-the next one. What was not said again for `KNOWN_S` is forgotten, and so is a process that has gone.
+Each process announces, by model and tenant, how many turns of running sessions wait for memory in its queue, and how
+many tokens all waiting turns of the tenant need. The numbers are absolute and repeated every few seconds, so the next
+message makes up for a lost one. What was not repeated for `KNOWN_S` is forgotten, and so is a process that has gone.
 
 Limit: `MAX_WAITS` tenants of each process.
 """
@@ -16,7 +16,7 @@ KNOWN_S: Final = 15.0
 
 
 class Waits(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="q"):
-    """Of one tenant: `running` turns of sessions that have begun wait for memory; all of its turns need `tokens`."""
+    """What waits for memory of one tenant: `running` turns of running sessions; all waiting turns need `tokens`."""
 
     model: str
     tenant: str
@@ -25,7 +25,7 @@ class Waits(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="q"):
 
 
 class WaitsElsewhere:
-    """By process, model and tenant."""
+    """What waits at other processes, by process, model and tenant."""
 
     __slots__ = ("_by_peer", "_observed_s", "_running")
 
@@ -46,7 +46,7 @@ class WaitsElsewhere:
             self._observed_s.pop((peer, *key), None)
 
     def expire(self, now_s: float) -> None:
-        """Forget what was not said again."""
+        """Forget what was not repeated for `KNOWN_S`."""
         for peer, model, tenant in [
             key for key, observed_s in self._observed_s.items() if observed_s < now_s - KNOWN_S
         ]:
@@ -58,7 +58,7 @@ class WaitsElsewhere:
             self._observed_s.pop((peer, waits.model, waits.tenant), None)
 
     def running(self, model: str, tenant: str | None = None) -> int:
-        """Turns of running sessions that wait for memory; None: those of all tenants."""
+        """How many turns of running sessions wait for memory. `tenant`: None for all tenants."""
         if tenant is None or model not in self._running:
             return self._running.get(model, 0)
         return sum(waits.running for waits in self._of(model, tenant))

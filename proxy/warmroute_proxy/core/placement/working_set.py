@@ -1,21 +1,22 @@
-"""The working set: whether a turn may have KV memory now, or would evict conversations that come back within seconds.
+"""The working set: whether a turn may take KV memory now, or would evict conversations that come back within seconds.
 
-Where the KV of a fleet is too small for all its conversations, they evict each other between their turns, and each turn
-computes its whole prompt again: thrashing, as in virtual memory, and the cure is the same (P. Denning, 1968). Only as
-many conversations run as fit; the others wait (`queue.memory_wait`).
+If the KV memory of a fleet is too small for all conversations, they evict each other between their turns, and each turn
+computes its whole prompt again. This is thrashing, as in virtual memory, and the cure is the same (P. Denning, 1968):
+only as many conversations run as fit, and the others wait (`queue.memory_wait`).
 
     FREE    the turn takes little new memory: few tokens of it are uncached, or its conversation is there already
     FITS    it takes new memory, and that worker has room for it (`cache.residents`)
     LACKS   it would evict what is likely to be used again within the window (`cache.return_times`)
 
-Only of workers of this region whose engines report their pool, and that have no second tier: from a host tier an
-evicted prompt comes back without being computed. Where everything fits, every turn is FREE or FITS.
+A worker counts only if it is in this region, its engine reports its pool, and it has no second tier: a host tier gives
+an evicted prompt back without computing it. If everything fits, every turn is FREE or FITS.
 
-A conversation has one home: the worker that its last turn was sent to. Limit: `MAX_HOMES`, divided by
-tenant (`warmroute.contract.shares`): of the tenant that has most, the one used longest ago is forgotten first, and its
-next turn counts as new. A session has several conversations if it has sub-agents, titles or
-several models. Limits: as many sessions, divided likewise, and of each the `MAX_OF_SESSION` conversations that were
-sent last.
+The home of a conversation is the worker that its last turn was sent to. A session has several conversations if it has
+sub-agents, titles or several models.
+
+Limits: `MAX_HOMES` homes, divided by tenant (`warmroute.contract.shares`): the home used longest ago of the tenant that
+has most is forgotten first, and the conversation's next turn counts as new. `MAX_HOMES` sessions, divided in the same
+way, and the last `MAX_OF_SESSION` conversations of each.
 """
 
 from collections import OrderedDict
@@ -39,18 +40,18 @@ SMALL_TOKENS: Final = 8192
 MAX_HOMES: Final = 20_000
 MAX_OF_SESSION: Final = 16
 MAX_GROUPS: Final = 64
-"""Groups of workers that serve the same models; each has return times of its own."""
+"""Groups of workers that serve the same models. Each group has its own return times."""
 REFRESH_S: Final = 1.0
 
 
 class WorkingSet:
-    """The books of all workers of one router."""
+    """Where the conversations of one router are resident, and when they come back."""
 
     def __init__(self, workers: dict[str, WorkerState]) -> None:
-        """`workers` are those of the fleet, by id; they come and go."""
+        """`workers`: those of the fleet by id, a dict that changes as workers come and go."""
         self._workers = workers
         self._homes: OrderedDict[int, str] = OrderedDict()
-        self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # the conversations of each
+        self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # each session's conversations
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
         self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._home_shares: Division[int, str] = Division()
@@ -58,19 +59,19 @@ class WorkingSet:
         self._refresh_at_s = 0.0
         self._tenants: dict[str, tuple[frozenset[str], int]] = {}  # by model, until the next refresh
         self.turns_of_open: dict[int, int] = {}
-        """Turns that were sent of conversations which are open on WebSockets of this process: those that it has."""
+        """By conversation that is open on a WebSocket of this process: how many of its turns were sent."""
 
     # What happens to turns
 
     def arrived(self, lineage: int, now_s: float) -> None:
-        """A turn has arrived, wherever it goes and however long it waits. Without effect when called again."""
+        """A turn has arrived; where it goes and how long it waits does not matter. A second call has no effect."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
             self._came_back(worker, lineage, now_s)
 
     def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
-        """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: its
-        session, if that is known.
+        """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: None
+        if unknown.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
         if lineage in self.turns_of_open:
@@ -82,7 +83,7 @@ class WorkingSet:
         home_id = self._homes.get(lineage, "")
         home = self._workers.get(home_id)
         if home is not None:
-            if lineage in self._ends:  # `arrived` was not called, as in a peer process
+            if lineage in self._ends:  # `arrived` was not called: the turn arrived at a peer process
                 self._came_back(home, lineage, ticket.sent_s)
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
@@ -90,7 +91,7 @@ class WorkingSet:
         if tenant:
             self._home_shares.owners[lineage] = tenant
         homes = len(self._homes)
-        if homes > MAX_HOMES // 2:  # before that, nothing is forgotten soon
+        if homes > MAX_HOMES // 2:  # with fewer homes, none is forgotten soon
             self._home_shares.stored(lineage, self._homes)
             if homes > MAX_HOMES:
                 self._forget_home(self._home_shares.next_to_go(), ticket.sent_s)
@@ -107,14 +108,14 @@ class WorkingSet:
             self._ends[lineage] = kind
 
     def _forget_home(self, lineage: int, now_s: float) -> None:
-        """A conversation has no home any more, and is not followed."""
+        """Forget the home of a conversation, and stop following its returns."""
         worker, kind = self._workers.get(self._homes.pop(lineage)), self._ends.pop(lineage, None)
         self._home_shares.discard(lineage)
         if worker is not None and kind is not None:
             self._times_of(worker)[kind].left(lineage, now_s)
 
     def belongs(self, lineage: int, session: int | None, tenant: str) -> None:
-        """A conversation is of this session; None: of one that has no name."""
+        """A conversation belongs to a session. `session`: None if the client did not name one."""
         if session is None:
             return
         lineages = self._sessions.get(session)
@@ -136,8 +137,8 @@ class WorkingSet:
                 del self._sessions[gone]
 
     def observe_session(self, session: int, kind: int, now_s: float) -> None:
-        """The client of a session says that it waits for a PERSON, or is OVER. Anything else, and a session that is not
-        known, are ignored. `session`: its key, or that of one of its conversations, for that one alone.
+        """A client says that its session waits for a PERSON, or is OVER. Other kinds and unknown sessions are ignored.
+        `session`: the key of a session, or of a conversation; then only that conversation is meant.
         """
         if kind not in (PERSON, OVER):
             return
@@ -153,24 +154,24 @@ class WorkingSet:
                     self._ends[lineage] = kind
 
     def expect(self, ticket: Ticket, kind: int) -> None:
-        """How a turn under way ends (`return_times.TOOLS` and others)."""
+        """A turn under way is expected to end with this kind (`return_times.TOOLS` and others)."""
         ticket.cache_worker.load.residents.expect(ticket.lineage, kind)
 
     def expected(self, ticket: Ticket) -> int:
-        """How a turn under way ends, as far as is known."""
+        """The kind with which a turn under way is expected to end."""
         return ticket.cache_worker.load.residents.expected(ticket.lineage)
 
     # What may be sent
 
     def is_running(self, session: int) -> bool:
-        """Whether a session has a turn under way, or had one lately, of more than a chunk of prefill."""
+        """Whether a conversation of a session holds at least `SMALL_TOKENS` at its home."""
         return any(self.held_by(lineage) >= SMALL_TOKENS for lineage in self._sessions.get(session, ()))
 
     def knows(self, lineage: int) -> bool:
         return lineage in self._homes
 
     def memory_for(self, routing: RoutingRequest, decision: Decision, now_s: float) -> int:
-        """FREE, FITS or LACKS, for a turn at the worker that was decided."""
+        """FREE, FITS or LACKS, for a turn at the worker of its decision."""
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         if uncached < SMALL_TOKENS or 2 * uncached < decision.prompt_tokens_est:
             return FREE
@@ -187,13 +188,13 @@ class WorkingSet:
         return FITS if need <= residents.free_tokens(lineage, now_s) else LACKS
 
     def touch(self, lineage: int, now_s: float) -> None:
-        """A turn waits to be sent: what its conversation holds at its home stays protected."""
+        """A turn waits to be sent: protect what its conversation holds at its home."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
             worker.load.residents.touch(lineage, now_s)
 
     def emptiest(self, model: str, excluded: frozenset[str], now_s: float) -> str:
-        """The id of the usable worker with the most free memory; empty if there is none."""
+        """The id of the usable worker with the most free memory; empty without a usable worker."""
         most, found = -NO_LIMIT, ""
         for worker in self._workers.values():
             if not worker.caches_prompts or worker.id in excluded or not worker.target.serves(model):
@@ -204,7 +205,7 @@ class WorkingSet:
         return found
 
     def resident_at(self, lineage: int, need: int) -> str:
-        """The worker that has at least half of what a turn needs; empty if none has."""
+        """The id of the conversation's home if that holds at least half of the `need` tokens of a turn, else empty."""
         home_id = self._homes.get(lineage, "")
         worker = self._workers.get(home_id)
         if worker is None or 2 * worker.load.residents.tokens_of(lineage) < need:
@@ -216,11 +217,11 @@ class WorkingSet:
         return 0 if worker is None else worker.load.residents.tokens_of(lineage)
 
     def others_than(self, worker_id: str) -> frozenset[str]:
-        """The ids of all other workers that cache prompts, and of peer regions."""
+        """The ids of all other workers that cache prompts, and of all peer regions."""
         return frozenset([each.id for each in self._workers.values() if each.id != worker_id and each.role != "decode"])
 
     def lacking(self, model: str, lineage: int, need: int, now_s: float) -> frozenset[str]:
-        """The ids of the workers that have no room for a turn."""
+        """The ids of the workers of a model that have no room for `need` more tokens of a conversation."""
         self.refresh(now_s)
         found: list[str] = []
         for worker in self._workers.values():
@@ -231,7 +232,7 @@ class WorkingSet:
         return frozenset(found)
 
     def most_free(self, model: str, now_s: float, taken: Collection[str] = ()) -> int:
-        """Tokens that a new conversation may have at most, at any usable worker with a slot that is not `taken`."""
+        """The most tokens that a new conversation may take at one worker: usable, with a free slot, not in `taken`."""
         self.refresh(now_s)
         most = 0
         for worker in self._workers.values():
@@ -246,7 +247,7 @@ class WorkingSet:
         return sum(worker.load.residents.of_tenants.get(tenant, 0) for worker in self._bounded(model))
 
     def tenants(self, model: str, now_s: float) -> tuple[frozenset[str], int]:
-        """The tenants that hold protected tokens, and the tokens of all pools, as of this second."""
+        """The tenants with protected tokens at workers of a model, and the tokens of all pools; cached `REFRESH_S`."""
         self.refresh(now_s)
         found = self._tenants.get(model)
         if found is None:
@@ -256,7 +257,7 @@ class WorkingSet:
         return found
 
     def speed_and_pool(self) -> tuple[float, float]:
-        """The tokens that all workers compute in a second, and the mean pool of those that report theirs."""
+        """The tokens that all workers compute in a second, and the mean pool of the workers that report one."""
         loads = [
             worker.load for worker in self._workers.values() if worker.caches_prompts and worker.worker is not None
         ]
@@ -264,7 +265,7 @@ class WorkingSet:
         return sum(1.0 / load.prefill_s_per_token for load in loads), sum(pools) / (len(pools) or 1)
 
     def _bounded(self, model: str) -> list[WorkerState]:
-        """The workers whose memory is limited by their pool alone."""
+        """The workers of a model whose KV memory is their pool alone, without a second tier."""
         return [
             worker
             for worker in self._workers.values()
@@ -272,7 +273,7 @@ class WorkingSet:
         ]
 
     def refresh(self, now_s: float) -> None:
-        """Apply what was learned of return times, once a second."""
+        """Set the workers' windows by the learned return times, at most once in `REFRESH_S`."""
         if now_s < self._refresh_at_s:
             return
         self._refresh_at_s = now_s + REFRESH_S
@@ -282,7 +283,7 @@ class WorkingSet:
                 times.advance(now_s)
         for worker in self._workers.values():
             residents = worker.load.residents
-            residents.times = None  # what it serves may have changed
+            residents.times = None  # the models of the worker may have changed
             if residents.pool_tokens:
                 rate_per_pool = 1.0 / (worker.load.prefill_s_per_token * residents.pool_tokens)
                 unknown, *others = self._times_of(worker)
@@ -290,7 +291,7 @@ class WorkingSet:
                 residents.windows_s = [window_s, *[times.window_s(rate_per_pool, window_s) for times in others]]
 
     def as_dict(self, now_s: float) -> dict[str, dict[str, Any]]:
-        """By worker, what pages and metrics show; only of workers whose pool is known."""
+        """By worker, the figures for pages and metrics. Workers without a known pool are left out."""
         self.refresh(now_s)
         found: dict[str, dict[str, Any]] = {}
         for worker in self._workers.values():
@@ -326,7 +327,7 @@ class WorkingSet:
 
 
 def need_tokens(routing: RoutingRequest, decision: Decision) -> int:
-    """Tokens that a turn takes of a pool: of its prompt those that no other conversation has."""
+    """How many tokens of a pool a turn takes: those of its prompt that no other conversation shares."""
     tokens = decision.prompt_tokens_est
     if not decision.shared_bytes:
         return tokens

@@ -1,4 +1,4 @@
-"""A prompt without its text: a chain of hashes in template order, its sizes, and how long its tokens are.
+"""A prompt without its text: a chain of hashes in template order, its sizes, and its bytes per token.
 
-It never renders a template or counts tokens: an engine does that. It never stores text.
+This package never renders a template or counts tokens: engines do that. It never stores text.
 """

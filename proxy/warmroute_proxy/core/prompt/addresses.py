@@ -1,13 +1,13 @@
-"""Which addresses of images, audio and files may stand in a prompt: an engine fetches them from its own network.
+"""Which addresses of images, audio and files a prompt may contain: an engine fetches them from its own network.
 
-A client's address could make an engine read its own files (`file:`, a path), or ask a neighbour that only it can reach:
-a cloud's metadata service at 169.254.169.254, an admin port at 127.0.0.1. So an address is `data:`, or has one of the
-configured schemes and a host that is a public one, as far as it is written down: names are not resolved here, and a
-name may lead anywhere, which is for the engines' network to forbid.
+A client's address could make an engine read local files (`file:`, a path), or call a host that only the engine can
+reach: a cloud's metadata service at 169.254.169.254, an admin port at 127.0.0.1. So an address must be `data:`, or have
+one of the configured schemes and a public host. Host names are not resolved, and a name can point to a private address:
+the engines' network has to block that.
 
-What parsers read differently is refused: user names, spaces and control characters, backslashes, hosts that are not
-ASCII. A host whose last label is a number is an IPv4 address in any of the forms that `inet_aton` takes
-(url.spec.whatwg.org).
+An address that parsers could read differently is refused: one with a user name, a space, a control character, a
+backslash, or a host that is not ASCII. A host whose last label is a number is an IPv4 address in any of the forms that
+`inet_aton` takes (url.spec.whatwg.org).
 """
 
 import re
@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,16}|0[xX][0-9A-Fa-f]{0,16}")
 _LOCAL: Final = "localhost"
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _GLOBAL_V6: Final = IPv6Network("2000::/3")
-"""What is assigned to hosts of the internet; others are of one site, reserved, or stand for an address of IPv4."""
+"""The range of public IPv6 hosts. Other addresses belong to one site, are reserved, or stand for an IPv4 address."""
 
 _LAST_32_BITS: Final = 0xFFFFFFFF
 
@@ -32,13 +32,13 @@ Network = IPv4Network | IPv6Network
 
 
 class Addresses(NamedTuple):
-    """What may stand in a prompt. `networks`: private ones that engines may be sent to all the same."""
+    """The addresses that a prompt may contain. `networks`: private networks that are allowed, too."""
 
     schemes: tuple[str, ...] = ("https", "http")
     networks: tuple[Network, ...] = ()
 
     def problem(self, address: str) -> str | None:
-        """What is wrong with an address; None if it may stand there."""
+        """What is wrong with an address; None if it is allowed."""
         if address[: len(_DATA)].lower() == _DATA:
             return None
         found = _ADDRESS.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARS else None
@@ -68,7 +68,7 @@ PUBLIC: Final = Addresses()
 
 
 def _ip(written: str) -> IPv4Address | IPv6Address | None:
-    """An address between brackets; where it stands for one of IPv4, that one."""
+    """The address between brackets, or the IPv4 address that it stands for. None if it is not an IPv6 address."""
     try:
         ip = ip_address(written)
     except ValueError:
@@ -81,7 +81,7 @@ def _ip(written: str) -> IPv4Address | IPv6Address | None:
 
 
 def _ipv4(host: str) -> IPv4Address | None:
-    """An address of IPv4 in any form: four numbers or fewer, decimal, octal or hexadecimal, the last one filling up."""
+    """An IPv4 address of up to four decimal, octal or hexadecimal numbers; the last one fills the remaining bytes."""
     numbers = [_number(each) for each in host.split(".")]
     if len(numbers) > 4 or None in numbers:
         return None

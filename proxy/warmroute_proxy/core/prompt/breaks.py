@@ -1,11 +1,12 @@
-"""The first part of a prompt that differs from an earlier prompt of its conversation, and the cause, by shape.
+"""Finds the first part of a prompt that differs from an earlier prompt of its conversation, and the likely cause.
 
-The earlier prompt is known without its text (`parts`), so a cause is what the shapes tell: a line whose digits alone
-differ and that holds a date now; a line that holds a path now; the same tools in another order; a history that became a
-summary. The causes' names are those of the SDK's prefix guard, which has both texts and is more certain.
+The text of the earlier prompt is not stored (`parts`), so the cause is inferred from hashes, sizes and the new text.
+Examples: a line that contains a date and differs only in its digits; a changed line that contains a path; the same
+tools in another order; a history that became a summary. The names of the causes are those of the SDK's prefix guard.
+The guard has both texts, so its result is more certain.
 
-Limits, so that no prompt costs more than its length: `MAX_LEFT_OUT` messages that were left out, `MAX_COMPARED` behind
-them; lines of `MAX_DATE_CHARS` for other days.
+Limits, so that the work stays proportional to the prompt: up to `MAX_LEFT_OUT` removed messages are tried, and
+`MAX_COMPARED` messages after them are compared. Other days are tried only in lines of up to `MAX_DATE_CHARS`.
 """
 
 import re
@@ -19,7 +20,7 @@ from warmroute_proxy.core.prompt.messages import TOOL
 from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
 
 SIMILAR: Final = 0.5
-"""The share of the smaller set of tools, or of lines of a system prompt, that two prompts of a conversation share."""
+"""The least share of the smaller set of tools, and of the larger set of lines, that is equal in one conversation."""
 
 SHRUNK: Final = 0.5
 MAX_SUMMARY_CHARS: Final = 2_000
@@ -49,7 +50,7 @@ _SUMMARY: Final = re.compile(
 
 
 class PromptShape(NamedTuple):
-    """An earlier prompt. `messages`, `hashes` and `ends` are those of its fingerprint."""
+    """What is stored of a prompt. `messages`, `hashes` and `ends` are those of its fingerprint."""
 
     head: Head
     hashes: list[int]
@@ -58,24 +59,24 @@ class PromptShape(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """How to read the new prompt, whose text is still there."""
+    """Functions that read the text of the new prompt."""
 
     system_lines: Callable[[], list[str]]
     messages: Callable[[int, int], list[str]]
-    """The texts of a run of messages."""
+    """The texts of messages, by the first one's number and their count."""
 
 
 class Break(NamedTuple):
-    """Where the prefix of an earlier prompt ends: in words, such as `system, line 1`, and the cause's name."""
+    """The first difference from an earlier prompt: `where` in words, such as `system, line 1`, and the cause's name."""
 
     where: str
     cause: str
 
 
 def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) -> Break | None:
-    """Return the first difference; None if the prompt continues the other, or is of another conversation.
+    """Return the first difference. None if the new prompt continues the earlier one, or is of another conversation.
 
-    Raises: msgspec.MsgspecError, where a text cannot be read.
+    Raises: msgspec.MsgspecError, if a text cannot be read.
     """
     alike = before.head.asked == now.head.asked != 0
     if before.head.tools != now.head.tools:
@@ -91,7 +92,7 @@ def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) ->
 
 def _tools_alike(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> bool:
     names, others = {tool.name for tool in old}, {tool.name for tool in new}
-    # Of the smaller set: a client that gives its search for tools up offers all that it had left out.
+    # Of the smaller set: a client that stops searching for tools sends all the tools that it had left out before.
     return len(names & others) >= SIMILAR * min(len(names), len(others)) and bool(names) and bool(others)
 
 
@@ -117,7 +118,7 @@ def _tools(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> Break:
 
 
 def _goes_on(before: PromptShape, now: PromptShape) -> bool:
-    """Whether a prompt has the messages of another that had an answer in it, by their roles and sizes, and more."""
+    """Whether the new prompt repeats the roles and sizes of all earlier messages (two or more), and adds messages."""
     old, new = sizes_of(before.messages, before.ends, 0), sizes_of(now.messages, now.ends, 0)
     old, new = [each for each in old if each[0]], [each for each in new if each[0]]  # without the system prompt
     return len(new) > len(old) > 1 and new[: len(old)] == old
@@ -143,7 +144,7 @@ def _system(old: tuple[LineMark, ...], new: tuple[LineMark, ...], texts: Texts, 
 
 
 def _cause_of_line(old: LineMark, new: LineMark, line: str, key: int) -> str | None:
-    """What was changed in a line of which only the hashes are known from before."""
+    """The cause of a changed line. Of the old line only the hashes are known."""
     if _DATE.search(line) and (old.zeroed == new.zeroed or _other_day(old, line, key)):
         return "date"
     if old.zeroed == new.zeroed:
@@ -154,7 +155,7 @@ def _cause_of_line(old: LineMark, new: LineMark, line: str, key: int) -> str | N
 
 
 def _other_day(old: LineMark, line: str, key: int) -> bool:
-    """Whether the line was the same but for the digits and names of its day and month."""
+    """Whether the old line differs only in digits and in the names of its day and month."""
     if len(line) > MAX_DATE_CHARS:
         return False
     return any(line_mark(each.encode("utf-8", "surrogatepass"), key).zeroed == old.zeroed for each in _days(line))
@@ -172,7 +173,7 @@ def _days(line: str) -> Iterator[str]:
 def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | None:
     at = _first_other_message(before, now)
     if at >= len(before.messages) or at >= len(now.messages):
-        return None  # it continues the other, or is a beginning of it
+        return None  # the new prompt continues the earlier one, or is a beginning of it
     old, new = sizes_of(before.messages, before.ends, at), sizes_of(now.messages, now.ends, at)
     where = f"message {at + 1} ({_ROLES[new[0][0]]})"
     shorter = sum(size for _, size in new) < SHRUNK * sum(size for _, size in old)
@@ -180,12 +181,12 @@ def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | Non
         return Break(where, "compaction")
     leading = sum(1 for mark in now.messages[:at] if mark & 3 == 0)
     if at <= leading:
-        return None  # nothing in common but what stands before the first message
+        return None  # only the leading system messages are equal
     return Break(where, _cause_in_history(old, new))
 
 
 def _first_other_message(before: PromptShape, now: PromptShape) -> int:
-    """The number of the first message that is not equal, from 0."""
+    """The index of the first message that differs."""
     least = min(len(before.messages), len(now.messages))
     for at in range(least):
         cut = now.messages[at] >> 2
@@ -195,9 +196,9 @@ def _first_other_message(before: PromptShape, now: PromptShape) -> int:
 
 
 def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]]) -> str:
-    """What was changed in messages of these sizes: one of them, or some left out, at most `MAX_LEFT_OUT`."""
+    """The cause by roles and sizes of messages: one message was changed, or up to `MAX_LEFT_OUT` were removed."""
     rest = len(old) - 1
-    if rest and new[1 : 1 + rest] == old[1:]:  # one message differs, and what follows it has the sizes it had
+    if rest and new[1 : 1 + rest] == old[1:]:  # one message differs, and the sizes after it are unchanged
         return "history-pruned" if old[0][0] == TOOL and new[0][1] < SHRUNK * old[0][1] else "history-edited"
     for removed in range(1, min(len(old), 1 + MAX_LEFT_OUT)):
         stay = min(len(old) - removed, len(new), MAX_COMPARED)

@@ -16,7 +16,7 @@ def bounded_bytes_per_token(ratio: float) -> float:
 
 
 class BytesPerToken:
-    """Canonical prompt bytes per token of each model, learned from usage. At most `MAX_MODELS` are stored."""
+    """The ratio of each model. At most `MAX_MODELS` are stored."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, float] = {}

@@ -1,11 +1,11 @@
 """Messages and tools in their canonical form: the bytes that a fingerprint hashes.
 
-The canonical form has what templates print and drops the rest: of a message role, content, reasoning, tool calls, tool
-call id and name, as the raw JSON of each value; of a tool its function. Member order, unknown members, space between
-members, `null` members, empty content and `cache_control` make no difference, nor does space in the JSON of a call's
-arguments and in a tool's schema: engines parse both. The order of their keys does: templates print it. Anything but
-text (images, audio, files) counts by its content, but a long one only as a digest: its number of tokens does not follow
-from its bytes.
+The canonical form keeps what chat templates print. Of a message it keeps the raw JSON of role, content, reasoning, tool
+calls, tool call id and name; of a tool it keeps the function. It drops member order, unknown members, space between
+members, `null` members, empty content and `cache_control`. It also drops space in the JSON of a call's arguments and of
+a tool's schema, because engines parse both. It keeps the order of their keys, because templates print it. Media
+(images, audio, files) count by their content, or by its digest above `LONG_MEDIA_BYTES`: the number of their tokens
+does not follow from their bytes.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ MAX_PARTS: Final = 32_768
 LONG_MEDIA_BYTES: Final = 512
 MIN_ARGUMENTS_BYTES: Final = 2
 MAX_COMPACTED_BYTES: Final = 262_144
-"""Of the arguments of one call: to parse them takes up to four times as much memory."""
+"""The largest arguments of a call that are compacted: parsing takes up to four times as much memory."""
 
 NULL: Final = Raw(b"null")
 EMPTY: Final = Raw(b'""')
@@ -32,7 +32,7 @@ QUOTE: Final = 0x22
 BRACKET: Final = 0x5B
 
 _BRACE: Final = 0x7B
-# Control characters are always escaped in JSON, so no raw value can contain one of these.
+# The separators. JSON always escapes control characters, so no raw value contains a separator.
 _TOOL: Final = b"\x01"
 _MESSAGE: Final = b"\x02"
 _CONTENT: Final = b"\x03"
@@ -45,7 +45,7 @@ _MEMBER: Final = b"\x1d"
 _PART: Final = b"\x1e"
 _FIELD: Final = b"\x1f"
 MEDIA: Final = 0x08
-"""The byte in front of anything but text."""
+"""The byte in front of media."""
 
 _MEDIA: Final = b"\x08"
 
@@ -60,7 +60,7 @@ _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 class MalformedPrompt(ValueError):
-    """A prompt that no engine would accept, by the client's fault; `path` is where, like `messages[3].content`."""
+    """A client's prompt that no engine would accept. `path`: the malformed part, such as `messages[3].content`."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path} {problem}")
@@ -69,8 +69,8 @@ class MalformedPrompt(ValueError):
 
 
 def message_part(message: Message, index: int, addresses: Addresses | None = None) -> bytes:
-    """The canonical bytes of a message. `addresses`: those that may stand in one that is to be served; None: it is
-    not, so any may stand in it, and parts and arguments that engines refuse.
+    """The canonical bytes of a message. `addresses`: those that it may contain. None if the message will not be served:
+    then it may contain any address, and parts and arguments that engines refuse.
     """
     pieces: list[bytes | Raw] = [_MESSAGE, message.role.encode()]
     content = message.content
@@ -106,9 +106,9 @@ def _call_pieces(call: ToolCall, index: int | None) -> tuple[bytes | Raw, ...]:
 
 
 def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
-    """The arguments of a call: the JSON that is written in a string, without space between its tokens. As they are
-    if they are longer than `MAX_COMPACTED_BYTES`, or no JSON. `index`: of a message that is to be served. Engines
-    parse the arguments there, so those that are not objects are refused.
+    """The arguments of a call: the JSON inside their string, without space between its tokens. Arguments that are
+    longer than `MAX_COMPACTED_BYTES` or not JSON are returned unchanged. `index`: that of the message, or None if it
+    will not be served. Engines parse the arguments of a served message, so those that are not an object are refused.
     """
     view = memoryview(raw)
     size = len(view)
@@ -117,7 +117,7 @@ def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
     try:
         written = _STRING.decode(raw).encode() if is_written else bytes(raw)
         if MIN_ARGUMENTS_BYTES < size <= MAX_COMPACTED_BYTES:
-            found = msgspec.json.format(written, indent=-1)  # which refuses control characters
+            found = msgspec.json.format(written, indent=-1)  # refuses control characters
         elif is_written and index is not None:
             _RAW.decode(written)
         is_object = written.startswith(b"{") or written.lstrip(_SPACE).startswith(b"{")
@@ -129,7 +129,7 @@ def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
 
 
 def _compact(value: Raw) -> bytes | Raw:
-    """JSON without space between its tokens, or as it is if it is nested too deeply."""
+    """JSON without space between its tokens; unchanged if it cannot be parsed or is nested too deeply."""
     try:
         return msgspec.json.format(bytes(value), indent=-1)
     except (msgspec.MsgspecError, RecursionError):
@@ -137,7 +137,7 @@ def _compact(value: Raw) -> bytes | Raw:
 
 
 def text_part(message: Message) -> bytes | None:
-    """The canonical bytes of a message that is a role and a text and nothing else, as most are; None of any other."""
+    """The canonical bytes of a message that has only a role and a text, as most have; None for other messages."""
     if (
         message.tool_calls is None
         and message.tool_call_id is ABSENT
@@ -146,13 +146,13 @@ def text_part(message: Message) -> bytes | None:
         and message.name is ABSENT
     ):
         part = b"".join((_MESSAGE, message.role.encode(), _CONTENT, message.content))
-        if part[-1] == QUOTE and not part.endswith(_NO_TEXT):  # of JSON, only a string ends with a quote
+        if part[-1] == QUOTE and not part.endswith(_NO_TEXT):  # in JSON, only a string ends with a quote
             return part
     return None
 
 
 def _content_parts(content: Raw, path: str, addresses: Addresses | None) -> bytes:
-    """A list of content parts; one text part gives the bytes that a plain string has."""
+    """The canonical bytes of a list of content parts. One text part has the same bytes as a plain string."""
     parts = decode_part(_OBJECTS, content, path)
     if len(parts) > MAX_PARTS:
         raise MalformedPrompt(path, f"holds more than {MAX_PARTS} parts")
@@ -179,7 +179,7 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
 
 
 def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> None:
-    """Raises: MalformedPrompt, if an engine would fetch what it may not. Any `..._url` is such an address."""
+    """Check each member `..._url` of a part. Raises: MalformedPrompt, if an engine may not fetch the address."""
     for name, value in part.items():
         if not name.endswith("_url") or value == NULL:
             continue
@@ -191,7 +191,7 @@ def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> N
         if view[0] != QUOTE:
             raise MalformedPrompt(where, "is not a string")
         if bytes(view[: len(_DATA_URL)]) == _DATA_URL:
-            continue  # as mostly, and it may be long
+            continue  # the usual case, and it may be long
         problem = addresses.problem(decode_part(_STRING, address, where))
         if problem is not None:
             raise MalformedPrompt(where, problem)
@@ -202,7 +202,7 @@ def _media(content: bytes) -> bytes:
 
 
 def tool_parts(tools: Raw) -> list[bytes]:
-    """The canonical bytes of each tool: its function, or all of it if it has none."""
+    """The canonical bytes of each tool: of its function, or of the whole tool if it does not have one."""
     decoded = decode_part(_OBJECTS, tools, "tools")
     if len(decoded) > MAX_PARTS:
         raise MalformedPrompt("tools", f"holds more than {MAX_PARTS} items")
@@ -219,7 +219,7 @@ def tool_parts(tools: Raw) -> list[bytes]:
 
 
 def _members(members: Mapping[str, Raw]) -> bytes:
-    """The members of an object in order of name, without `cache_control`."""
+    """The members of an object, sorted by name, without `cache_control`."""
     pieces: list[bytes | Raw] = []
     for name in sorted(members):
         if name != "cache_control":
@@ -232,7 +232,7 @@ def is_present(value: Raw) -> bool:
 
 
 def decode_part(decoder: "msgspec.json.Decoder[_T]", raw: Raw | memoryview | bytes, path: str) -> _T:
-    """Decode, or raise `MalformedPrompt` with the path of the error and none of the text."""
+    """Decode a part. Raises: MalformedPrompt, with the path of the error and without the prompt's text."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

@@ -1,21 +1,21 @@
 """The prompt as a chain of 64-bit hashes over its parts in template order.
 
-An engine caches prefixes of the *rendered* prompt: tools first, then messages. The request body cannot be used
-instead: real harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same
-text as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
+An engine caches prefixes of the *rendered* prompt: tools first, then messages. The proxy cannot hash the request body
+instead: harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same text
+as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
 
     h[0] = xxh3_64(block[0], seed),    h[i] = xxh3_64(block[i], seed = h[i - 1])
 
-where a block ends with its part, or after `STRIDE_BYTES` inside a longer one. Equal hashes at cut i then mean equal
-prompts up to cut i (but for 64-bit collisions, which can only misplace a request of the same tenant: the seed is made
-from the tenant's salt and the model, so chains of two tenants have nothing in common).
+A block ends with its part; a longer part is cut every `STRIDE_BYTES`. Equal hashes at cut i mean equal prompts up to
+cut i, except for 64-bit collisions. A collision can only misplace a request of the same tenant: the seed is made from
+the tenant's salt and the model, so chains of two tenants have nothing in common.
 
-The stride: a long part is cut so that a changed or appended tail does not lose its head. On recorded agent bodies
-2,048 costs 5 us per 100 KB more than 4,096 (50 against 45) and loses 1 KB at a break instead of 2 on average, which
-is some pages of an engine's cache.
+The stride keeps the head of a long part known when its tail is changed or appended. On recorded agent bodies a stride
+of 2,048 takes 5 us per 100 KB more than 4,096 (50 against 45). On average a break loses 1 KB instead of 2, a difference
+of some pages of an engine's cache.
 
-Limits: `MAX_PARTS` tools and messages in a prompt, else `MalformedPrompt`. Chains of the last `MAX_KEPT_TOOLS` tool
-lists are kept (by digest; hashes only, all dropped when full), because reading tools is a third of the work.
+Limits: a prompt has up to `MAX_PARTS` tools and as many messages, else it is a `MalformedPrompt`. The hash chains of
+`MAX_KEPT_TOOLS` tool lists are kept by digest, because reading tools is a third of the work. A full store is emptied.
 """
 
 import codecs
@@ -66,9 +66,9 @@ _VALUES: Final = msgspec.json.Decoder(list[Raw])
 def fingerprint_chat(
     tools: Raw | None, messages: Raw | Sequence[Raw], seed: int, addresses: Addresses | None = None
 ) -> Fingerprint:
-    """The fingerprint of a chat prompt; `MalformedPrompt` if it is malformed. `addresses`: those that may stand in it.
+    """The fingerprint of a chat prompt. `addresses`: those that it may contain. Raises: MalformedPrompt.
 
-    `messages` as one raw JSON array is twice as fast as a list of raw items: it is read once.
+    `messages` as one raw JSON array is twice as fast as a list of raw items, because it is read once.
     """
     prefix = tools_prefix(tools, seed)
     return _fingerprint(_decode_messages(messages), prefix, None, seed, addresses)
@@ -77,12 +77,12 @@ def fingerprint_chat(
 def fingerprint_messages(
     messages: memoryview, prefix: ToolsPrefix, seed: int, addresses: Addresses | None = None
 ) -> Fingerprint:
-    """`fingerprint_chat` for the raw JSON of messages behind tools that are known."""
+    """`fingerprint_chat` for the raw JSON of messages, if the chain of the tools before them is known."""
     return _fingerprint(_checked(decode_part(_MESSAGES, messages, "messages")), prefix, None, seed, addresses)
 
 
 def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix, addresses: Addresses | None = None) -> Fingerprint:
-    """The fingerprint of a prompt whose first messages are known: `rest` is the raw JSON array of the others."""
+    """The fingerprint of a prompt whose first messages are known. `rest`: the raw JSON array of the other messages."""
     if not begun.hashes:
         raise MalformedPrompt("messages", "is empty")
     return _fingerprint(_checked(decode_part(_MESSAGES, rest, "messages")), prefix, begun, 0, addresses)
@@ -91,11 +91,14 @@ def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix, addresses: 
 def _fingerprint(
     decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int, addresses: Addresses | None
 ) -> Fingerprint:
-    """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
+    """The fingerprint of all messages of a prompt, or of those that follow `begun`, whose hashes and ends are extended.
+
+    Messages that follow `begun` do not count as leading system messages.
+    """
     leading = begun is None
     if begun is None:
         hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
-        user: UserPart | None = None  # the message before, if it is a user's
+        user: UserPart | None = None  # the previous message, if it is a user's
         returned: list[UserPart] = []
         messages: list[int] = []
         opaque = False
@@ -140,13 +143,13 @@ def _fingerprint(
 
 
 def _is_short(user: UserPart) -> bool:
-    """Whether a user's message may come back shortened."""
+    """Whether a user's message is short enough to be remembered (`MAX_ASKED_BYTES`)."""
     _, _, asked = user
     return len(asked) <= MAX_ASKED_BYTES
 
 
 def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
-    """Append a part to a chain, cutting at its end and at the stride inside it."""
+    """Append a part to a chain, with cuts at its end and every `STRIDE_BYTES` inside it."""
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     size = len(part)
     if size <= STRIDE_BYTES:
@@ -164,7 +167,7 @@ def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
 def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
     """The fingerprint of a `/v1/completions` prompt: the raw JSON of a string, a list of strings, or token ids.
 
-    A prompt without a token ends the scheduler of SGLang 0.5.23, also as one of several, so none passes here.
+    An empty prompt, also as one of several, ends the scheduler of SGLang 0.5.23. So empty prompts are refused here.
     """
     raw = bytes(prompt)
     if raw == b'""':
@@ -172,7 +175,7 @@ def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
     if raw[:1] == b'"':
         parts: Iterable[bytes] = (raw,)
         prompts = 1
-    elif _TOKEN_IDS.match(raw) is not None:  # a million of them need not be made objects
+    elif _TOKEN_IDS.match(raw) is not None:  # not decoded: there may be a million ids
         parts = (raw,)
         prompts = 1
     else:
@@ -216,7 +219,7 @@ def _checked(decoded: list[Message]) -> list[Message]:
 
 
 def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
-    """The chain over the tools, cached: it is the same in every turn of an agent. Raises `MalformedPrompt`."""
+    """The chain over the tools, cached because an agent sends equal tools in every turn. Raises: MalformedPrompt."""
     if tools is None or not is_present(tools):
         return NO_TOOLS
     key = (seed, xxh3_128_digest(tools))
@@ -237,8 +240,8 @@ def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
 
 
 def _check_unicode(contents: list[Raw]) -> None:
-    """Refuse what no engine could decode in a conversation's beginning: raw slices are checked for JSON's syntax, not
-    for UTF-8.
+    """Refuse user messages at a conversation's beginning that are not UTF-8, because no engine could decode them. The
+    JSON decoder checks the syntax of raw slices, but not their UTF-8.
     """
     for content in reversed(contents):
         view = memoryview(content)

@@ -1,4 +1,4 @@
-"""What placement knows of a request: numbers and names, never its text."""
+"""What placement knows of a request: numbers and names, never the text."""
 
 import msgspec
 
@@ -8,14 +8,13 @@ from warmroute_proxy.core.prompt.chain import Chain
 class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     """One request, as the server has parsed it.
 
-    `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.
-    `structural_bytes` are the canonical bytes that the previous turn of an append-only conversation has already sent.
-    `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
-    system prompt of a running conversation, it identifies the conversation that the rewritten one continues. `parent`
-    is the session that started this one: placement begins at its home region; what a child shares with its parent is a
-    prefix, which the index finds. `expects` is how its client says that the turn will end (`cache.return_times`).
-    `sequences` are the answers that an engine computes for it: each takes a slot. `tenant`: whose it is, empty if
-    there are not several.
+    `lineage` and `session`: 64-bit keys that are made under the tenant's key, so that those of two tenants differ.
+    `structural_bytes`: the canonical bytes that the previous turn of an append-only conversation has already sent.
+    `thread`: the lineage without its system prompt, None without a session. If a client rewrites the system prompt of a
+    running conversation, the thread still identifies it. `parent`: the session that started this one. Placement begins
+    at the parent's home region, and the index finds the prefix that both share. `expects`: how the client says that the
+    turn will end (`cache.return_times`). `sequences`: how many answers an engine computes; each takes a slot.
+    `tenant`: empty if there is only one.
     """
 
     model: str
@@ -44,5 +43,5 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
         return self.turn + self.turns_before
 
     def stay(self) -> "RoutingRequest":
-        """The same, of a request that is not forwarded any more."""
+        """A copy of the request that is not forwarded."""
         return msgspec.structs.replace(self, may_forward=False)

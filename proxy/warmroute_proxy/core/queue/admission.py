@@ -1,33 +1,32 @@
-"""The queue of requests for which the fleet has no capacity: which is next, which is refused, and when to retry.
+"""The queue of requests for which the fleet has no capacity: which request is next, and which is refused.
 
 **A line for each worker.** A request waits for the worker that placement prefers, so that requests for one busy worker
-do not delay those for another. `dispatch_order` decides when it should wait for another one instead.
+do not delay those for another. `dispatch_order` decides when a request should wait for another worker instead.
 
-**Fair between tenants.** In a line each tenant has a queue of its own. The next request is that of the tenant which has
-been served the fewest tokens (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996; the same shares as
-deficit round robin, without a quantum and without knowing a request's size before it is served). A new tenant starts at
-the line's present position, so that it has neither credit nor debt; one that comes back before the line has passed what
-it was served starts from there. While two tenants both wait in a line, what they are served there differs by at most
-one request of each.
+**Fair between tenants.** In a line each tenant has its own queue. The next request is that of the tenant which was
+served the fewest tokens (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996). The shares are those of
+deficit round robin, but the method needs neither a quantum nor the size of a request before it is served. A new tenant
+starts at the line's present position, so that it has neither credit nor debt. A tenant that was served beyond that
+position and comes back starts from what it was served. While two tenants both wait in a line, what they are served
+there differs by at most one request of each.
 
-The cost of a request is what it has the engines do: the tokens that are predicted to be computed, and those of the
-answer.
+The cost of a request is the tokens that engines are predicted to compute for it: uncached prompt tokens and the answer.
 
-**Short work first, but not at the expense of long waits.** Of one tenant's requests the next is the one that is due
-first. A request is due when it has waited `PATIENCE` times as long as its own prompt takes to compute, and at most half
-of what it may wait. So a warm request passes a cold one, whose own computation takes much longer than this adds to its
-wait; and no request is passed by one that comes later than it is due. (Shortest first alone has the shortest mean, and
-starves long requests; in order of arrival all wait for the longest.)
+**Short work first, but not at the expense of long waits.** Of one tenant's requests, the one that is due first is next.
+A request is due when it has waited `PATIENCE` times the compute time of its own prompt, but not later than after half
+of the time that it may wait. So a warm request passes a cold one, whose computation takes much longer than the added
+wait. A request that comes after another one is due does not pass it. (Shortest first alone has the shortest mean wait,
+but starves long requests. In order of arrival, all requests wait behind the longest one.)
 
-**Fair between programs, and by priority**, within a tenant (`programs`): the order above is that of one program's
-requests of one priority.
+**Fair between programs, and by priority**, within a tenant (`programs`): the order by due time holds among the requests
+of one program and one priority.
 
-**A key with limits of its own.** Its requests wait in this order, too, and one that its limits hold up stops only those
-of the same key.
+**Keys with their own limits.** The requests of such a key wait in the same order. If the key's limits hold up a
+request, only other requests of that key wait behind it.
 
-**Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. A request that finds the queue full pushes
-out the newest requests of the tenant that holds most of it for a model, if that tenant is still left with more than the
-newcomer's tenant has; else the newcomer is refused. So a tenant that floods the queue is refused first.
+**Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. If the queue is full, a newcomer pushes
+out the newest requests of the tenant that holds most of it for a model. It does so only while that tenant holds more
+than the newcomer's tenant would; else the newcomer is refused. So a tenant that floods the queue is refused first.
 """
 
 import heapq
@@ -39,29 +38,29 @@ from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.queue.programs import LATE_SHARE, NORMAL, ProgramQueue, Rank, by_turns
 
 PATIENCE: Final = 4.0
-"""From 0 to 4 TTFT becomes a quarter shorter at p90, beyond that longer at p99
+"""A rise from 0 to 4 shortens TTFT by a quarter at p90; higher values lengthen it at p99
 (docs/decisions/019-waiting-for-a-place.md).
 """
 
 T = TypeVar("T")
 LineKey = tuple[str, str]
-"""What a line waits for: a model, and the id of the worker that is to have its prompts cached."""
+"""What the requests of a line wait for: a model, and the id of the worker that will compute their prompts."""
 
 FOR_MEMORY: Final = "\nmemory"
-"""Instead of a worker: the line of requests that wait for KV memory, at whatever worker. No worker id has such a
-character.
-"""
+"""Instead of a worker's id: the line of requests that wait for KV memory at any worker. Worker ids have no newline."""
 TOKENS_PER_S: Final = 500.0
-"""A request that has waited a second longer for memory may need this many more tokens, and still goes first."""
+"""A request that came a second earlier may need this many more tokens of memory, and still goes first."""
 
 
 class Waiter(Generic[T]):
-    """One request that waits for a worker, and when it is due there. `checked_s` is when it was last placed again, to
-    find out whether it should wait for another one. `key_id` is that of a key with limits of its own, else empty.
-    `need_tokens` of KV memory it takes; it has waited `memory_s` for them, and if it waits for them now, since
-    `memory_from_s`. `timed_from_s`: since when its wait for a worker counts. `begins`: it is the first turn of a
-    session; its place in the line is that of one that has waited since `asked_s`. `program`, `priority`: as in
-    `programs`.
+    """One request that waits for a worker or for memory, and when it is due there.
+
+    `checked_s`: when it was last placed again, to find out whether it should wait for another worker. `key_id`: the id
+    of a key with its own limits, else empty. `need_tokens`: the KV memory that it takes. `memory_s`: how long it waited
+    for memory in the past. `memory_from_s`: since when it waits for memory, if it does now. `timed_from_s`: since when
+    its wait for a worker counts. `begins`: it is the first turn of a session. `asked_s`: when it came, or when its
+    session first asked and was refused; this time decides its place in the line for memory. `program`, `priority`: as
+    in `programs`.
     """
 
     __slots__ = (
@@ -123,7 +122,7 @@ class Waiter(Generic[T]):
 
 
 class _TenantShare(Generic[T]):
-    """The requests of one tenant in all lines of a model, in order of arrival, and how many each program has."""
+    """The requests of one tenant in all lines of a model, in order of arrival, and their number by program."""
 
     __slots__ = ("bytes", "programs", "waiting")
 
@@ -134,8 +133,8 @@ class _TenantShare(Generic[T]):
 
 
 class _Flow(Generic[T]):
-    """The requests of one tenant in one line. `served` is the tag of its next one, `running` counts those that begin no
-    session, and all need `tokens` of memory.
+    """The requests of one tenant in one line. `served`: the tenant's position, in tokens served. `running`: how many of
+    its requests do not begin a session. `tokens`: the memory that all of them need.
     """
 
     __slots__ = ("queue", "running", "served", "tokens", "waiting")
@@ -161,9 +160,9 @@ class _Flow(Generic[T]):
 
 
 class _Line(Generic[T]):
-    """All requests that wait for one worker, or for memory. `passed` is the tag of the last one served, `running`
-    counts those that begin no session. The last one that began one went at `opened_s`, or the first of those that wait
-    for memory and begin none came then.
+    """All requests that wait for one worker, or for memory. `passed`: the position of the line, that of the last tenant
+    served. `running`: how many requests do not begin a session. `opened_s`: when the last request that begins a session
+    went, or when a turn of a running session began to wait here while no other did.
     """
 
     __slots__ = ("flows", "opened_s", "passed", "running")
@@ -175,13 +174,13 @@ class _Line(Generic[T]):
         self.running = 0
 
     def drop_idle_tenants(self) -> None:
-        """Drop tenants that have no request here and no more served than the line has passed."""
+        """Drop the tenants that have no request here and are not ahead of the line's position."""
         for tenant in [t for t, f in self.flows.items() if not f.waiting and f.served <= self.passed]:
             del self.flows[tenant]
 
 
 class Queue(Generic[T]):
-    """All lines. Empty lines are dropped, and so are idle tenants of a line."""
+    """All lines. Empty lines and the idle tenants of a line are dropped."""
 
     def __init__(
         self,
@@ -192,9 +191,9 @@ class Queue(Generic[T]):
         *,
         new_sessions_wait: bool = True,
     ) -> None:
-        """`timeout_s`: how long a request may wait; the caller enforces it, by `expired`. `memory_wait_s`: how long it
-        may wait for memory before that; 0: none does. `new_sessions_wait`: while a turn of a running session does
-        (`door`).
+        """`timeout_s`: how long a request may wait for a worker; the caller enforces it by `expired`. `memory_wait_s`:
+        how long it may wait for memory before that; with 0, requests do not wait for memory. `new_sessions_wait`: new
+        sessions wait while turns of running sessions wait for memory (`door`).
         """
         self.resize(max_requests, max_bytes, timeout_s, memory_wait_s, new_sessions_wait=new_sessions_wait)
         self.requests = 0
@@ -211,7 +210,7 @@ class Queue(Generic[T]):
         *,
         new_sessions_wait: bool = True,
     ) -> None:
-        """Have other bounds. What waits beyond them stays until it goes or its time is over."""
+        """Change the bounds. Requests that already wait beyond the new bounds stay."""
         self.new_sessions_wait = new_sessions_wait
         self.max_requests = max_requests
         self.max_bytes = max_bytes
@@ -224,11 +223,11 @@ class Queue(Generic[T]):
         return share is not None and waiter in share.waiting
 
     def lines(self) -> list[LineKey]:
-        """The lines, the one that was served last at the end."""
+        """The lines. The one that was served last is at the end."""
         return list(self._lines)
 
     def awaited_workers(self, model: str) -> set[str]:
-        """The ids of the workers for which any request waits."""
+        """The ids of the workers for which requests wait; with `FOR_MEMORY` if any waits for memory."""
         return {worker_id for each, worker_id in self._lines if each == model}
 
     def all_for_memory(self) -> list[Waiter[T]]:
@@ -240,7 +239,7 @@ class Queue(Generic[T]):
         return (model, FOR_MEMORY) in self._lines
 
     def running(self, model: str, tenant: str | None = None) -> int:
-        """How many turns of sessions that have begun wait for memory; None: those of all tenants."""
+        """How many turns of running sessions wait for memory. `tenant`: None for all tenants."""
         line = self._lines.get((model, FOR_MEMORY))
         if line is None or tenant is None:
             return 0 if line is None else line.running
@@ -257,7 +256,7 @@ class Queue(Generic[T]):
         ]
 
     def needed(self, model: str, tenant: str) -> int:
-        """Tokens that a tenant's requests need which wait for memory."""
+        """The tokens that a tenant's requests in the line for memory need."""
         line = self._lines.get((model, FOR_MEMORY))
         flow = line.flows.get(tenant) if line is not None else None
         return 0 if flow is None else flow.tokens
@@ -273,21 +272,21 @@ class Queue(Generic[T]):
         return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
 
     def opened_s(self, model: str) -> float | None:
-        """When the last session began whose turn had waited for memory, or since when a turn of a running session
-        waits; None: nothing waits.
+        """When the last session began whose first turn had waited for memory, or since when turns of running sessions
+        wait. None if no request waits for memory.
         """
         line = self._lines.get((model, FOR_MEMORY))
         return None if line is None else line.opened_s
 
     def opened(self, model: str, now_s: float) -> None:
-        """A turn that begins a session goes from the line of memory."""
+        """A turn that begins a session leaves the line for memory, to be dispatched."""
         line = self._lines.get((model, FOR_MEMORY))
         if line is not None:
             line.opened_s = now_s
 
     def for_memory(self, model: str, *, begins: bool = False) -> list[Waiter[T]]:
-        """The requests for a model that wait for memory: the first of each tenant, the one served least first; then the
-        second of each; and so on. `begins`: those that begin a session, else the others.
+        """The requests for a model that wait for memory: the first of each tenant, then the second of each, and so on,
+        beginning with the tenant that was served least. `begins`: those that begin a session, else the others.
         """
         line = self._lines.get((model, FOR_MEMORY))
         if line is None:
@@ -300,10 +299,10 @@ class Queue(Generic[T]):
         return [waiter for *_, waiter in order]
 
     def before(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> int:
-        """How many other requests are likely to go to a worker before one that takes so long to compute there.
+        """How many other requests are likely to go to a worker before this one. `compute_s`: its time of prefill there.
 
-        Those of its own tenant (`ProgramQueue.before`); and since tenants alternate, as many of each other tenant at
-        most, and one more.
+        Requests of its own tenant count as in `ProgramQueue.before`. Because tenants alternate, each other tenant
+        counts with at most one request more than that.
         """
         line = self._lines.get((waiter.model, worker_id))
         if line is None:
@@ -322,9 +321,9 @@ class Queue(Generic[T]):
         return before
 
     def join(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> list[Waiter[T]] | None:
-        """Wait for a worker, where the prompt takes so long to compute.
+        """Wait for a worker. `compute_s`: how long the prompt takes to compute there.
 
-        Returns the requests that were pushed out for it, or None if the queue is full.
+        Returns the requests that the newcomer pushed out, or None if the queue is full.
         """
         pushed_out = self._pushed_out_by(waiter)
         if pushed_out is None:
@@ -341,7 +340,7 @@ class Queue(Generic[T]):
         return pushed_out
 
     def leave(self, waiter: Waiter[T]) -> bool:
-        """Stop waiting, for whatever reason. False if it was not waiting."""
+        """Stop waiting. Returns False if the request was not waiting."""
         if waiter not in self:
             return False
         share = self._shares[waiter.model, waiter.tenant]
@@ -358,7 +357,7 @@ class Queue(Generic[T]):
         return True
 
     def move(self, waiter: Waiter[T], worker_id: str, compute_s: float, now_s: float | None = None) -> None:
-        """Wait for another worker, or for memory, or be due there at another time. The time of arrival stays."""
+        """Wait for another worker or for memory, or be due at another time. The time of arrival does not change."""
         if now_s is not None and worker_id != waiter.worker_id:
             if worker_id == FOR_MEMORY:
                 waiter.memory_from_s = now_s
@@ -369,7 +368,7 @@ class Queue(Generic[T]):
         self._line_up(waiter, worker_id, compute_s)
 
     def heads(self, now_s: float) -> list[Waiter[T]]:
-        """The first of each key of each tenant in each line."""
+        """The first request of each key of each tenant in each line."""
         late_s = now_s - self.late_after_s
         flows = [flow for line in self._lines.values() for flow in line.flows.values()]
         found = [flow.queue.next(key_id, late_s) for flow in flows for key_id in flow.queue.key_ids()]
@@ -382,8 +381,8 @@ class Queue(Generic[T]):
         return None if found is None else found[1]
 
     def fair_order(self, key: LineKey, now_s: float) -> Iterator[Waiter[T]]:
-        """The requests of a line in fair order. A request that still waits when the next one is taken cannot go now:
-        then the rest of those of its tenant's key are skipped.
+        """The requests of a line in fair order. If a request still waits when the caller takes the next one, it could
+        not go, and the other requests of its key are skipped.
         """
         line = self._lines.get(key)
         if line is None:
@@ -403,7 +402,7 @@ class Queue(Generic[T]):
             found = None if of_tenant is None else of_tenant.queue.next(key_id, late_s)
             if of_tenant is None or found is None:
                 continue
-            if served == of_tenant.served:  # else one of another key of this tenant has gone meanwhile
+            if served == of_tenant.served:  # else a request of another key of this tenant has gone meanwhile
                 waiter = found[1]
                 yield waiter
                 found = of_tenant.queue.next(key_id, late_s)
@@ -412,7 +411,7 @@ class Queue(Generic[T]):
             heapq.heappush(order, (of_tenant.served, found[0], tenant, key_id))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
-        """A request that waits is dispatched, at a cost of `tokens`."""
+        """A waiting request is dispatched, at a cost of `tokens`."""
         line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
         line.passed = max(line.passed, flow.served)
@@ -424,8 +423,8 @@ class Queue(Generic[T]):
             self._lines[waiter.line_key] = self._lines.pop(waiter.line_key)
 
     def expired(self, before_s: float) -> list[Waiter[T]]:
-        """The requests that have waited for a worker since before then. One that still waits for memory although its
-        time for that was over then (no worker can be used) is among them.
+        """The requests that have waited for a worker since before `before_s`. A request that still waits for memory is
+        among them if its `memory_wait_s` was over before `before_s`, because no worker can be used.
         """
         found = []
         for share in self._shares.values():
@@ -454,7 +453,7 @@ class Queue(Generic[T]):
             line = self._lines[waiter.line_key] = _Line(waiter.memory_from_s)
         if not waiter.begins:
             if not line.running:
-                line.opened_s = waiter.memory_from_s  # open until now
+                line.opened_s = waiter.memory_from_s  # the door was open until now
             line.running += 1
         flow = line.flows.setdefault(waiter.tenant, _Flow())
         if not flow.waiting:
@@ -474,7 +473,7 @@ class Queue(Generic[T]):
             del line.flows[waiter.tenant]
 
     def _pushed_out_by(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
-        """The requests that the newcomer pushes out: the newest of the tenant that holds most. None to refuse it."""
+        """The requests that a newcomer pushes out: the newest of the tenant that holds most. None: refuse it."""
         requests = self.requests + 1 - self.max_requests
         size = self.bytes + waiter.bytes - self.max_bytes
         if requests <= 0 and size <= 0:
@@ -511,9 +510,10 @@ def _order_out(waiter: Waiter[T]) -> int:
 def _of_own_tenant(
     share: _TenantShare[T], newcomer: Waiter[T], requests: int, size_bytes: int
 ) -> list[Waiter[T]] | None:
-    """What a newcomer pushes out of its own tenant, None to refuse it: first of the lowest priority, then the newest.
+    """The requests of its own tenant that a newcomer pushes out: lowest priority first, then newest. None: refuse it.
 
-    They have a lower priority, or are of the program that has most, if it is left with more than the newcomer's has.
+    A request is pushed out if its priority is lower than the newcomer's. One of equal priority is pushed out if its
+    program has most requests and keeps at least as many as the newcomer's program then has.
     """
     counts = share.programs
     program = max(counts, key=counts.__getitem__)

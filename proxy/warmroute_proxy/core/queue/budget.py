@@ -1,31 +1,32 @@
 """What tenants or keys may use over several proxies, by minute, day or month: leases on a budget that a store holds.
 
-A proxy takes a slice of the budget from the store, and spends it without asking again. Of the budget is left
+A proxy leases a slice of the budget from the store, and spends it without asking again. The amount left is
 
     limit - what settled rows have cost - what all proxies have leased and not settled
 
-so the store never gives more than the limit, and there is no second counter beside the rows. A request reserves its
-estimated price before its dispatch: all of its prompt uncached, and the answer that is expected. It is settled at its
-real price. What is spent can be above the limit by what requests cost more than was reserved for them.
+So the store never gives more than the limit, and needs no second counter beside the rows. Before its dispatch, a
+request reserves its estimated price, with the whole prompt uncached and an answer of the expected length. The request
+is settled at its real price. Spending exceeds the limit only by what requests cost beyond their reservations.
 
-A reload can lower the limit below what is leased. Then what is left is below 0, and no process reserves from what it
-has in hand: each gives back what is not reserved, also when a request has ended that cost less than it had reserved.
-The same holds from the reload until the store has answered. Of a budget that a reload removes, all that is not reserved
-is given back.
+A reload can lower the limit below what is leased. Then the amount left is below 0, and no process makes new
+reservations: each gives back what it has not reserved, also when a request ends that cost less than its reservation.
+The same holds from the reload until the store has answered. If a reload removes a budget, each process gives back all
+that is not reserved.
 
-A slice is a hundredth of the budget. Where slices are used up quickly, the next one is twice as large, up to an eighth.
-A proxy asks for the next one when it has used half. What it has not touched for a minute it gives back.
+A slice is a hundredth of the budget. If slices are used up quickly, each next slice is twice as large, up to an eighth
+of the budget. A proxy asks for the next slice when it has used half, and gives back a slice that it has not used for a
+minute.
 
     reserve ──▶ granted                      the slice in hand has enough
             ──▶ waits ──answer──▶ granted     the store is asked, for `ASK_S` at most
             ──▶ refused                      the store has said within `DENIED_S` that there is no more, or is away
 
-Periods are minutes, days and months of UTC. With a new period comes a new slice.
+Periods are minutes, days and months of UTC. A new period begins with a new slice.
 
-Requests and tokens by the minute are taken in slices by the same rules, but no request waits for their store. While it
-has not answered in a minute, or had something left when it answered last, a request is granted, and what it takes is in
-debt: it is taken off the next slice. So several processes can exceed the limit together by what they let in during one
-round trip. While the store is away these limits do not hold: each process has limits of its own then (`quota`).
+Limits on requests and tokens per minute are leased in slices by the same rules, but no request waits for the store. A
+request is granted before the store's first answer in a minute, and while the store had enough left at its last answer.
+What the request takes beyond the slice is a debt that the next slice pays. So several processes together can exceed the
+limit by what they admit during one round trip. While the store is away, only the limits of each process hold (`quota`).
 """
 
 from datetime import UTC, datetime
@@ -47,8 +48,8 @@ Unit = Literal["nanousd", "requests", "tokens"]
 
 
 class Budget(NamedTuple):
-    """What a scope may use in each period, in its unit. `warn_share`: from which share of it clients are warned; above
-    1: never. `cached_weight`: how much a cached token counts, where the unit is tokens.
+    """What a scope may use in each period, in `unit`. `warn_share`: the used share at which warnings to clients begin;
+    above 1: never. `cached_weight`: how much a cached token counts, if the unit is tokens.
     """
 
     scope: Scope
@@ -64,12 +65,12 @@ class Budget(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, Period, Unit]:
-        """What tells it from other budgets, whatever its limit is."""
+        """What identifies the budget, even after a change of its limit."""
         return self.scope.kind, self.scope.name, self.period, self.unit
 
     @property
     def is_money(self) -> bool:
-        """Money is not spent while the store is away; limits are those of each process then."""
+        """Whether the unit is money. Without the store, money is not spent; other units have limits per process."""
         return self.unit == "nanousd"
 
     @property
@@ -78,7 +79,7 @@ class Budget(NamedTuple):
 
 
 class Amounts(Frozen, frozen=True):
-    """What a request uses, by unit; what is reserved of tokens is not weighed."""
+    """What a request uses, by unit. Reserved tokens are not weighed by `cached_weight`."""
 
     nanousd: int = 0
     requests: int = 0
@@ -91,14 +92,14 @@ class Amounts(Frozen, frozen=True):
 
 
 class Span(NamedTuple):
-    """One period, unix seconds; it ends before `ends_s`."""
+    """One period in unix seconds, without `ends_s` itself."""
 
     starts_s: int
     ends_s: int
 
 
 class BudgetVerdict(Enum):
-    """What becomes of a reservation now."""
+    """The result of trying to reserve."""
 
     GRANTED = "granted"
     WAITS = "waits"
@@ -106,8 +107,8 @@ class BudgetVerdict(Enum):
 
 
 class Taken(NamedTuple):
-    """The store's answer: what it has leased, and what is left in it after that; below 0: more is leased and spent than
-    the limit.
+    """The store's answer: what it has leased now, and what it has left. `left` below 0: leases and spending exceed the
+    limit.
     """
 
     leased: int
@@ -115,7 +116,7 @@ class Taken(NamedTuple):
 
 
 def span_of(period: Period, now_s: float) -> Span:
-    """The minute, day or month of a time, in UTC."""
+    """The UTC minute, day or month that contains a time."""
     if period == "minute":
         minute_s = int(now_s) // 60 * 60
         return Span(minute_s, minute_s + 60)
@@ -139,21 +140,21 @@ class Lease:
 
         self.reserved = 0
         self.left: int | None = None
-        """What the store had left when it answered last in this period; None: it has not answered."""
+        """What the store had left at its last answer in this period; None before an answer."""
 
         self.asking = False
         self.away = False
-        """Whether the last question had no answer."""
+        """Whether the store did not answer the last question."""
 
         self.needed = 0
         """The largest reservation that waits."""
 
         self.denied_until_s = 0.0
         self._held_back = False
-        """Whether what is in hand may be above the limit: then it is given back, and not reserved."""
+        """Whether leases may exceed the limit: then what is in hand is given back, and nothing more is reserved."""
 
         self._leaving = False
-        """Whether a reload has removed the budget: nothing more is leased."""
+        """Whether a reload has removed the budget, so that nothing more is leased."""
 
         self._asked_for = budget
         self._returning = 0
@@ -165,12 +166,12 @@ class Lease:
 
     @property
     def free(self) -> int:
-        """What can be reserved; below 0: what is in debt."""
+        """What can be reserved; below 0: the debt."""
         unreserved = self.in_hand - self.reserved
         return min(0, unreserved) if self._held_back else unreserved
 
     def change(self, budget: Budget) -> None:
-        """Have another limit, or other tenants or keys. What is reserved stays reserved."""
+        """Change the limit, the tenants or the keys. Reservations stay."""
         if budget == self.budget and not self._leaving:
             return
         if budget.limit < self.budget.limit or budget.scope != self.budget.scope:
@@ -182,12 +183,12 @@ class Lease:
         self._slice = self._smallest_slice()
 
     def leave(self) -> None:
-        """The budget is removed: what is not reserved is given back, and the rest as its requests end."""
+        """The budget is removed: give back what is not reserved, and the rest when its requests end."""
         self._leaving = self._held_back = True
         self.left = None
 
     def begin(self, now_s: float) -> None:
-        """Go to the period of a time, if that is another one: nothing of the one before counts there."""
+        """Begin the period that contains `now_s`, if it is a new one. Nothing carries over from the previous period."""
         if self.span.starts_s <= now_s < self.span.ends_s:
             return
         self.span = span_of(self.budget.period, now_s)
@@ -199,7 +200,7 @@ class Lease:
         self._used_s = now_s
 
     def wanted(self, now_s: float) -> int:
-        """How much to ask the store for now; below 0: to give back; 0: nothing."""
+        """How much to ask the store for now; below 0: how much to give back; 0: do not ask."""
         self.begin(now_s)
         if self.asking or (self.denied_until_s and self.denied(now_s)):
             return 0
@@ -218,16 +219,16 @@ class Lease:
 
     @property
     def least(self) -> int:
-        """Where the store has less of a budget, it is to lease nothing: the request that waits could not use it."""
+        """The smallest useful lease. If the store has less, it leases nothing: the waiting request needs more."""
         return max(0, self.needed - self.free) if self.budget.is_money else 0
 
     @property
     def rests(self) -> bool:
-        """Whether nothing is wanted until a request comes."""
+        """Whether the lease needs nothing from the store until a request comes."""
         return self.left is None and not (self.asking or self.in_hand or self.reserved or self.needed)
 
     def asked(self, amount: int, now_s: float) -> None:
-        """The store is asked; what is given back cannot be used until there is no answer."""
+        """The store is asked. What is given back cannot be used, unless the store does not answer (`not_answered`)."""
         self.asking = True
         self._asked_s = now_s
         self._asked_for = self.budget
@@ -250,7 +251,7 @@ class Lease:
         self.needed = 0
 
     def not_answered(self, now_s: float) -> None:
-        """The store is away: what it should have taken back is in hand again."""
+        """The store is away: what was to be given back is in hand again."""
         self.asking, self.away = False, True
         self.in_hand += self._returning
         self._returning = 0
@@ -258,30 +259,30 @@ class Lease:
         self.denied_until_s = now_s + DENIED_S
 
     def stands_open(self, amount: int) -> bool:
-        """Whether an amount passes without being in hand: it is of a removed budget; or it is not money, and the store
-        is away, has not answered, or had it left.
+        """Whether an amount is granted although it is not in hand. True for a removed budget. True for requests and
+        tokens if the store is away, has not answered yet, or had enough left.
         """
         if self._leaving:
             return True
         return not self.budget.is_money and (self.away or self.left is None or self.free + self.left >= amount)
 
     def denied(self, now_s: float) -> bool:
-        """Whether the store has said lately that there is no more, or was away. A clock that is set back ends that."""
+        """Whether the store had too little left, or was away, within `DENIED_S`. A clock that is set back ends this."""
         return self.denied_until_s - DENIED_S <= now_s < self.denied_until_s
 
     def reserve(self, amount: int, now_s: float) -> None:
-        """Reserve `amount` in the period of this time."""
+        """Reserve `amount` in the current period."""
         self.reserved += amount
         self._used_s = now_s
 
     def spend(self, amount: int, now_s: float) -> None:
-        """Spend `amount` in the period of this time."""
+        """Spend `amount` in the period that contains `now_s`."""
         self.begin(now_s)
         self.in_hand -= amount
         self._used_s = now_s
 
     def spent_share(self) -> float:
-        """Which share of the budget is spent or leased elsewhere, as far as this process knows."""
+        """The share of the budget that is spent or leased elsewhere, as far as this process knows."""
         if self.left is None:
             return 0.0
         return 1 - (self.left + max(0, self.in_hand)) / self.budget.limit
@@ -297,7 +298,7 @@ class Lease:
 
 
 class SpendReservation:
-    """What one request has reserved of all budgets of its tenant, once it is granted."""
+    """What one request reserves of all budgets that apply to it."""
 
     __slots__ = ("_amounts", "_reserved", "lacking", "leases")
 
@@ -305,13 +306,13 @@ class SpendReservation:
         self.leases = leases
         self._amounts = amounts
         self._reserved: list[tuple[Lease, Span, int]] = []
-        """Of each lease, in which period, and how much; empty: it is not granted."""
+        """Each lease, the period, and the amount; empty until the reservation is granted."""
 
         self.lacking: Lease | None = None
-        """Where it is refused: the lease that has not enough."""
+        """The lease that has too little, if the reservation was refused."""
 
     def reserve(self, now_s: float) -> BudgetVerdict:
-        """Reserve of all, or of none."""
+        """Reserve from all leases, or from none of them."""
         if self._reserved:
             return BudgetVerdict.GRANTED
         self.lacking, waits = None, False
@@ -337,25 +338,25 @@ class SpendReservation:
         return BudgetVerdict.GRANTED
 
     def release(self) -> None:
-        """Give back what is reserved: the request has ended."""
+        """Give back what is reserved, when the request has ended."""
         reserved, self._reserved = self._reserved, []
         for lease, span, amount in reserved:
             if lease.span == span:
                 lease.reserved -= amount
 
     def keep(self, amounts: Amounts) -> None:
-        """What the request has used of the periods in which it was granted, known before it is released."""
+        """Count what the request has used, in the periods of its reservation. Call it before `release`."""
         for lease, span, _ in self._reserved:
             if lease.span == span:
                 lease.in_hand -= amounts.of(lease.budget)
 
     def spend(self, amounts: Amounts, now_s: float) -> None:
-        """What the request has used of the periods of now, once that is known."""
+        """Count what the request has used, in the periods that contain `now_s`."""
         for lease in self.leases:
             lease.spend(amounts.of(lease.budget), now_s)
 
     def _amount(self, budget: Budget) -> int:
-        """How much of a budget; a request that is larger than a whole limit passes when nothing else is used."""
+        """How much to reserve of a budget. A request larger than the limit of requests or tokens reserves the limit."""
         if budget.unit == "nanousd":
             return self._amounts.nanousd
         return min(self._amounts.of(budget), budget.limit)

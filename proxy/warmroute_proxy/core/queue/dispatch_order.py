@@ -1,22 +1,21 @@
-"""Whether a request is dispatched now, and where; or for which worker it waits.
+"""Whether a request is dispatched now, and where, or for which worker it waits.
 
-The worker that placement prefers may have no capacity: its engine would queue one more request (`load.load`). Then
-the request can go to the cheapest worker with capacity, or wait. A full home is not a reason to leave it at once: in a
-busy fleet every worker is full, one of them has just had an end, and the next request would go there, wherever its
-prefix is. So sessions would be scattered just when that costs most. On the other hand no request waits beside an idle
-engine for a home that will not be free for long. What decides is the cost of both (`placement.costs`), with the time to
-wait:
+The home is the worker that placement prefers. If the home has no capacity, its engine would queue one more request
+(`load.load`). Then the request either goes to the cheapest worker with capacity, or waits. In a busy fleet every worker
+is full, and a worker gets a free slot whenever one of its requests ends. If requests left a full home at once, the next
+one would take that slot, wherever its prefix is cached. That would scatter sessions when it costs most. But a request
+should not wait long for its home while another engine is idle. So the costs of both are compared (`placement.costs`),
+with the time to wait:
 
     waits, if  cost(home) + (before + 1) * time between two ends at home  <=  cost(best worker with capacity)
 
-where `before` are the others that are likely to go there before; a worker that others wait for has no capacity to give,
-either. The right side is what the request would cost if there were no home: to compute the prompt, to wait for that,
-and what both cost others. The time between two ends is how long requests have stayed there lately, divided by how many
-run, and not less than the time for which none of them has ended: so that no request waits for an engine that is stuck
-(`Departures`). Where a prefill worker has capacity and its decode worker has none, the ends are those of the
-latter.
+`before` is how many other requests are likely to go to the home first. A worker for which other requests wait does not
+count as one with capacity. The right side contains the computation of the prompt, the wait for that, and what both cost
+other requests. The time between two ends is how long requests stayed at the home lately, divided by the number that
+run. It is at least the time since the last end, so that no request waits for a stuck engine (`Departures`). If a
+prefill worker has capacity and its decode worker is full, the ends at the decode worker count.
 
-Measured, with what was tried, in docs/decisions/019-waiting-for-a-place.md.
+Measurements and rejected variants: docs/decisions/019-waiting-for-a-place.md.
 """
 
 import heapq
@@ -32,16 +31,16 @@ from warmroute_proxy.core.queue.door import Door
 from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, lacking_elsewhere
 
 MAX_BEGIN: Final = 4
-"""How many of a tenant's turns that begin a session are considered: few, so few small ones pass a large one."""
+"""How many turns that begin a session are considered of each tenant at once: few, so few pass a larger one."""
 MAX_RECHECKED: Final = 32
-"""Requests at once whose worker has no capacity: each takes a decision or two, of 0.1 ms or more."""
+"""How many requests are checked again at once: each takes one or two decisions, of 0.1 ms or more."""
 
 T = TypeVar("T")
 
 
 class Placement(NamedTuple):
-    """Where a request goes now, or, if it does not, for which worker it waits. `for_memory`: for memory, at whatever
-    worker (`memory_wait`).
+    """Where a request goes now, or for which worker it waits. `for_memory`: it waits for memory at any worker
+    (`memory_wait`).
     """
 
     decision: Decision
@@ -54,7 +53,7 @@ class Placement(NamedTuple):
 
     @property
     def compute_s(self) -> float:
-        """Seconds of prefill there."""
+        """Seconds of prefill at the worker."""
         return self.decision.reasons.chosen().compute_s
 
 
@@ -67,8 +66,8 @@ def place_queued(
     excluded: frozenset[str],
     now_s: float,
 ) -> Placement:
-    """Place the next queued request: on its preferred worker if free, else on the cheapest with capacity, if that costs
-    less than to wait. It waits for memory where it would evict what is needed again soon.
+    """Place a queued request: at its preferred worker if that has capacity, else at the cheapest worker with capacity
+    if that costs less than to wait. The request waits for memory if it would evict what is needed again soon.
     """
     model = routing.model
     if queue.memory_wait_s:
@@ -104,11 +103,11 @@ def next_dispatches(
     *,
     again: bool,
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """The queued requests that can go, in fair order; each is to be dispatched before the next is taken. Those that
-    wait for another worker from now on are yielded between them, so that a caller can stop after many of either.
+    """The queued requests that can go, in fair order. The caller dispatches each before it takes the next. Requests
+    that move to the line of another worker are yielded, too, so that the caller can bound the work.
 
-    `find` is `place_queued` of a waiter, or None if it cannot go wherever there is capacity. `again`: some of the
-    requests whose worker has no capacity are placed again, too, since another one may be preferable by now.
+    `find`: `place_queued` for a waiter, or None if the request cannot go, even with capacity. `again`: place some of
+    the requests again whose worker has no capacity, because another worker may be preferable by now.
     """
     lines = queue.lines()
     for key in lines:
@@ -131,9 +130,8 @@ def next_dispatches(
 def _for_memory(
     queue: Queue[T], router: Router, find: Callable[[Waiter[T]], Placement | None], model: str, now_s: float
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """As `next_dispatches`, for those that wait for memory: first those that have waited as long as they may, then
-    the first `MAX_LOOKED_AT` for which there may be room. One for which there is none, or for which the door is shut,
-    stops nobody.
+    """As `next_dispatches`, for the requests that wait for memory: first those that are overdue, then the first
+    `MAX_LOOKED_AT` for which there may be room. A request without room, or with the door shut, does not stop others.
     """
     door = Door(router, queue, model, now_s)
     overdue = sorted([each for each in _in_order(queue, door, model) if door.is_overdue(each)], key=_asked_s)
@@ -161,14 +159,14 @@ def _for_memory(
 
 
 def _in_order(queue: Queue[T], door: Door[T], model: str) -> Iterator[Waiter[T]]:
-    """Those that wait for memory: of sessions that have begun, then of new ones, unless none of these begins now."""
+    """The requests that wait for memory: those of running sessions, then those of new ones if the door lets any in."""
     yield from queue.for_memory(model)
     if not door.keeps_out_all():
         yield from queue.for_memory(model, begins=True)
 
 
 def _most_free(queue: Queue[T], router: Router, model: str, now_s: float) -> int:
-    """Tokens that a new conversation may have at most, at any worker that would run it now."""
+    """The most tokens that a new conversation may take at a worker that would run it now."""
     awaited = queue.awaited_workers(model)
     return router.working_set.most_free(model, now_s, [each for each in awaited if each != FOR_MEMORY])
 
@@ -180,9 +178,9 @@ def _rechecked(
     models: Collection[str],
     now_s: float,
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """As `next_dispatches`, for the first of each tenant and key in each line: the `MAX_RECHECKED` that were checked
-    longest ago. The request after one that goes or moves is checked as well. One that waits for memory is checked where
-    it could be forwarded: another region may cost less by now, whatever memory is free here.
+    """As `next_dispatches`, for the first request of each tenant and key in each line: the `MAX_RECHECKED` that were
+    checked longest ago. If a request goes or moves, the next one of its key is checked, too. A request that waits for
+    memory is checked only if it could be forwarded: another region may cost less by now.
     """
     open_models = {model for model in models if not router.is_full(model, now_s)}
     forwarded = {model for model in open_models if router.may_forward(model, now_s)}

@@ -1,19 +1,20 @@
 """The door: a new session waits while running ones wait for memory (docs/decisions/052-door.md).
 
-Turns that do not fit have to wait. A session that was evicted, and then waits for W seconds, is computed again:
+Turns that do not fit in KV memory have to wait. If a session is evicted and then waits for W seconds, its prompt has to
+be computed again:
 
     forced prefill per second  >=  waiting tokens / W
 
-The order of turns and the choice of the evicted sessions do not change that. A turn that begins a session has nothing
-to lose, so it waits behind all others:
+Neither the order of turns nor the choice of evicted sessions changes that. A turn that begins a session has no KV to
+lose, so it waits behind all others:
 
     shut     a turn of a running session of its tenant waits for memory; or one of any tenant does, and its own tenant
              is not small
     small    all that the tenant holds and waits for fits its share: the pool, divided by the tenants that hold or wait
     bound    how long a turn waits before it goes whatever it evicts: `SMALL_WAIT_S` for a small tenant, `memory_wait_s`
-             for others. One that begins a session goes after it only while the door is open
+             for others. A turn that begins a session also needs the door to be open then
 
-A door that has been shut for `MAX_SHUT` times that bound lets one session in, so that sessions that never end do not
+A door that was shut for `MAX_SHUT` times `memory_wait_s` lets one session in, so that sessions that never end do not
 keep it shut for ever.
 """
 
@@ -27,7 +28,7 @@ from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 
 SMALL_WAIT_S: Final = 15.0
 MAX_SHUT: Final = 15
-"""Half an hour by default. One session in two minutes would cost a quarter more of computed prefill."""
+"""Half an hour by default. To let one session in every two minutes would add a quarter to the computed prefill."""
 
 RENEW_S: Final = 5.0
 
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 def begins(router: Router, queue: Queue[T], routing: RoutingRequest) -> bool:
-    """Whether a request that is to wait begins a session, which then waits at the door."""
+    """Whether a request would begin a session, and so would have to wait at the door."""
     return queue.new_sessions_wait and queue.memory_wait_s > 0 and router.begins_session(routing)
 
 
@@ -45,8 +46,8 @@ def waits_to_begin(waiter: Waiter[T]) -> bool:
 
 
 class Announcing(Generic[T]):
-    """Tells the other processes what waits for memory in a queue, when that has changed, and again every `RENEW_S`: one
-    that was away knows it soon.
+    """Tells the other processes what waits for memory in a queue: after each change, and again every `RENEW_S`, so that
+    a process that was away learns it soon.
     """
 
     def __init__(self, router: Router, queue: Queue[T]) -> None:
@@ -70,7 +71,7 @@ class Announcing(Generic[T]):
 
 
 class Door(Generic[T]):
-    """That of one model, during one round: which tenants are small is looked up once."""
+    """The door of one model during one round of dispatches. Which tenants are small is computed once."""
 
     def __init__(self, router: Router, queue: Queue[T], model: str, now_s: float) -> None:
         self._router = router
@@ -81,7 +82,7 @@ class Door(Generic[T]):
         self._small: dict[str, bool] = {}
 
     def keeps_out_all(self) -> bool:
-        """Whether no session of any tenant begins now."""
+        """Whether no tenant may begin a session now."""
         queue, model = self._queue, self._model
         if not (queue.running(model) or self._router.waits_elsewhere.running(model)) or self._fair_share() >= 0:
             return False
@@ -89,7 +90,7 @@ class Door(Generic[T]):
         return opened_s is None or self._now_s - opened_s < MAX_SHUT * queue.memory_wait_s
 
     def is_shut(self, waiter: Waiter[T]) -> bool:
-        """Whether a turn may not begin its session now; false of one that begins none."""
+        """Whether a turn may not begin its session now. False for a turn of a running session."""
         if not waiter.begins:
             return False
         queue, elsewhere, model, tenant = self._queue, self._router.waits_elsewhere, self._model, waiter.tenant
@@ -98,7 +99,7 @@ class Door(Generic[T]):
         return (queue.running(model) or elsewhere.running(model)) > 0 and not self._is_small(waiter)
 
     def is_overdue(self, waiter: Waiter[T]) -> bool:
-        """Whether a turn has waited as long as it may for memory."""
+        """Whether a turn has waited for memory as long as it may, so that it goes next."""
         queue, waited_s = self._queue, self._now_s - waiter.asked_s
         if waited_s < queue.memory_wait_s and not (waited_s >= SMALL_WAIT_S and self._is_small(waiter)):
             return False
@@ -122,7 +123,9 @@ class Door(Generic[T]):
         return held + waiting + self._router.waits_elsewhere.needed(self._model, tenant)
 
     def _fair_share(self) -> float:
-        """-1 for one tenant alone, and where turns of new sessions do not wait: then none is small."""
+        """The tokens that a small tenant may hold and wait for. -1 for a single tenant, or if new sessions do not wait:
+        then no tenant is small.
+        """
         if not self._queue.new_sessions_wait:
             return -1.0
         if self._share is None:

@@ -1,18 +1,19 @@
 """Which requests wait for KV memory, and in which order they go (`placement.working_set` says where there is room).
 
-A request that takes new memory goes if there is room for it. If there is none, it waits in a line of its own, at no
-worker. A request that takes none goes as ever: its conversation is resident at a worker, or few tokens are uncached. If
-it was placed away from where it is resident, and would evict others there, it goes home.
+A request that takes new memory goes if a worker has room for it. Otherwise it waits in the line for memory, which
+belongs to no worker. A request takes no new memory if its conversation is resident at a worker, or if few of its tokens
+are uncached. Such a request does not wait for memory. If it was placed away from its home and would evict others there,
+it goes home.
 
-The order is that of the other lines: the tenant that was served least is first. Of one tenant a small prompt passes a
-large one that came at the same time, which catches up by `TOKENS_PER_S` tokens for each second that it waits. One for
-which there is no room stops nobody.
+As in the other lines, the tenant that was served least is first. Of one tenant, a small prompt passes a large one that
+came at the same time. The large one catches up by `TOKENS_PER_S` tokens for each second that it waits. A request for
+which no worker has room does not stop others.
 
-Where there is room is not always where a prompt is computed soon. So it goes there only if that costs at most
-`MARGIN_S` and as long as it has waited more than the best place of all.
+A worker with room may not compute the prompt soon. So a request goes there only if its cost exceeds that of the best
+worker by at most `MARGIN_S` plus the time that the request has waited.
 
-Bounded: after `memory_wait_s` a request waits for memory no more, whatever it evicts. It is next, by age. One that
-begins a session waits behind all others, and while the `door` is shut.
+Bounded: after `memory_wait_s` a request no longer waits for memory, whatever it evicts. Such requests go next, oldest
+first. A request that begins a session waits behind all others, and while the `door` is shut.
 """
 
 from typing import Final, NamedTuple, TypeVar
@@ -26,16 +27,16 @@ from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.queue.door import Door
 
 MAX_LOOKED_AT: Final = 16
-"""Requests at once that are placed to find out whether they fit: each takes a decision or two."""
+"""How many requests are placed at once to find out whether they fit: each takes one or two decisions."""
 MARGIN_S: Final = 4.0
-"""Chosen in the replay of decision 041, on agents' traces."""
+"""Chosen by a replay of agents' traces (decision 041)."""
 _NONE: Final[frozenset[str]] = frozenset()
 
 T = TypeVar("T")
 
 
 class MemoryVerdict(NamedTuple):
-    """Where a request may go. Neither `goes` nor `waits`: as decided, if there is capacity."""
+    """Where a request may go. With neither `goes` nor `waits`, it goes as decided if that worker has capacity."""
 
     decision: Decision
     goes: bool = False
@@ -43,7 +44,7 @@ class MemoryVerdict(NamedTuple):
 
 
 def passes(router: Router, queue: Queue[T], routing: RoutingRequest, decision: Decision, now_s: float) -> bool:
-    """Whether a request that has just come may go where it was decided, as far as memory is concerned."""
+    """Whether a new request may go to the worker of its decision, as far as memory is concerned."""
     if not queue.memory_wait_s:
         return True
     working_set = router.working_set
@@ -64,7 +65,7 @@ def in_memory(
     excluded: frozenset[str],
     now_s: float,
 ) -> MemoryVerdict:
-    """Where a request may go that is to go as decided: there, home, where it fits, or nowhere yet."""
+    """Where a request may go by memory: as decided, home, to a worker where it fits, or nowhere yet."""
     if decision.kind == "forward":
         return MemoryVerdict(decision)
     working_set, model, lineage = router.working_set, routing.model, routing.lineage
@@ -122,14 +123,14 @@ def _where_it_fits(
 def lacking_elsewhere(
     router: Router, queue: Queue[T], waiter: Waiter[T], routing: RoutingRequest, decision: Decision, now_s: float
 ) -> frozenset[str]:
-    """The workers where a request may not go although the one that was decided has no capacity."""
+    """The workers without room for a request, where it may not go instead of the full worker of its decision."""
     if not queue.memory_wait_s or now_s - waiter.since_s >= queue.max_patience_s:
         return _NONE
     return router.working_set.lacking(routing.model, routing.lineage, need_tokens(routing, decision), now_s)
 
 
 def _at(router: Router, routing: RoutingRequest, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
-    """The decision for one worker; None if it is not usable."""
+    """The decision for the worker `home`; None if it is not usable."""
     try:
         found = router.place(routing, now_s, excluded | router.working_set.others_than(home))
     except NoWorker:

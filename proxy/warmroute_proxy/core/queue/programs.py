@@ -1,8 +1,8 @@
 """Which of one tenant's requests is next: fair between its programs, and by the priority that each asks for.
 
-A *program* is a session and all that it has started: its sub-agents, whatever a harness calls them. A sub-agent that
-has a session of its own names its parent, and counts for the parent's program (`Roots`); one with its parent's key does
-already. A client may name a program, too (`x-gateway-inference-fairness-id`).
+A *program* is a session and all sub-agents that it has started, whatever a harness calls them. A sub-agent with its own
+session names its parent session, and counts for the parent's program (`Roots`). A sub-agent that uses its parent's
+session key belongs to that program anyway. A client may also name a program (`x-gateway-inference-fairness-id`).
 
 The next request of a tenant is, in this order,
 
@@ -11,11 +11,13 @@ The next request of a tenant is, in this order,
     one of the program that was served the fewest tokens (start-time fair queueing, as between tenants)
     the one that is due first
 
-A request is late `LATE_SHARE` of `queue_timeout_s` after it was due. So it goes before all others of its tenant after
-three quarters of that time at most. Neither a program nor a priority changes anything for another tenant.
+A request is late when `LATE_SHARE` of `queue_timeout_s` has passed since it was due. So a request goes before all
+others of its tenant after at most three quarters of `queue_timeout_s`. Neither a program nor a priority changes
+anything for another tenant.
 
-Limit of `Roots`: `MAX_ROOTS` sessions that another one has started, divided by tenant (`warmroute.contract.shares`): of
-the tenant that has most, the oldest goes first, and is a program of its own.
+Limit: `Roots` remembers `MAX_ROOTS` sessions that another session has started, divided by tenant
+(`warmroute.contract.shares`). The oldest of the tenant that has most is forgotten first, and then counts as its own
+program.
 """
 
 from bisect import bisect_right, insort
@@ -27,7 +29,7 @@ from warmroute.contract.shares import Division
 INTERACTIVE: Final = 0
 NORMAL: Final = 1
 BACKGROUND: Final = 2
-"""Priorities: the lowest number goes first."""
+"""The three priorities. The lowest number goes first."""
 
 LATE_SHARE: Final = 0.25
 MAX_ROOTS: Final = 20_000
@@ -35,7 +37,7 @@ _TAGS_KEPT: Final = 64
 
 
 class Ranked(Protocol):
-    """A request that waits. `program` is a number, equal for all of one program."""
+    """A request that waits. `program`: the number of its program."""
 
     due_s: float
     program: int
@@ -47,9 +49,9 @@ Rank = tuple[bool, int, int, float]
 
 
 class ProgramQueue(Generic[R]):
-    """The requests of one tenant in one line, by key; of each key by priority and program, in the order of being due.
+    """The requests of one tenant in one line, by key, then by priority and program, then in the order of due times.
 
-    `served` are the tags of programs, in tokens; `passed` is that of the program which was served last.
+    `_served`: the position of each program, in tokens served. `_passed`: that of the program which was served last.
     """
 
     __slots__ = ("_by_key", "_passed", "_served")
@@ -60,12 +62,12 @@ class ProgramQueue(Generic[R]):
         self._passed = 0
 
     def add(self, key_id: str, request: R) -> None:
-        """A request waits."""
+        """Add a waiting request."""
         groups = self._by_key.setdefault(key_id, {})
         insort(groups.setdefault((request.priority, request.program), []), request, key=_due)
 
     def remove(self, key_id: str, request: R) -> None:
-        """A request waits no more."""
+        """Remove a request that waits no more."""
         groups = self._by_key[key_id]
         group = groups[request.priority, request.program]
         group.remove(request)
@@ -75,7 +77,7 @@ class ProgramQueue(Generic[R]):
                 del self._by_key[key_id]
 
     def key_ids(self) -> list[str]:
-        """The keys of which any request waits."""
+        """The keys with waiting requests."""
         return list(self._by_key)
 
     def __iter__(self) -> Iterator[R]:
@@ -85,7 +87,7 @@ class ProgramQueue(Generic[R]):
                 yield from group
 
     def next(self, key_id: str, late_s: float) -> tuple[Rank, R] | None:
-        """The next request of a key, and its rank among those of other keys. Late are those due until `late_s`."""
+        """The next request of a key, and its rank among those of other keys. Requests due by `late_s` are late."""
         best: tuple[Rank, R] | None = None
         for (priority, program), group in self._by_key.get(key_id, {}).items():
             request = group[0]
@@ -99,7 +101,7 @@ class ProgramQueue(Generic[R]):
         return best
 
     def charge(self, program: int, tokens: int) -> None:
-        """A program's request is dispatched, at a cost of `tokens`."""
+        """A request of a program is dispatched, at a cost of `tokens`."""
         began = max(self._served.get(program, 0), self._passed)
         self._passed = began
         self._served[program] = began + tokens
@@ -107,8 +109,8 @@ class ProgramQueue(Generic[R]):
             self._served = {each: served for each, served in self._served.items() if served > began}
 
     def before(self, request: Ranked, due_s: float) -> int:
-        """How many are likely to go before a request that is due then: of its program those that are due before, of
-        each other one as many at most, and one more. Those of a higher priority do, and none of a lower one.
+        """How many requests are likely to go before one that is due at `due_s`. All of a higher priority count. Of its
+        own priority and program, those due by then count; each other program counts with at most one more than these.
         """
         own, higher, others = 0, 0, []
         for groups in self._by_key.values():
@@ -123,7 +125,7 @@ class ProgramQueue(Generic[R]):
 
 
 def by_turns(requests: list[R]) -> list[R]:
-    """Requests of one tenant in the order of priority; of each, the first of each program, then the second of each."""
+    """Sort requests of one tenant by priority; within one, the first of each program, then the second of each."""
     counts: dict[tuple[int, int], int] = {}
     ranked = []
     for at, request in enumerate(sorted(requests, key=_due)):
@@ -135,15 +137,15 @@ def by_turns(requests: list[R]) -> list[R]:
 
 
 class Roots:
-    """Which session a session that another one has started belongs to."""
+    """Finds the root of a session: the session that started it, directly or through others."""
 
     def __init__(self, max_roots: int = MAX_ROOTS) -> None:
         self._max_roots = max_roots
-        self._roots: dict[int, tuple[int, str]] = {}  # and whose it is
+        self._roots: dict[int, tuple[int, str]] = {}  # the root, and the session's tenant
         self._division: Division[int, tuple[int, str]] = Division(lambda _, root: root[1])
 
     def started(self, session: int, parent: int, tenant: str) -> None:
-        """A session was started by another one."""
+        """A `parent` has started a session."""
         root = self.of(parent)
         if session in self._roots or session == root:
             return
@@ -156,7 +158,7 @@ class Roots:
                 self._division.discard(first)
 
     def of(self, session: int) -> int:
-        """The session that it belongs to, itself if none is known to have started it."""
+        """The root of a session; the session itself if no parent is known."""
         found = self._roots.get(session)
         return session if found is None else found[0]
 

@@ -1,14 +1,14 @@
-"""What a tenant, a key or a group may use of one process: requests and tokens a minute, and at once.
+"""How many requests and tokens a tenant, a key or a group may use of one process: per minute, and at once.
 
-Limits by the minute are buckets that hold one minute's worth and fill evenly. A request reserves as many tokens as its
-prompt is estimated to have and its answers are expected to have; once it is settled, what it did not use is given back.
-It counts as many requests as it has sequences: each answer of `n`, and each prompt of a list, runs by itself in an
-engine. All tokens of a prompt count, cached ones too, as OpenAI counts them, unless a limit has another weight for
-them. A request that is larger than the bucket passes when the bucket is full, and leaves it in debt.
+A limit per minute is a bucket that holds one minute's worth and fills evenly. A request reserves the estimated tokens
+of its prompt and the expected tokens of its answers. When it is settled, the unused tokens are given back. A request
+counts once for each of its sequences, because each answer of `n`, and each prompt of a list, runs by itself in an
+engine. All prompt tokens count, as at OpenAI; a limit may give cached tokens another weight. A request that is larger
+than the bucket passes when the bucket is full, and leaves it in debt.
 
-A request beyond a minute's worth is refused. A request beyond the limits "at once" waits in the queue until another one
-under the same limit has ended; that bound is on what is under way already, so that it is exceeded by at most one
-request.
+A request beyond a limit per minute is refused. A request beyond a limit "at once" waits in the queue until another one
+under the same limit has ended. The limit "at once" counts only what is under way already, so it is exceeded by at most
+one request.
 """
 
 import math
@@ -28,22 +28,22 @@ _Limit = Annotated[int, Meta(ge=1, le=10**12)]
 
 
 class TenantLimits(NamedTuple):
-    """The limits that an operator has configured; None: no limit."""
+    """The limits that an operator has configured. None means no limit."""
 
     requests_per_minute: _Limit | None = None
     tokens_per_minute: _Limit | None = None
     requests_at_once: _Limit | None = None
     tokens_at_once: _Limit | None = None
     cached_weight: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
-    """How much a cached prompt token counts of a limit of tokens, once it is known to be cached."""
+    """How much a cached prompt token counts in the limits of tokens, once it is known to be cached."""
 
 
 NEVER: Final = 2.0
-"""A share of a limit from which on no client is warned."""
+"""A `warn_share` that is never reached, so that no client is warned."""
 
 
 class ScopeLimits(NamedTuple):
-    """Limits, and what they apply to. `warn_share`: from which share of one clients are warned."""
+    """Limits, and what they apply to. `warn_share`: the used share of a limit at which warnings to clients begin."""
 
     scope: Scope
     limits: TenantLimits
@@ -55,7 +55,7 @@ class ScopeLimits(NamedTuple):
 
 
 class UsedTokens(Frozen, frozen=True):
-    """What a request has used: all its tokens, how many of them were cached, and the least that counts."""
+    """What a request has used: all its tokens, the cached ones among them, and the least number that counts."""
 
     tokens: int
     cached: int = 0
@@ -88,18 +88,18 @@ class Bucket:
         return max(0, int(self._filled(now_s)))
 
     def wait_s(self, amount: int, now_s: float) -> float:
-        """Seconds until `amount` may be taken; 0 if now."""
+        """Seconds until `amount` may be taken; 0 if it may be taken now."""
         most = amount if amount < self.limit else self.limit  # noqa: FURB136 - min() takes ten times as long
         short = most - self._filled(now_s)
         return short * MINUTE_S / self.limit if short > 0 else 0.0
 
     def remaining_and_reset_s(self, now_s: float) -> tuple[int, float]:
-        """What may be taken now, and in how many seconds it is full."""
+        """What may be taken now, and the seconds until the bucket is full."""
         level = self._filled(now_s)
         return int(level) if level > 0 else 0, (self.limit - level) * MINUTE_S / self.limit
 
     def take(self, amount: int, now_s: float) -> None:
-        """Take, or with a negative amount give back. The level may fall below 0, and never rises above the limit."""
+        """Take `amount`; a negative one is given back. The level may fall below 0, but never rises above the limit."""
         level = self._filled(now_s) - amount
         self._level = level if level < self.limit else float(self.limit)
 
@@ -112,7 +112,7 @@ class Bucket:
 
 
 class Shortage(NamedTuple):
-    """Which limit a request would exceed, what is left of it, and in how many seconds the request no longer would."""
+    """The limit that a request would exceed, what is left of it, and the seconds until the request may pass."""
 
     scope: Scope
     kind: Kind
@@ -136,14 +136,14 @@ class Quota:
         self.tokens_running = 0
 
     def change(self, of: ScopeLimits, now_s: float) -> None:
-        """Have other limits. What is reserved and under way still counts, and is settled with what it reserved."""
+        """Change the limits. Requests under way still count, and are settled against what they reserved."""
         self.of = of
         self.limits = limits = of.limits
         self.requests = _changed(self.requests, limits.requests_per_minute, now_s)
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now_s)
 
     def shortage(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
-        """What is short for a request of `tokens`; None if there is enough."""
+        """The limit that a request of `tokens` would exceed; None if it may pass."""
         if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
             return self._short("requests", self.requests, wait_s, now_s)
         if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
@@ -158,11 +158,11 @@ class Quota:
             self.tokens.take(tokens, now_s)
 
     def bucket(self, kind: Kind) -> Bucket | None:
-        """The bucket of a limit by the minute; None if there is no such limit."""
+        """The bucket of a limit per minute; None without such a limit."""
         return self.requests if kind == "requests" else self.tokens
 
     def used_shares(self, now_s: float) -> list[tuple[str, float]]:
-        """Which share of each limit is used, by the limit's name."""
+        """The used share of each limit, by the limit's name."""
         buckets = ("requests_per_minute", self.requests), ("tokens_per_minute", self.tokens)
         found = [(name, 1 - it.remaining(now_s) / it.limit) for name, it in buckets if it is not None]
         at_once = self.limits.requests_at_once
@@ -184,7 +184,7 @@ class Quota:
         self.tokens_running += tokens
 
     def end(self, tokens: int, sequences: int = 1) -> None:
-        """A request has ended; the arguments as in `begin`."""
+        """A request has ended. The arguments are those of `begin`."""
         self.running -= sequences
         self.tokens_running -= tokens
 
@@ -200,7 +200,7 @@ def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket |
 
 
 def reserve(quotas: Sequence[Quota], tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
-    """Reserve a request's tokens in all quotas, or return what is short and reserve nothing."""
+    """Reserve a request's tokens in all quotas, or reserve nothing and return the limit that it would exceed."""
     for quota in quotas:
         shortage = quota.shortage(tokens, now_s, sequences)
         if shortage is not None:

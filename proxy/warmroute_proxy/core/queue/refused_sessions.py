@@ -1,8 +1,10 @@
-"""The places of sessions that could not begin and were refused: who asks again in time is where it was in the line.
+"""Keeps the places of refused sessions in the line: a session that asks again in time has its earlier place.
 
-A place is that of one session, by its key, which differs between tenants. It is kept for `KEPT_S` after the refusal, or
-after the client left. Limit: `MAX_KEPT`, divided by tenant
-(`warmroute.contract.shares`): of the tenant that has most, the oldest refusal is forgotten first.
+A place belongs to a session that could not begin, by its key; keys differ between tenants. The place is kept for
+`KEPT_S` after the refusal, or after the client left.
+
+Limit: `MAX_KEPT` places, divided by tenant (`warmroute.contract.shares`). The oldest refusal of the tenant that has
+most is forgotten first.
 """
 
 from collections import OrderedDict
@@ -24,16 +26,16 @@ class _Refused(NamedTuple):
 
 
 class RefusedSessions:
-    """Those of one model, and how fast sessions begin there."""
+    """The refused sessions of one model, and how fast its sessions begin."""
 
     def __init__(self) -> None:
-        self._refused: OrderedDict[int, _Refused] = OrderedDict()  # by session, in the order in which they end
+        self._refused: OrderedDict[int, _Refused] = OrderedDict()  # by session, in the order of `until_s`
         self._division: Division[int, _Refused] = Division(lambda _, refused: refused.tenant)
         self.openings = DispatchRate(OPENINGS_MEMORY_S, OPENINGS_PRIOR_PER_S)
-        """Of sessions whose first turn had waited for memory."""
+        """The rate at which sessions begin whose first turn had waited for memory."""
 
     def keep(self, session: int, asked_s: float, now_s: float, tenant: str = "") -> None:
-        """A session that has waited since `asked_s` is refused."""
+        """Keep the place of a session that is refused after waiting since `asked_s`."""
         self._pop(session)
         self._refused[session] = _Refused(asked_s, now_s + KEPT_S, tenant)
         if self._division.begun or 2 * len(self._refused) > MAX_KEPT:
@@ -42,13 +44,13 @@ class RefusedSessions:
                 self._pop(self._division.next_to_go())
 
     def take(self, session: int, now_s: float) -> float:
-        """Since when a session that asks now has waited."""
+        """Return since when a session that asks now has waited, and forget its place."""
         self._drop_old(now_s)
         found = self._pop(session)
         return now_s if found is None else found.asked_s
 
     def before(self, asked_s: float, now_s: float) -> int:
-        """How many sessions that may ask again have waited for longer."""
+        """How many refused sessions, which may ask again, have waited since before `asked_s`."""
         self._drop_old(now_s)
         return sum(each.asked_s < asked_s for each in self._refused.values())
 
@@ -65,7 +67,7 @@ class RefusedSessions:
 
 
 def in_words(seconds: float) -> str:
-    """`about 4 minutes`, or `about 20 s`."""
+    """Such as `about 4 minutes` or `about 20 s`."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"about {max(1, round(seconds))} s"

@@ -1,4 +1,4 @@
-"""What one request has reserved of all that may be used: quotas, budgets, and limits over all proxies."""
+"""What one request has reserved of quotas, budgets, and limits over all proxies."""
 
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.queue.budget import Amounts, SpendReservation
@@ -13,22 +13,24 @@ class Reservation:
     __slots__ = ("began", "quotas", "sequences", "slots", "spend", "tokens", "window")
 
     def __init__(self, quotas: tuple[Quota, ...], tokens: int, sequences: int) -> None:
-        """`quotas`: none if another region has counted it."""
+        """`quotas`: empty if another region has counted the request."""
         self.quotas = quotas
         self.tokens = tokens
         self.sequences = sequences
         self.began = False
         self.spend: SpendReservation | None = None
-        """Of budgets; None if there are none, or another region pays."""
+        """The reservation of budgets; None without budgets, or if another region pays."""
 
         self.window: SpendReservation | None = None
-        """Of limits by the minute over all proxies; None if there are none, or another region has counted it."""
+        """The reservation of limits per minute over all proxies; None without such limits, or if another region has
+        counted the request.
+        """
 
         self.slots: tuple[SlotLease, ...] = ()
-        """The limits at once over all proxies under which it runs."""
+        """The limits "at once" over all proxies that apply to the request."""
 
     def at_once_reached(self) -> tuple[Scope, str] | None:
-        """The limit at once that it has to wait for, in words, and whose it is; None if it may begin."""
+        """The limit "at once" that the request has to wait for: its scope, and its words. None if it may begin."""
         if self.began:
             return None
         for quota in self.quotas:
@@ -48,7 +50,7 @@ class Reservation:
                 lease.begin(self.sequences)
 
     def end(self, used: UsedTokens | None, now_s: float) -> None:
-        """Release it. `used`: the tokens used, None if the request did not run."""
+        """Release the reservation. `used`: the tokens used, None if the request did not run."""
         if self.window is not None:
             if used is not None:
                 self.window.keep(Amounts(requests=self.sequences, tokens=used))
@@ -67,11 +69,11 @@ class Reservation:
                 lease.end(self.sequences, now_s)
 
     def used(self, usage: Usage) -> UsedTokens:
-        # Of an answer whose tokens are estimated, only some may have been counted.
+        # If the tokens of an answer are estimated, some of them may be missing from the count.
         at_least = self.tokens if "completion_tokens" in usage.estimated else 0
         return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens, at_least)
 
     def spent(self, price_nanousd: int, now_s: float) -> None:
-        """The row of the request is made, and states its cost. `now_s`: unix seconds."""
+        """The ledger row of the request states its cost: spend it. `now_s`: unix seconds."""
         if self.spend is not None:
             self.spend.spend(Amounts(price_nanousd), now_s)
