@@ -1,7 +1,8 @@
-"""What an engine wants back with a call and only chat has a place for, carried to the client and back in the call's id.
+"""Extra content of a tool call, which an engine wants back: it travels to the client and back in the call's id.
 
 Gemini behind a chat API gives each call a thought signature (`extra_content`), and refuses a history whose calls lack
-it. Clients of every API send the id of a call back as it came, with the call and with its result.
+theirs. Only chat has a place for such content. Clients of every API send the id of a call back unchanged, with the call
+and with its result.
 """
 
 import base64
@@ -13,14 +14,14 @@ from msgspec import Raw
 from warmroute_proxy.dialects.raw_json import ChatPart, is_object
 
 MAX_EXTRA_CHARS: Final = 16_384
-"""Of one call, as it stands in the id. Signatures of Gemini have some hundreds to some thousands."""
+"""The bound for one call, as encoded in the id. Gemini's signatures have some hundreds to some thousands."""
 
 _MARK: Final = "-xc-"
 _check: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def carrying(call_id: str, extra: Raw) -> str:
-    """The id of a call with what its engine wants back; as it is, if that is nothing, no object, or too long."""
+    """The id of a call with its extra content; the bare id if `extra` is empty, not an object, or too long."""
     if not extra or not is_object(extra):
         return call_id
     carried = base64.urlsafe_b64encode(extra).decode().rstrip("=")
@@ -28,7 +29,7 @@ def carrying(call_id: str, extra: Raw) -> str:
 
 
 def parted(call_id: str) -> tuple[str, Raw | None]:
-    """The engine's id of a call, and what the engine wants back with it. No other id is changed."""
+    """The engine's id of a call, and its extra content. An id without extra content stays as it is."""
     bare, mark, carried = call_id.rpartition(_MARK)
     if not mark or len(carried) > MAX_EXTRA_CHARS:
         return call_id, None
@@ -41,7 +42,7 @@ def parted(call_id: str) -> tuple[str, Raw | None]:
 
 
 def call_of(call_id: str, name: str, arguments: str) -> ChatPart:
-    """A call in chat's terms, by the id that the client has."""
+    """A call in chat's terms. `call_id` is the id that the client has."""
     bare, extra = parted(call_id)
     call: ChatPart = {"id": bare, "type": "function", "function": {"name": name, "arguments": arguments}}
     return call if extra is None else {**call, "extra_content": extra}

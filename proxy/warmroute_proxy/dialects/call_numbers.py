@@ -1,8 +1,8 @@
-"""The calls of a chat stream as chat's own clients tell them apart: by index, with an id for each.
+"""Gives each tool call of a chat stream its own index and id, by which chat clients tell calls apart.
 
-Clients of chat put the pieces of a call together by its index, and some take it for a place in a list. So the calls of
-a choice are numbered from 0 as they begin, and a call whose id is missing, or is that of another call, gets another id.
-All else stays as it came: names in pieces and arguments in pieces are put together by clients.
+Clients of chat join the pieces of a call by its index, and some use the index as a place in a list. So the calls of a
+choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id.
+All else stays as it came: clients join pieces of names and arguments themselves.
 """
 
 from typing import Any, Final
@@ -23,20 +23,20 @@ _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
 
 
 def made_ids(rid: str) -> str:
-    """How the ids of calls begin that an engine has given none: other ones for each answer."""
+    """The beginning of ids for calls without an id of the engine; each answer has another one."""
     return f"call_{xxh3_64_hexdigest(rid.encode())}"
 
 
 class CallNumbers:
-    """The calls of one choice. `made`: how the ids of calls begin that have none."""
+    """The calls of one choice. `made`: how new ids begin."""
 
     def __init__(self, made: str) -> None:
         self._pieces = CallPieces(made)
-        self._begun = 0  # calls
+        self._begun = 0  # how many calls have begun
         self._ids: set[str] = set()
 
     def passes(self, raw: Raw) -> bool:
-        """Whether pieces go on with calls under their index, so that they and all alike may pass unread."""
+        """Whether these pieces continue calls under the right index. Then they, and all like them, may pass unread."""
         try:
             found = _calls(raw)
         except _UNREADABLE:
@@ -49,7 +49,7 @@ class CallNumbers:
         return True
 
     def put_right(self, raw: Raw) -> list[dict[str, Any]] | None:
-        """The pieces with the indexes and ids that they should have; None if they have them."""
+        """The pieces with the right indexes and ids; None if they have these already. Raises: ValueError."""
         try:
             found = _calls(raw)
             given: list[dict[str, Any]] = _any(raw)
@@ -61,7 +61,7 @@ class CallNumbers:
         return given if any(changed) else None
 
     def _right(self, call: ToolCall, piece: dict[str, Any]) -> bool:
-        """Put one piece right. Returns whether it was changed."""
+        """Correct one piece in place. Returns whether it was changed."""
         number = self._pieces.gather(call)
         begins = number == self._begun
         wanted: dict[str, Any] = {"index": number}
@@ -77,14 +77,14 @@ class CallNumbers:
 
 
 def renumbered(payload: bytes, at: int, pieces: list[dict[str, Any]]) -> bytes:
-    """A chunk with other pieces of calls in its choice `at`."""
+    """The event of a chunk whose choice `at` gets these pieces of calls."""
     chunk = _any(payload)
     chunk["choices"][at]["delta"]["tool_calls"] = pieces
     return b"data: %b\n\n" % _encode(chunk)
 
 
 def with_ids(choices: bytes, rid: str) -> bytes | None:
-    """The choices of a whole answer in which each call has an id of its own; None if each has."""
+    """The choices of a whole answer, with an id of its own for each call; None if each call has one already."""
     made = made_ids(rid)
     try:
         found = _any(choices)
@@ -95,7 +95,7 @@ def with_ids(choices: bytes, rid: str) -> bytes | None:
 
 
 def _give_ids(choice: dict[str, Any], made: str) -> bool:
-    """Whether a choice had calls without ids of their own, which they have now."""
+    """Give each call of a choice an id of its own, in place. Returns whether any call lacked one."""
     taken: set[str] = set()
     missing = False
     for number, call in enumerate(choice["message"].get("tool_calls") or ()):

@@ -1,7 +1,7 @@
-"""What translators read of chat's answers: whole ones, the chunks of a stream, their settled usage, and errors.
+"""Reads chat answers for the translators: whole answers, the chunks of a stream, their settled usage, and errors.
 
-Engines write some of it in other shapes than OpenAI: a content as a list of parts, arguments as an object, no index,
-half of a surrogate pair. What such a shape says is plain, so it is read. Anything else is an error of the engine.
+Engines write some members in other shapes than OpenAI: content as a list of parts, arguments as an object, no index,
+half of a surrogate pair. The meaning of these shapes is plain, so they are read. Any other shape is an engine's error.
 """
 
 import json
@@ -17,7 +17,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Function(msgspec.Struct):
-    """A called function; in a stream some of it. The arguments are a text, or an object, which becomes one."""
+    """A called function, or a piece of one in a stream. `text` gives the arguments as a text, also if they are an
+    object.
+    """
 
     name: str | None = None
     arguments: str | dict[str, Raw] | None = None
@@ -30,20 +32,20 @@ class Function(msgspec.Struct):
 
 
 class ToolCall(msgspec.Struct):
-    """A tool call; in a stream some of it."""
+    """A tool call, or a piece of one in a stream."""
 
     index: int | str | None = None
     id: str | None = None
     function: Function | None = None
     name: str | None = None
     arguments: str | dict[str, Raw] | None = None
-    """In the place of a `function`."""
+    """Some engines write `name` and `arguments` here, without a `function`."""
 
     extra_content: Raw = Raw()
-    """What the engine wants back with the call: of Gemini, a thought signature."""
+    """What the engine wants back with the call; for Gemini, a thought signature."""
 
     def number(self) -> int | None:
-        """Its index, also if that is a text."""
+        """The index as a number, also if it came as a text."""
         given = self.index
         if isinstance(given, str):
             return int(given) if given.isdecimal() and len(given) < 10 else None
@@ -54,7 +56,7 @@ class ToolCall(msgspec.Struct):
 
 
 class _Piece(msgspec.Struct):
-    """A part of a content that is a list."""
+    """A part of content that is a list."""
 
     type: str = "text"
     text: str | None = None
@@ -63,12 +65,12 @@ class _Piece(msgspec.Struct):
 
 
 class Output(msgspec.Struct):
-    """What the model said; in a stream some of it. A content that is a list becomes the texts of its parts."""
+    """The model's output, or a piece of it in a stream. Content as a list becomes the joined texts of its parts."""
 
     content: str | list[_Piece] | None = None
     reasoning_content: str | None = None
     reasoning: Any = None
-    """vLLM's name for it, and OpenRouter's."""
+    """The name that vLLM and OpenRouter have for `reasoning_content`."""
 
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -76,7 +78,7 @@ class Output(msgspec.Struct):
     """OpenAI's form before there were several calls."""
 
     def __post_init__(self) -> None:
-        """Give each thing its one name, and take the parts of a list apart."""
+        """Move members with other names to the usual ones, and split a list of parts."""
         if self.reasoning_content is None and isinstance(self.reasoning, str):
             self.reasoning_content = self.reasoning
         if self.function_call is not None and not self.tool_calls:
@@ -104,7 +106,7 @@ def _thought(thinking: str | list[_Piece] | None) -> str:
 
 
 class Details(msgspec.Struct):
-    """Of the tokens of a prompt or an answer."""
+    """Details of the tokens of a prompt or an answer."""
 
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
@@ -128,19 +130,19 @@ class Usage(msgspec.Struct):
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details is not None else None
 
     def written(self) -> int:
-        """How many of the others a server wrote to its cache, by the name that OpenRouter or LiteLLM has for that."""
+        """How many uncached prompt tokens a server wrote to its cache, by OpenRouter's or LiteLLM's name for them."""
         details = self.prompt_tokens_details
         stated = 0 if details is None else details.cache_write_tokens or details.cache_creation_tokens or 0
         return min(max(stated, 0), max(self.prompt_tokens - (self.cached() or 0), 0))
 
     def reasoning(self) -> int:
-        """How many tokens of the answer are reasoning. SGLang has the number in either place."""
+        """How many tokens of the answer are reasoning. SGLang writes the number among the details, or at the top."""
         details = self.completion_tokens_details
         nested = details.reasoning_tokens if details is not None else None
         return nested if nested is not None else self.reasoning_tokens or 0
 
     def receipt(self) -> dict[str, Raw]:
-        """Cost and receipt, which stand beside the usage of each dialect."""
+        """The cost and the receipt, as members for the usage of any dialect."""
         found = {}
         if self.cost:
             found["cost"] = self.cost
@@ -154,7 +156,7 @@ class ChunkChoice(msgspec.Struct):
 
     delta: Output | None = None
     message: Output | None = None
-    """In the place of a `delta`."""
+    """Some engines write this instead of a `delta`."""
 
     finish_reason: str | None = None
     matched_stop: Any = None
@@ -165,12 +167,12 @@ class ChunkChoice(msgspec.Struct):
             self.delta = self.message
 
     def stopped_at(self) -> object:
-        """As of `Choice`."""
+        """As `Choice.stopped_at`."""
         return self.stop_reason if self.matched_stop is None else self.matched_stop
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream. `usage`: of the last one that has it, ours; of others the engine's, which may be odd."""
+    """One event of a stream. A stream's last `usage` is the proxy's; earlier ones are the engine's and may be odd."""
 
     choices: list[ChunkChoice] | None = None
     usage: Raw = Raw()
@@ -186,7 +188,7 @@ class Choice(msgspec.Struct):
     stop_reason: Any = None
 
     def stopped_at(self) -> object:
-        """What it stopped at, a text of the client's or a token: SGLang's `matched_stop`, vLLM's `stop_reason`."""
+        """The client's stop text, or the token, that ended it: SGLang's `matched_stop` or vLLM's `stop_reason`."""
         return self.stop_reason if self.matched_stop is None else self.matched_stop
 
 
@@ -194,8 +196,8 @@ _CALLED: Final = frozenset({"tool_calls", "function_call"})
 
 
 def reason_of(stated: str | None, *, calls: bool, cut: bool) -> str | None:
-    """Why an answer has ended, by what it holds rather than by the word of its engine alone. Some say `stop` if the
-    model has called a tool that it had to call, `tool_calls` if there is no call or half of one.
+    """The finish reason of an answer, from its content and the engine's `stated` reason. Some engines say `stop` after
+    a forced tool call, or `tool_calls` if the answer has no call, or a cut one.
     """
     if stated in {"length", "content_filter"}:
         return stated
@@ -240,17 +242,17 @@ _T = TypeVar("_T")
 
 
 def has_surrogate(text: bytes) -> bool:
-    """Whether an escape of a surrogate is in a text that stands in JSON."""
+    """Whether JSON text contains an escaped surrogate."""
     return _BACKSLASH in text and (b"\\ud" in text or b"\\uD" in text)
 
 
 def whole_pairs(raw: bytes) -> bytes:
-    """JSON with U+FFFD in the place of each half of a surrogate pair that stands alone."""
+    """JSON in which U+FFFD replaces each lone half of a surrogate pair."""
     return _HALVES.sub(lambda found: found[0] if len(found[0]) in (2, _PAIR_BYTES) else _REPLACEMENT, raw)
 
 
 def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
-    """Decode. Raises: ValueError, if it is not `what` it should be."""
+    """Decode `raw`. Raises: ValueError, which says that it is not a `what`."""
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError):
@@ -262,7 +264,7 @@ def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
 
 
 def with_null(raw: bytes) -> bytes:
-    """JSON with null in the place of NaN and infinities, which Python writes. Raises: ValueError, if it is not JSON."""
+    """JSON in which null replaces NaN and infinities, which Python writes. Raises: ValueError, if it is not JSON."""
     return json.dumps(json.loads(raw, parse_constant=_no_number)).encode()
 
 
@@ -285,12 +287,12 @@ def read_chunk(raw: bytes) -> Chunk:
 
 
 def read_text(raw: bytes) -> str:
-    """A text that stands in JSON, with its quotes. Raises: ValueError, if it is not a text."""
+    """Decode a JSON string, given with its quotes. Raises: ValueError, if it is not a text."""
     return _decoded(_decode_text, raw, "text")
 
 
 def read_usage(raw: Raw) -> Usage:
-    """A usage; an empty one if there is none that can be read."""
+    """The usage; an empty one if `raw` is missing or cannot be read."""
     try:
         found = _decode_usage.decode(raw) if raw else None
     except (msgspec.DecodeError, RecursionError):
@@ -306,7 +308,7 @@ def read_error(body: bytes) -> ChatError:
 
 
 def error_status(found: dict[str, Any]) -> int:
-    """The status of an error inside a stream, which has none any more: by its type and code."""
+    """The HTTP status for an error inside a stream, from the error's type and code."""
     kind = found.get("type")
     if kind == "rate_limit_error":
         return 429

@@ -1,12 +1,12 @@
-"""The tool calls of a chat answer, told apart: each piece of one belongs to the call that its index, id and name say.
+"""Assigns the pieces of tool calls in a chat answer to their calls, by index, id and name.
 
 Servers differ. Most number their calls and send an id with the first piece. Some send no index, or one index for all.
-Some send no ids, or one id for all. Some cut names. Some send pieces of several calls by turns, or text between them.
-A piece begins a call if its index is new; or if it has a name and another id; or if it has a name, and the call before
-has all of its arguments.
+Some send no ids, or one id for all. Some cut names. Some interleave pieces of several calls, or send text between them.
+A piece begins a call if its index is new, or if it has a name and another id. A piece with a name also begins a call if
+the call before has all of its arguments.
 
-Ids are unique in a conversation: an id that is missing, that is only a number, or that another call of the answer has,
-is replaced by one that names the receipt.
+Ids are unique in a conversation. An id is replaced by one that names the receipt if it is missing, is only a number, or
+is taken by another call of the answer.
 """
 
 import re
@@ -31,7 +31,7 @@ _STRUCTURE: Final = re.compile(r'["\\{}\[\]]')
 
 
 def arguments_object(arguments: str) -> Raw:
-    """The arguments as an object. Arguments that are not an object are shown as the model wrote them."""
+    """The arguments as an object. Any other text becomes the member `arguments` of one."""
     if not arguments.strip():
         return NO_ARGUMENTS
     try:
@@ -42,7 +42,7 @@ def arguments_object(arguments: str) -> Raw:
 
 
 class Piece(msgspec.Struct):
-    """Some of a call. `number`: of the call, in the order in which they began; `call_id` and `name`: of the call."""
+    """Some arguments of a call, with the call's id and name. `number` counts calls in the order of their beginnings."""
 
     number: int
     call_id: str
@@ -51,7 +51,7 @@ class Piece(msgspec.Struct):
 
 
 class CallIds:
-    """The ids of the calls of one answer. `made`: how those begin that the answer's engine has not given."""
+    """The ids of the calls of one answer. `made`: how ids begin that the engine has not given."""
 
     def __init__(self, made: str) -> None:
         self.made = made
@@ -74,14 +74,14 @@ def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
 
 
 def is_cut(arguments: str) -> bool:
-    """Whether arguments end before the object that they begin."""
+    """Whether arguments begin an object and end before it does."""
     begun = _Begun("")
     begun.add(arguments)
     return begun.is_cut()
 
 
 class _Begun:
-    """A call that has begun. How far its arguments are is known by a look at each of their characters, once."""
+    """A call that has begun. Each character of its arguments is scanned once, to see whether they are complete."""
 
     __slots__ = (
         "_counted",
@@ -104,8 +104,8 @@ class _Begun:
         self.extra = Raw()
         self.name = ""
         self.arguments: list[str] = []
-        self._given = 0  # pieces
-        self._looked = 0  # pieces
+        self._given = 0  # how many pieces were given out
+        self._looked = 0  # how many pieces were scanned
         self._counted = self._counted_bytes = 0
         self._depth = 0
         self._in_text = self._escapes = False
@@ -122,13 +122,13 @@ class _Begun:
         return "".join(self.arguments[given:])
 
     def pass_unread(self) -> None:
-        """Forget its arguments: more of them come unseen, until another call begins."""
+        """Forget the arguments: the next pieces pass unread, until another call begins."""
         self.arguments = ["{}"]
         self._given = self._looked = self._counted = self._counted_bytes = self._depth = 0
         self._in_text = self._escapes = False
 
     def size_bytes(self) -> int:
-        """How much memory it takes. The work is that of the pieces that are new."""
+        """The memory that the call takes. Only new pieces are measured."""
         more = self.arguments[self._counted :]
         self._counted += len(more)
         self._counted_bytes += sum(map(sys.getsizeof, more))
@@ -139,7 +139,7 @@ class _Begun:
         return bool(self.arguments) and not self._depth and not self._in_text
 
     def is_cut(self) -> bool:
-        """Whether its arguments are an object that has not ended."""
+        """Whether the arguments are an object that has not ended."""
         self._look()
         return (self._depth > 0 or self._in_text) and self.arguments[0].lstrip().startswith("{")
 
@@ -163,20 +163,20 @@ class _Begun:
 
 
 class CallPieces:
-    """The calls of one stream, in order: the pieces of a call are given out together, whatever is between them.
+    """The calls of one stream, given out one after another, even if their pieces came interleaved.
 
-    A call is given out as it comes, from its first arguments on: before, more of its name may come. Pieces of a later
-    call wait until the one before is whole, or the stream has ended.
+    A call is given out as it comes, once its first arguments are there: before them, more of its name may come. Pieces
+    of a later call wait until the call before is whole, or the stream has ended.
     """
 
     def __init__(self, made: str) -> None:
-        """`made`: how the ids of calls begin that have none."""
+        """`made`: how ids begin that the engine has not given."""
         self._calls: list[_Begun] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
         self._ids = CallIds(made)
-        self._open = 0  # the call that is given out as it comes
-        self._begun = -1  # the last that was given out
+        self._open = 0  # the number of the call that is given out as it comes
+        self._begun = -1  # the number of the last call that was given out
 
     def gather(self, call: ToolCall) -> int:
         function = call.called()
@@ -191,17 +191,17 @@ class CallPieces:
         return number
 
     def gather_unread(self, call: ToolCall) -> int:
-        """Take a piece whose like may pass unread from now on: what its call has is not known any more."""
+        """Take a piece after which pieces like it may pass unread: the arguments of its call are forgotten."""
         number = self.gather(call)
         self._calls[number].pass_unread()
         return number
 
     def made_id(self, number: int) -> str:
-        """The id of a call that has none."""
+        """The id for a call without one."""
         return f"{self._ids.made}_{number}"
 
     def take(self, call: ToolCall) -> Iterator[Piece]:
-        """What can be given out once a piece has come. Raises: ValueError, if it is of a call that has ended."""
+        """Take a piece, and give out all pieces that are due. Raises: ValueError, if the piece's call has ended."""
         number = self.gather(call)
         if number < self._open:
             if self._calls[number].take().strip():
@@ -216,7 +216,7 @@ class CallPieces:
             self._open += 1
 
     def rest(self) -> Iterator[Piece]:
-        """The calls that wait, each whole. The stream has ended."""
+        """The calls that still wait at the end of the stream, each whole."""
         for number in range(self._open, len(self._calls)):
             if number > self._begun:
                 yield self._given_out(number)
@@ -229,7 +229,7 @@ class CallPieces:
         ]
 
     def size_bytes(self) -> int:
-        """How much memory they take."""
+        """The memory that all calls take."""
         return sum([call.size_bytes() for call in self._calls])
 
     @property
@@ -238,11 +238,11 @@ class CallPieces:
 
     @property
     def interrupted(self) -> bool:
-        """Whether what is not a call would come between pieces of one."""
+        """Whether text would now come between pieces of a call."""
         return self._begun >= 0 and self._begun == self._open and self._calls[self._open].is_cut()
 
     def are_cut(self) -> bool:
-        """Whether the last call ends before its arguments do."""
+        """Whether the arguments of the last call are cut off."""
         return bool(self._calls) and self._calls[-1].is_cut()
 
     def _given_out(self, number: int) -> Piece:
@@ -257,7 +257,7 @@ class CallPieces:
         return begun.call_id
 
     def _number(self, call: ToolCall, name: str, arguments: str) -> int:
-        """Which call a piece is of; it begins where it is new."""
+        """The number of the piece's call, which begins here if it is new."""
         call_id, index = call.id or "", call.number()
         newest = len(self._calls) - 1 if self._calls else None
         known = newest if index is None else self._by_index.get(index)
@@ -278,13 +278,13 @@ class CallPieces:
         return known
 
     def _is_of(self, other: int, known: int | None, call_id: str, name: str, *, has_index: bool) -> bool:
-        """Whether a piece is of the call with its id, rather than of the one that is known by its index."""
+        """Whether a piece belongs to `other`, the call with its id, rather than to `known`, the call with its index."""
         if name:
             return not has_index and name == self._calls[other].name
         return known is None or self._calls[known].given_id != call_id
 
     def _begins(self, before: _Begun, call_id: str, name: str, arguments: str) -> bool:
-        """Whether a piece with a name begins another call than the one before under its index."""
+        """Whether a piece with a name begins a new call, rather than continues the call `before` with its index."""
         if call_id and before.given_id and call_id != before.given_id:
             return True
         if not before.arguments:
@@ -295,5 +295,5 @@ class CallPieces:
 
 
 def _longer_name(name: str, more: str) -> str:
-    """A name with more of it. It may be all of it again."""
+    """A name with its next piece, which may also be the whole name again."""
     return more if more.startswith(name) else name + more

@@ -1,4 +1,4 @@
-"""A chat request while it is made of a request of another API: what all of them build alike."""
+"""Drafts of a chat request, which the translators of all other APIs fill."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
 
-EMPTY: Final = "empty_message"  # what a message with nothing in it is counted as
+EMPTY: Final = "empty_message"  # the type under which an empty message is counted
 
 
 _NONE: Final[frozenset[str]] = frozenset()
@@ -29,15 +29,15 @@ class Opens(Protocol):
         """The key."""
 
     def open(self, sealed: str) -> str | None:
-        """The reasoning; None for what was not sealed with this key."""
+        """The reasoning; None if it was not sealed with this key."""
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A request in chat's terms, and what its answer is translated by.
+    """A request in chat's terms; subclasses add what the translation of its answer needs.
 
-    `dropped`: members, and tools by their type, that chat has no place for; `unlisted`: those of them that the proxy
-    does not know. `dropped_blocks`: how many blocks, items or parts of a type the model does not see. `cache_marks`:
-    how many `cache_control` were taken off. `texts`: what cleaned its texts.
+    `dropped`: members, and types of tools, that chat has no place for; `unlisted`: those that the proxy does not know.
+    `dropped_blocks`: how many blocks, items or parts of each type the model does not see. `cache_marks`: how many
+    `cache_control` were removed. `texts`: the `Texts` that cleaned it.
     """
 
     pieces: list[Piece]
@@ -60,23 +60,23 @@ _Request = TypeVar("_Request", bound=ChatRequest)
 
 
 class HistoryDraft:
-    """The messages of a history, as JSON. `blocks`: how many blocks, items or parts of a type the model does not see as
-    they came.
+    """The messages of a history, as JSON. `blocks`: how many blocks, items or parts of each type were dropped or
+    changed.
     """
 
     def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
-        """`key`: that of the tenant; `work`: what may be made of the history."""
+        """`key`: the tenant's; `work`: the steps left to the translation."""
         self.messages: list[bytes] = []
         self.blocks: dict[str, int] = {}
         self.texts = texts
         self.work = work
         self.scope = key, texts.on
-        """What a translation depends on besides its bytes."""
+        """All that a translation depends on besides its bytes."""
 
         self.may_be_late: Final = LATE_SYSTEM in texts.on
 
     def note(self, dropped: Iterable[str], applied: frozenset[str] = _NONE, off: frozenset[str] = _NONE) -> None:
-        """Count what a message lost, and what the rules did to it."""
+        """Count what a message lost by type, and add the rules that changed it, or would have if on (`off`)."""
         for kind in dropped:
             count(self.blocks, kind)
         if applied or off:
@@ -84,8 +84,8 @@ class HistoryDraft:
 
 
 class MessageDraft:
-    """One message of a history. `is_late`: it must not be a system message. `dropped`: types of its parts that are not
-    as they came.
+    """One message of a history. `is_late`: it must not be a system message. `dropped`: the types of its dropped or
+    changed parts.
     """
 
     def __init__(self, texts: Texts, work: TranslationWork, *, is_late: bool) -> None:
@@ -95,7 +95,7 @@ class MessageDraft:
         self.dropped: list[str] = []
 
     def message_with(self, role: str, parts: list[ChatPart]) -> list[ChatPart]:
-        """The message that has these parts, which are cleaned; none without parts."""
+        """A list of the one message with these cleaned parts; empty without parts."""
         if not parts:
             return []
         if role == "system" and self.is_late:
@@ -104,14 +104,14 @@ class MessageDraft:
         return [{"role": role, "content": content_of(parts)}]
 
     def count_empty(self, found: object) -> None:
-        """Count a message that says nothing, unless something says why."""
+        """Count an empty message, unless dropped parts or applied rules explain it."""
         if not found and not self.dropped and not self.texts.applied:
             self.dropped.append(EMPTY)
 
 
 class ChatDraft:
-    """A request. `chat`: the members in front of the messages, `behind`: those behind the tools. `dropped`: members,
-    and tools by their type, that chat has no place for.
+    """A request under construction. `chat`: the members in front of the messages; `behind`: those behind the tools.
+    `dropped`: members, and types of tools, that chat has no place for.
     """
 
     def __init__(self, model: str) -> None:
@@ -130,10 +130,10 @@ class ChatDraft:
         /,
         **terms: Any,
     ) -> _Request:
-        """The request of an API's kind. `tools`: a list of chat's, may be empty; `terms`: what else the kind has.
+        """The finished request, of the class `kind`. `tools`: chat's list as JSON, or empty; `terms`: further fields.
 
-        The members of the body have one order, with the tools last: what is short is in front of the messages, so that
-        the intake knows bodies of one client again.
+        The members of the body have a fixed order: short ones, the messages, then the tools. So the intake recognises
+        the bodies of one client.
         """
         behind = {"tools": Raw(tools), **self.behind} if tools else self.behind
         return kind(
@@ -148,7 +148,7 @@ class ChatDraft:
 
 
 def function_tool(tool: Members, path: str, name: str, parameters: Any, strict: bytes = b"false") -> ChatPart:
-    """A tool with its description as one of chat's. Raises: Misshapen."""
+    """A tool as a function of chat, with its description. Raises: Misshapen."""
     function: dict[str, Any] = {"name": name}
     if "description" in tool:
         text_at(tool, "description", path)

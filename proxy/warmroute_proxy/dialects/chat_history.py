@@ -1,6 +1,6 @@
-"""What engines would refuse in the messages of a chat: parts of other APIs, and arguments that are not objects.
+"""Mends chat messages that engines would refuse: parts of other APIs, and arguments that are not objects.
 
-Chats go to engines byte for byte. Only if a message has something of this kind, its messages are written anew.
+Chats go to engines byte for byte. The messages of a chat are rewritten only if one of them needs mending.
 """
 
 from typing import Any, Final
@@ -35,8 +35,8 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def mended(raw: Raw, work: TranslationWork) -> tuple[bytes, dict[str, int]] | None:
-    """The list of messages as engines take it, and how much of a type was dropped or changed; None if it stays as
-    it is. Raises: BadRequest, as whoever reads it next would.
+    """The list of messages as engines take it, and how many parts of each type were dropped or changed; None if the
+    list stays as it is. Raises: BadRequest, as the next step would.
     """
     try:
         messages = _decode_list(raw)
@@ -49,14 +49,14 @@ def mended(raw: Raw, work: TranslationWork) -> tuple[bytes, dict[str, int]] | No
 
 
 class _Mending:
-    """Mends the messages of one chat. `dropped`: how much of a type was dropped or changed."""
+    """Mends the messages of one chat. `dropped`: how many parts of each type were dropped or changed."""
 
     def __init__(self, work: TranslationWork) -> None:
         self.dropped: dict[str, int] = {}
         self._work = work
 
     def message(self, raw: Raw, path: str) -> bytes:
-        """One message, as it came if nothing is to be done; empty if nothing is left of it."""
+        """One message, mended if it needs it; empty if nothing is left of it."""
         message = object_at(raw, path) if is_object(raw) else {"content": raw} if is_text(raw) else {}
         given: dict[str, Any] = {}
         content, calls = message.get("content"), message.get("tool_calls")
@@ -76,7 +76,7 @@ class _Mending:
         return encode({**message, **given}) if given else bytes(raw)
 
     def _calls(self, raw: Raw) -> list[Any] | None:
-        """The calls, each mended; None if all stay."""
+        """The mended calls; None if all stay as they are."""
         listed = _decode_list(raw) if is_list(raw) else [raw]
         self._work.take(len(listed))
         found: list[Any] = []
@@ -119,7 +119,7 @@ class _Mending:
         return Raw(encode(found or "")) if is_changed else None
 
     def _piece(self, raw: Raw, path: str) -> list[ChatPart] | None:
-        """A part in chat's terms; None if it stays."""
+        """A part in chat's terms; None if it stays as it is."""
         if is_text(raw):
             count(self.dropped, UNTYPED)
             return [{"type": "text", "text": raw}]
@@ -146,7 +146,7 @@ class _Mending:
 
 
 def _is_read(piece: Members, kind: str) -> bool:
-    """Whether a part says what its type says, and each address in it is a text."""
+    """Whether a part has the content that its type names, and each address in it is a text."""
     text = piece.get("text")
     if (kind == "text" and (text is None or not is_text(text))) or (kind.endswith("_url") and kind not in piece):
         return False
@@ -159,7 +159,7 @@ def _is_address(raw: Raw) -> bool:
 
 
 def _shown(piece: Members, path: str) -> tuple[ChatPart | None, str | None]:
-    """The image, or the text of the file, that a part of another API has."""
+    """The image, or the text of the file, in a part of another API."""
     url, source, file = piece.get("image_url"), piece.get("source"), piece.get("file")
     if url is not None and is_text(url):
         return given_image(_decode_text(url), f"{path}.image_url"), None

@@ -1,8 +1,8 @@
-"""A chat stream read for translation: each of its events (`event_reader`) is handed to the dialect's own.
+"""Reads a chat stream for translation: a dialect's subclass of `ChatStream` gets each event (`event_reader`).
 
-The events of one stream differ only in a short text. So an event that begins and ends like one that was parsed, and
-whose text is plain, is not parsed: the dialect gets the text as it stands in the JSON. Without this, a chunk takes
-twice as many instructions (`python -m bench instructions --workloads w2m`).
+Most events of one stream differ only in a short text. An event with plain text that begins and ends like a parsed
+event is not parsed itself: the dialect gets its text as it stands in the JSON. Without this, a chunk takes twice as
+many instructions (`python -m bench instructions --workloads w2m`).
 """
 
 from collections.abc import Mapping
@@ -42,18 +42,18 @@ def whole_text(texts: list[bytes]) -> str:
 class TextPieces:
     """The pieces of a text that is kept until it has ended, mostly as JSON without quotes.
 
-    A piece of one token takes ten times its text, so those that came since the last look are joined by the next one.
+    A piece of one token takes ten times the memory of its text, so each call of `size_bytes` joins the new pieces.
     """
 
     __slots__ = ("_merged", "_merged_bytes", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self._merged = 0  # pieces
+        self._merged = 0  # how many pieces are joined
         self._merged_bytes = 0
 
     def size_bytes(self) -> int:
-        """How much it has. The work is that of the pieces that are new."""
+        """The size of the text. Only new pieces are measured, and joined."""
         more = self.pieces[self._merged :]
         if more:
             piece = b"".join(more)
@@ -64,8 +64,8 @@ class TextPieces:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether it is a text and nothing else, which may be passed on as it stands in JSON."""
-    # Numbers, because CPython 3.11 takes ten times as long to look for bytes in bytes.
+    """Whether these bytes are the inside of one JSON string, and may be passed on as they are."""
+    # The constants are numbers: CPython 3.11 takes ten times as long to look for bytes in bytes.
     if not text or _QUOTE in text or _LINE_FEED in text or text[-1] == _BACKSLASH:
         return False
     return _BACKSLASH not in text or not has_surrogate(text)
@@ -82,9 +82,9 @@ def _has_only_roles(chunk: Chunk) -> bool:
 
 
 class _Shape:
-    """What stands around the text of an event; `end`: the tail with the blank line, `least`: the bytes of all that.
+    """The bytes around the text of an event. `end`: the tail with the blank line; `least`: the length of head and end.
 
-    `counted`: where the event counts tokens, the end without its digits.
+    `counted`: the end without its digits, if the event counts tokens; else empty.
     """
 
     __slots__ = ("counted", "end", "head", "kind", "least", "tail", "text_at", "text_end")
@@ -101,9 +101,9 @@ class _Shape:
 
 
 class ChatStream:
-    """One stream. `feed` takes any bytes of it, and gives what is whole by then in the dialect.
+    """One stream. `feed` takes any bytes of it, and returns in the dialect all events that are whole by then.
 
-    A dialect overrides `began`, `added`, `completed` and `failed`, and `waits` if it has a sign of life.
+    A dialect overrides `began`, `added`, `completed` and `failed`. It overrides `waits` if it has a sign of life.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class ChatStream:
 
         self.finish_reason: str | None = None
         self.matched_stop: object = None
-        """What it stopped at, a text of the client's or a token."""
+        """The client's stop text, or the token, that ended the answer."""
 
     def feed(self, data: bytes) -> bytes:
         """Translate some bytes. Raises: ValueError, if they are not a chat stream."""
@@ -161,23 +161,23 @@ class ChatStream:
             raise ValueError("it has no choices")
 
     def gathered_bytes(self) -> int:
-        """How much is kept of what has come, for events that are still to come."""
+        """How many bytes are kept for events that are still to come."""
         return len(self._reader.held)
 
     @property
     def usage(self) -> Usage:
-        """The settled usage, once it has come; before, what the engine has counted so far, if it says that."""
+        """The settled usage, once it has come; before that, the engine's own count so far, if it sends one."""
         return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
-        """End the stream with an error, given in chat's terms."""
+        """End the stream with an error in chat's terms."""
         out: list[bytes] = []
         self.ended = True
         self.failed(status, message, code, out)
         return b"".join(out)
 
     def began(self, out: list[bytes]) -> None:
-        """The answer begins: called once, before all that follows but an error."""
+        """The answer begins. Called once, before all other methods but `failed`."""
 
     def waits(self, out: list[bytes]) -> None:
         """The prompt is still being computed."""
@@ -198,14 +198,14 @@ class ChatStream:
             self.began(out)
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:  # noqa: ARG002
-        """More of the text that the newest block is, as JSON without its quotes; None: it is to be parsed."""
+        """Translate more text, given as JSON without quotes; None if the event has to be parsed."""
         return None
 
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
         return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
     def _counted(self, event: bytes, shape: _Shape) -> bytes | None:
-        """One that differs from another one by its text and by what it counts."""
+        """Translate an event that differs from the parsed one only in its text and its token counts; else None."""
         end = event.find(b'"', shape.text_at)
         if event[end:].translate(None, _DIGITS) != shape.counted:
             return None
@@ -229,7 +229,7 @@ class ChatStream:
             self._usage = Raw(bytes(chunk.usage))
         elif not self._begun and _has_only_roles(chunk):
             self._has_choice = self._has_choice or bool(chunk.choices)
-            return  # the next one may say what the prompt has
+            return  # the next event may have the prompt's tokens
         self._begin(out)
         self._take(chunk, out)
         self._learn(event, chunk)
@@ -244,7 +244,7 @@ class ChatStream:
                 self.finish_reason, self.matched_stop = choice.finish_reason, choice.stopped_at()
 
     def _learn(self, event: bytes, chunk: Chunk) -> None:
-        """Note what stands around the text of an event that has one text and nothing else, where that is to be seen."""
+        """Keep the bytes around the text of a parsed event, if it has one text, nothing else, and the text is found."""
         if chunk.choices is None or len(chunk.choices) != 1:
             return
         counts = bool(chunk.usage) and memoryview(chunk.usage)[0] != _NULL

@@ -1,9 +1,9 @@
-"""What a relay has to know of an answer of a chat or text completion, whatever the style of the server's JSON.
+"""Reads what a relay needs from chat and text completions, whatever the style of the server's JSON.
 
-Members are looked at by their names and types, never by bytes: spaces, orders, members that are left out, and NaN make
-no difference. Texts stay as they stand in JSON.
+Members are found by their names and types, never by bytes, so spaces, order, missing members and NaN make no
+difference. Texts stay as they stand in JSON.
 
-Never compiled: mypyc keeps no annotations of more than a name, by which msgspec decodes.
+Never compile this module: msgspec decodes by annotations, and mypyc keeps only those that are a single name.
 """
 
 import json
@@ -13,15 +13,15 @@ import msgspec
 from msgspec import Raw
 
 FAILED: Final = "error"
-"""Of `finish_reason`."""
+"""The `finish_reason` of an answer that ended with an error."""
 
 ONE_TOKEN_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 8
-"""A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer one by its bytes. Most tokens are shorter, so such a
-count is a lower bound."""
+"""A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer text as one per `BYTES_PER_TOKEN`. Most tokens are
+shorter, so the count is a lower bound."""
 
 _NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}", b"[ ]", b"{ }", b"false"})
-_NOTHING_BYTES: Final = 5  # of the longest one
+_NOTHING_BYTES: Final = 5  # the longest of `_NOTHING`
 _NULL: Final = 0x6E
 _QUOTE: Final = 0x22
 _QUOTES: Final = 2
@@ -37,7 +37,7 @@ _OTHER_TEXTS: Final = frozenset(
 )  # fmt: skip
 """Names under which servers write text in unknown places."""
 _OTHER_THOUGHTS: Final = ("reason", "think", "thought")
-"""How the names of members begin that hold thoughts, perhaps those that another member holds, too."""
+"""The beginnings of the names of members that hold thoughts, which may repeat those of another member."""
 _NESTED: Final = frozenset({0x5B, 0x7B})
 
 
@@ -71,7 +71,7 @@ class ChoiceView(msgspec.Struct, gc=False):
     error: Raw = ABSENT
 
     def outputs(self) -> dict[str, Raw]:
-        """What the model has output with it, by the names of the members."""
+        """The members that hold output of the model, by name."""
         given = self.delta or self.message
         if not given:
             return {"text": self.text} if is_filled(self.text) else {}
@@ -82,7 +82,7 @@ class ChoiceView(msgspec.Struct, gc=False):
         }
 
     def fault(self) -> Any:
-        """The error that it has ended with; None if there is none."""
+        """The error that ended the choice; None without an error."""
         if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
         return "the engine ended its answer with an error" if self.finish_reason == FAILED else None
@@ -111,7 +111,7 @@ class AnswerView(msgspec.Struct, gc=False):
         return None if self.x_groq is None else as_object(self.x_groq.usage)
 
     def fault(self) -> Any:
-        """The error in the event, True if the event is one; None if there is no error."""
+        """The error in the event; True if the whole event is an error; None without an error."""
         if self.object == "error":
             return True
         if self.error is not ABSENT and is_filled(self.error):
@@ -136,7 +136,7 @@ def is_filled(raw: Raw) -> bool:
 
 
 def decoded(raw: Raw | bytes) -> Any:
-    """The value; what msgspec cannot read becomes a text."""
+    """The value of JSON; a text with the bytes if msgspec cannot read them."""
     try:
         return _any(raw)
     except _UNREADABLE:
@@ -144,7 +144,7 @@ def decoded(raw: Raw | bytes) -> Any:
 
 
 def as_object(raw: Raw) -> dict[str, Any] | None:
-    """The object; None if it is another value."""
+    """The value as an object; None if it is not an object."""
     if raw is ABSENT or memoryview(raw)[0] == _NULL:
         return None
     try:
@@ -154,7 +154,7 @@ def as_object(raw: Raw) -> dict[str, Any] | None:
 
 
 def read_view(raw: bytes) -> AnswerView | None:
-    """A chunk or an answer; None if it is not a JSON object. Members of odd types are as if they had odd content."""
+    """A chunk or an answer; None if it is not a JSON object. A `delta` or `message` of an odd type becomes content."""
     try:
         return _view(raw)
     except _UNREADABLE:
@@ -178,7 +178,7 @@ def read_view(raw: bytes) -> AnswerView | None:
 
 
 def read_choices(raw: Raw | bytes) -> list[ChoiceView]:
-    """The choices of a whole answer; none if they are not a list."""
+    """The choices of a whole answer; empty if they are not a list."""
     try:
         return _choices(raw)
     except _UNREADABLE:
@@ -187,11 +187,11 @@ def read_choices(raw: Raw | bytes) -> list[ChoiceView]:
 
 
 def _no_number(_name: str) -> None:
-    """NaN and infinities, which Python writes into JSON."""
+    """Read NaN and infinities, which Python writes into JSON, as null."""
 
 
 def _sound(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice whose parts have the types that they should have, with odd ones as its content."""
+    """A choice whose members have the right types: an odd `delta` or `message` becomes content."""
     reason = choice.get("finish_reason")
     if reason is not None and not isinstance(reason, str):
         choice = {**choice, "finish_reason": str(reason)}
@@ -202,7 +202,7 @@ def _sound(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def tokens_at_least(output: dict[str, Raw]) -> int:
-    """How many tokens the model has generated for that, as a lower bound."""
+    """A lower bound of the tokens that the model has generated for an output."""
     if not output:
         return 0
     if len(output) == 1 and "content" in output:
@@ -224,7 +224,7 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
 
 
 def tokens_elsewhere(raw: bytes) -> int:
-    """How many tokens the model has generated for the text of a chunk that has none where it should be, at least."""
+    """A lower bound of the tokens in a chunk that has text only in unknown places."""
     size = nested_text_bytes(decoded(raw))
     return _tokens_of(size) if size else 0
 
@@ -234,7 +234,7 @@ def _tokens_of(size: int) -> int:
 
 
 def nested_text_bytes(value: object) -> int:
-    """How long the texts are that stand anywhere in a value, under names of texts."""
+    """The bytes of all texts in a value, at any depth, whose names are in `_OTHER_TEXTS`."""
     total, rest = 0, [("", value)]
     while rest:
         name, found = rest.pop()
@@ -254,7 +254,7 @@ def _other_bytes(name: str, raw: Raw) -> int:
 
 
 def thoughts_in(output: dict[str, Raw]) -> str:
-    """The member that holds what the model thinks; empty if it says nothing of that."""
+    """The name of the member that holds thoughts; empty if an output has none."""
     for name in _THOUGHTS:
         if name in output:
             return name
@@ -262,7 +262,7 @@ def thoughts_in(output: dict[str, Raw]) -> str:
 
 
 def arguments_of(raw: Raw) -> Raw:
-    """The arguments of the one call that there is, where the piece has nothing else."""
+    """The arguments in a piece of calls; empty unless it has one call, without an id and a name."""
     try:
         calls = _calls(raw)
     except _UNREADABLE:
@@ -272,7 +272,7 @@ def arguments_of(raw: Raw) -> Raw:
 
 
 def _argument_bytes(output: dict[str, Raw], name: str) -> int:
-    """How long the arguments of the calls are that a member has."""
+    """The bytes of the arguments of all calls in a member."""
     raw = output[name]
     try:
         if name == "function_call":
@@ -285,7 +285,7 @@ def _argument_bytes(output: dict[str, Raw], name: str) -> int:
 
 
 def generated_bytes(choices: list[ChoiceView]) -> int:
-    """How long the texts of a whole answer are together."""
+    """The bytes of all texts, thoughts and arguments of a whole answer."""
     total = 0
     for choice in choices:
         output = choice.outputs()
@@ -304,7 +304,7 @@ def generated_bytes(choices: list[ChoiceView]) -> int:
 
 
 def most_output_bytes(choices: list[ChoiceView]) -> int:
-    """How many bytes of JSON the texts, thoughts and calls of a whole answer take."""
+    """The bytes of JSON that the texts, thoughts and calls of a whole answer take."""
     total = 0
     for choice in choices:
         output = choice.outputs()

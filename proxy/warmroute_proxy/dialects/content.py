@@ -1,4 +1,4 @@
-"""What contents of several dialects have in common: one text is a plain text, and images are checked."""
+"""Message content in chat's terms, for several dialects: a single text becomes a plain text, and images are checked."""
 
 import base64
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from warmroute_proxy.normalising.texts import Texts
 _T = TypeVar("_T")
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _STANDARD: Final = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None, ord(" "): None}
-IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # the last one is often sent
+IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # "image/jpg" is often sent
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _NULL: Final = 0x6E
 _WINDOW_CHARS: Final = 1_048_576
@@ -24,20 +24,20 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def content_of(pieces: list[ChatPart]) -> Any:
-    """The content of a chat message: one text is a plain text, so that it is the same with and without a part."""
+    """The content of a chat message. A single text part becomes a plain text, so both forms give the same bytes."""
     if len(pieces) == 1 and pieces[0]["type"] == "text":
         return pieces[0]["text"]
     return pieces
 
 
 def reminder(parts: list[ChatPart]) -> str:
-    """A system message as a user's, for models whose template has system messages at the beginning alone."""
+    """A system message as a user's, for models whose template takes system messages only at the beginning."""
     texts = "\n".join([_decode_text(piece["text"]) for piece in parts])
     return reminded(texts)
 
 
 def assistant_message(texts: list[ChatPart], thought: str, calls: list[Any]) -> ChatPart:
-    """A message of the model: what it has thought, if that is given, its texts, and the calls that it made."""
+    """A message of the model: its thoughts, if any, its texts and its calls."""
     message: ChatPart = {"role": "assistant"}
     if thought:
         message["reasoning_content"] = thought
@@ -48,7 +48,7 @@ def assistant_message(texts: list[ChatPart], thought: str, calls: list[Any]) -> 
 
 
 def cleaned(pieces: list[ChatPart], role: str, texts: Texts) -> list[ChatPart]:
-    """The pieces of a message without what the rules take out of its texts."""
+    """The pieces of a message, after the rules have cleaned their texts. A text that a rule removes is left out."""
     found = []
     for piece in pieces:
         if piece["type"] == "text":
@@ -61,12 +61,12 @@ def cleaned(pieces: list[ChatPart], role: str, texts: Texts) -> list[ChatPart]:
 
 
 def is_given(raw: Raw) -> bool:
-    """Whether a member is there, and not null."""
+    """Whether a member is present and not null."""
     return bool(raw) and memoryview(raw)[0] != _NULL
 
 
 def is_base64(data: str) -> bool:
-    """Whether a text is base64, with padding. It is looked at window by window, and not copied whole."""
+    """Whether a text is base64, with padding. The check goes window by window, without a copy of the whole text."""
     if not data or len(data) % 4:
         return False
     end = len(data) - (2 if data.endswith("==") else 1 if data.endswith("=") else 0)
@@ -78,16 +78,16 @@ def is_base64(data: str) -> bool:
 
 
 def as_base64(data: str) -> str | None:
-    """Base64 in either alphabet, broken into lines or not, with padding or without, as engines read it; else None."""
+    """Standard base64 on one line with padding, as engines read it; None if `data` is not base64 of any form."""
     if is_base64(data):
-        return data  # as mostly
+        return data  # the usual case
     bare = data.translate(_STANDARD).rstrip("=")
     whole = bare + "=" * (-len(bare) % 4)
     return whole if len(bare) % 4 != 1 and is_base64(whole) else None
 
 
 def data_image(media_type: str, data: str) -> ChatPart | None:
-    """An image that is in the request; None if engines could not read it."""
+    """An image part from data in the request; None if engines could not read it."""
     found = as_base64(data) if media_type.lower() in IMAGE_TYPES else None
     return None if found is None else image_at(f"data:{media_type};base64,{found}")
 
@@ -97,19 +97,19 @@ def image_at(url: str | Raw) -> ChatPart:
 
 
 def text_of(text: str) -> ChatPart:
-    """A text as a part, in JSON like those that are copied."""
+    """A text part. Its text is encoded as JSON, like texts that are copied from a request."""
     return {"type": "text", "text": Raw(encode(text))}
 
 
 def is_address(url: str) -> bool:
-    """Whether something may be fetched at it."""
+    """Whether a URL has the scheme http or https."""
     return url[:8].lower().startswith(("https://", "http://"))
 
 
 def given_image(url: str, path: str) -> ChatPart | None:
-    """An image by what a client has for its address; None if it is one that engines could not read.
+    """An image part from a client's address or data URL; None if engines could not read its data.
 
-    Raises: BadRequest, if it is not an address. Which addresses may be is decided for all APIs by that of chat.
+    Raises: BadRequest, if `url` is neither. The check of chat decides for all APIs which addresses are allowed.
     """
     if is_address(url):
         return image_at(url)
@@ -121,7 +121,7 @@ def given_image(url: str, path: str) -> ChatPart | None:
 
 
 def data_text(data: str) -> str | None:
-    """The text of a file that is in the request, in base64 or as an address with it; None if it is not text."""
+    """The text of a file in the request, given as base64 or as a data URL; None if it is not text."""
     found = as_base64(data.partition(",")[2] if data[:5].lower() == "data:" else data)
     try:
         text = "" if found is None else base64.b64decode(found).decode()
@@ -131,7 +131,7 @@ def data_text(data: str) -> str | None:
 
 
 def readable(decode: Callable[[bytes], _T], raw: Raw, work: TranslationWork) -> _T:
-    """An object of a history, without the members that have another type; an empty one in the place of other JSON."""
+    """Decode an object of a history, without its members of a wrong type. Other JSON counts as an empty object."""
     try:
         return decode(raw)
     except _PROBLEMS:
@@ -148,7 +148,7 @@ def readable(decode: Callable[[bytes], _T], raw: Raw, work: TranslationWork) -> 
 
 
 def _fitting(raw: Raw, fits: Callable[[Members], bool], work: TranslationWork, *, levels: int) -> Members:
-    """The members that fit; those of an object in it likewise, `levels` deep."""
+    """The members that fit; those of nested objects likewise, `levels` deep."""
     found: Members = {}
     members = object_at(raw, "")
     work.take(len(members))

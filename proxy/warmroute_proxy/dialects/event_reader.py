@@ -1,17 +1,17 @@
 """Cuts the bytes of an event stream into events, by the grammar of server-sent events (html.spec.whatwg.org, 9.2.6).
 
 Servers write events in many ways: with LF, CR or CRLF, with a byte order mark, with `id:`, `event:` or comments before
-or behind the data, with data in several lines. All come out in one form, so nobody else has to know the grammar:
-`data: ` and the data in one line, or a comment. An event that is in this form already comes out as its own bytes.
+or behind the data, with data in several lines. All come out in one form, so no other module has to know the grammar:
+`data: ` and the data in one line, or a comment. An event that has this form already is not changed.
 
-Work is linear in the bytes, however small the pieces are. What is held of an event that is not whole has a bound.
+Work is linear in the bytes, however small the pieces are. The held part of an unfinished event has a bound.
 """
 
 from typing import Final
 
 MAX_EVENT_BYTES: Final = 16_777_216
 ERROR_EVENT: Final = b"event: error\ndata: "
-"""How an event comes out that is named an error: its data may not say so."""
+"""The beginning of events that are named `error`: their data may not say that they are errors."""
 
 _BLANK: Final = b"\n\n"
 _MARK: Final = b"\xef\xbb\xbf"
@@ -21,13 +21,13 @@ _SPACE: Final = 0x20
 
 
 class EventReader:
-    """One stream. `feed` takes any bytes of it, and gives the events that are whole by then."""
+    """One stream. `feed` takes any bytes of it, and returns the events that are whole by then."""
 
     __slots__ = ("_after_cr", "_begun", "held")
 
     def __init__(self) -> None:
         self.held = bytearray()
-        """What came of an event that is not whole."""
+        """The bytes of an unfinished event."""
 
         self._after_cr = False  # the last byte was a CR, so an LF is not a separate line end
         self._begun = False
@@ -63,7 +63,7 @@ class EventReader:
         return self.feed(b"\n\n") if self.held else []
 
     def _with_line_feeds(self, data: bytes) -> bytes:
-        """LF for each line end."""
+        """The bytes with LF for each line end."""
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
             self._after_cr = False
@@ -72,7 +72,7 @@ class EventReader:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _in_order(self, block: bytes) -> bytes:
-        """An event in the one form; empty if it says nothing."""
+        """An event in the common form; empty if its block is empty."""
         if not self._begun:
             block = block.removeprefix(_MARK)
         name, values, is_alive = b"", [], False
@@ -85,7 +85,7 @@ class EventReader:
                 name = value.removeprefix(b" ")
             elif field == b"error" and colon:  # llama.cpp, until 2025
                 name, values = field, [*values, value.removeprefix(b" ")]
-        data = b" ".join(values)  # JSON has no line ends but between its tokens
+        data = b" ".join(values)  # JSON has line ends only between its tokens
         if not data.strip():
             return (block.partition(b"\n")[0] + _BLANK if block.startswith(b":") else _ALIVE) if is_alive else b""
         return (ERROR_EVENT if name == b"error" else b"data: ") + data + _BLANK

@@ -1,8 +1,8 @@
 """The check of a request's members: each is on the dialect's list with a type and bounds, or does not reach an engine.
 
-An engine parses a member that a proxy passes on, and some values end its process: a count of log probabilities above
-the vocabulary, a token id outside of it, a `top_k` that overflows (sglang #40076, #8383, #31908, #36856). So a member
-passes only if its name is on the list and its value is within the bounds there. `null` is an absent member.
+Engines parse the members that a proxy passes on, and some values end an engine's process: a count of log probabilities
+above the vocabulary, a token id outside of it, a `top_k` that overflows (sglang #40076, #8383, #31908, #36856). So a
+member passes only if its name is on the list and its value within the bounds there. `null` is an absent member.
 
 What happens to a member that is not on the list is the tenant's `unlisted` setting:
 
@@ -20,19 +20,19 @@ import msgspec
 from warmroute_proxy.dialects.work import is_deeper
 
 MAX_NAMED_FIELDS: Final = 32
-"""Names of dropped fields that a receipt lists; further ones are dropped all the same."""
+"""How many names of dropped fields a receipt lists; further fields are dropped without a name."""
 
 MAX_NAME_CHARS: Final = 64
-"""Of such a name, and of one in an error."""
+"""The length of a field's name in a receipt or an error."""
 
 _NONE: Final[frozenset[str]] = frozenset()
 
 Check = Callable[[Any], str | None]
-"""Given the decoded value: what is wrong with it, or None."""
+"""Takes the decoded value, and returns what is wrong with it, or None."""
 
 
 class Unlisted(Enum):
-    """What happens to members that are not on the list."""
+    """The treatment of members that are not on the list."""
 
     DROP = "drop"
     PASS = "pass"  # noqa: S105 - no password
@@ -40,7 +40,7 @@ class Unlisted(Enum):
 
 
 class FieldError(ValueError):
-    """A member that must not reach an engine. `code` is the error code that the client gets."""
+    """A member must not reach an engine. `code` is the error code that the client gets."""
 
     def __init__(self, field: str, problem: str, code: str) -> None:
         shown = _shown(field)
@@ -52,8 +52,8 @@ class FieldError(ValueError):
 class Permissions(msgspec.Struct, frozen=True):
     """What a tenant and its model allow.
 
-    `grants` names the fields that need a permission and have it. `vocabulary` is the number of token ids of the model;
-    None if it is unknown, and then no field with token ids passes.
+    `grants` names the fields that need a permission and have it. `vocabulary` is the number of token ids of the model.
+    If that is unknown (None), no field with token ids passes.
     """
 
     grants: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ NO_PERMISSIONS: Final = Permissions()
 
 
 def names_of(fields: frozenset[str]) -> tuple[str, ...]:
-    """Names that a client has chosen, as a receipt shows them: the first of them, shortened."""
+    """A receipt's list of names that a client chose: the first `MAX_NAMED_FIELDS`, each shortened."""
     return tuple(_shown(name) for name in sorted(fields)[:MAX_NAMED_FIELDS])
 
 
@@ -74,11 +74,11 @@ def _shown(name: str) -> str:
 
 
 class Field:
-    """One field: a type with bounds, and what the type cannot express.
+    """One field: a type with bounds, and checks that the type cannot express.
 
     `kind` is a type for msgspec, bounds included; None takes any JSON and decodes nothing. `max_bytes` and `max_depth`
     bound the raw JSON. `token_ids` finds the token ids in a decoded value. A field with `needs_grant` passes only for
-    tenants that are granted its name.
+    tenants with a grant for its name.
     """
 
     __slots__ = ("_check", "_decode", "_max_bytes", "_max_depth", "_token_ids", "needs_grant")
@@ -101,7 +101,7 @@ class Field:
         self.needs_grant = needs_grant
 
     def read(self, name: str, raw: msgspec.Raw, allowed: Permissions) -> Any:
-        """The decoded value, None if nothing is decoded. Raises `FieldError` unless it may reach an engine."""
+        """The decoded value; None if `kind` is None. Raises `FieldError` if the member must not reach an engine."""
         if self._max_bytes is not None and len(memoryview(raw)) > self._max_bytes:
             raise FieldError(name, f"has more than {self._max_bytes} bytes of JSON", "invalid_value")
         if self._max_depth is not None and is_deeper(bytes(raw), self._max_depth):
@@ -132,7 +132,7 @@ class Field:
 
 
 def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
-    """Token ids outside the vocabulary end an engine's process."""
+    """Refuse token ids outside the vocabulary: they end an engine's process."""
     if not ids:
         return
     if vocabulary is None:
@@ -143,10 +143,10 @@ def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
 
 
 class Members(NamedTuple):
-    """What a body's members were read as.
+    """The members of a body after the check.
 
-    `values` are the decoded ones. `dropped` may not reach an engine. `bounded`: all that reaches it is on the list,
-    within bounds, and needs no grant.
+    `values` are the decoded members. Those in `dropped` must not reach an engine. `bounded`: all that reaches an engine
+    is on the list, within bounds, and needs no grant.
     """
 
     values: dict[str, Any]
@@ -155,7 +155,7 @@ class Members(NamedTuple):
 
 
 class FieldsReader:
-    """Reads the bodies that have the same names of members: which fields they are follows from the names alone."""
+    """Reads bodies whose members have the same names: the fields are looked up once, by these names."""
 
     __slots__ = ("_fields", "_grants", "_unlisted")
 
@@ -166,7 +166,7 @@ class FieldsReader:
         self._grants = any(field.needs_grant for _, field in self._fields)
 
     def read(self, members: Mapping[str, msgspec.Raw], allowed: Permissions) -> Members:
-        """Check and decode all members. Raises `FieldError` for the first that may not pass."""
+        """Check and decode all members. Raises `FieldError` for the first that must not pass."""
         values = {name: field.read(name, members[name], allowed) for name, field in self._fields}
         unlisted = self._unlisted
         if unlisted and allowed.unlisted is Unlisted.REFUSE:

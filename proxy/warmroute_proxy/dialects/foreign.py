@@ -1,7 +1,7 @@
-"""What an item, block or part says that has no place in chat: its texts. The rest of it is dropped, and counted.
+"""Extracts the texts of items, blocks and parts that have no place in chat. The rest is dropped, and counted.
 
-An agent sends its whole history with each turn, so what is refused once ends its session. A history holds whatever
-another provider, another version or another model left there. So only what is not JSON or too much is refused.
+An agent sends its whole history with each turn, so a single refusal ends its session. A history holds whatever another
+provider, version or model left there. So a history is refused only if it is not JSON, or too large.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 
 MAX_TYPE_CHARS: Final = 64
 MAX_TYPES: Final = 32
-OTHER_TYPES: Final = "other"  # what further types are counted as: clients choose the names
+OTHER_TYPES: Final = "other"  # counts all types after the first `MAX_TYPES`: clients choose the names
 UNTYPED: Final = "untyped"
 
 MAX_DEPTH: Final = 16
@@ -24,14 +24,14 @@ _TEXT_MEMBERS: Final = frozenset(
         "transcript",
     }
 )  # fmt: skip
-"""Members that hold a text, or what has one."""
+"""Members that hold a text, or a value with texts in it."""
 
 _decode: Final = msgspec.json.Decoder().decode
 _PROBLEMS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 def count(dropped: dict[str, int], kind: str, number: int = 1) -> None:
-    """Count something dropped by its type: the first types by name, further ones together."""
+    """Add to the count of a dropped type. The first `MAX_TYPES` are counted by name, further types together."""
     name = kind if 0 < len(kind) <= MAX_TYPE_CHARS else f"{kind[:MAX_TYPE_CHARS]}..." if kind else UNTYPED
     if name not in dropped and len(dropped) >= MAX_TYPES:
         name = OTHER_TYPES
@@ -39,7 +39,7 @@ def count(dropped: dict[str, int], kind: str, number: int = 1) -> None:
 
 
 def texts_in(members: Members, work: TranslationWork) -> str:
-    """The texts of an item, block or part, a line each."""
+    """The texts of an item, block or part, joined by line ends."""
     found: list[str] = []
     for name, raw in members.items():
         if name in _TEXT_MEMBERS:
@@ -70,5 +70,5 @@ def _collect(value: Any, found: list[str], depth: int) -> None:
 
 
 def not_shown(kind: str) -> str:
-    """A text in the place of something that the model cannot be shown."""
+    """The text that replaces content which the model cannot be shown."""
     return f"[{kind}: not shown]"

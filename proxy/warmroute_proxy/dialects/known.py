@@ -1,9 +1,9 @@
-"""What was translated before, kept by its bytes: an agent sends all its turns again with each new one.
+"""A cache of translations, by their input bytes: an agent sends all its turns again with each new turn.
 
-A translation is a function of bytes, so what is kept is what would be made again, and nothing depends on whether it is
-there. A hash finds an entry, and its bytes are compared, because another translation must not pass for it.
+A translation depends only on its input, so a kept one equals a new one, and no result depends on the cache. A hash
+finds an entry. Then the bytes are compared, so that a collision cannot return another translation.
 
-Limits: entries of at most `MAX_ENTRY_BYTES`, and `max_bytes` in total; all are dropped when it is full.
+Limits: entries of at most `MAX_ENTRY_BYTES`, and `max_bytes` in total. A full cache is emptied.
 """
 
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -24,7 +24,7 @@ class _Entry(NamedTuple, Generic[_T]):
 
 
 class Known(Generic[_T]):
-    """Translations by what they depend on. `scope`: all of that but the bytes."""
+    """Translations by scope and bytes. `scope`: all that a translation depends on besides its bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -32,13 +32,13 @@ class Known(Generic[_T]):
         self._found: dict[object, dict[int, _Entry[_T]]] = {}
 
     def get(self, scope: object, raw: Raw) -> _T | None:
-        """What was made of these bytes."""
+        """The kept translation of these bytes, or None."""
         entries = self._found.get(scope)
         entry = None if entries is None else entries.get(xxh3_64_intdigest(raw))
         return None if entry is None or entry.raw != bytes(raw) else entry.made
 
     def keep(self, scope: object, raw: Raw, made: _T, made_bytes: int) -> None:
-        """Keep the translation of them. `made_bytes`: its size."""
+        """Keep `made` as the translation of these bytes. `made_bytes`: the size of `made`."""
         size = len(memoryview(raw)) + made_bytes + _PER_ENTRY_BYTES
         if size > MAX_ENTRY_BYTES:
             return

@@ -1,11 +1,12 @@
-"""The members of whole answers that OpenAI gives a type, and engines another one.
+"""Drops members of whole answers to which engines give another type than OpenAI.
 
-Clients read answers as the models of OpenAI's libraries. Those let unknown members pass and refuse a known one of
-another type: strictly, as pydantic-ai does, or with a warning at `model_dump()`. So such a member is dropped, and all
-others pass. SGLang's chats have `metadata.weight_versions`, a list where OpenAI has only texts.
+Clients read answers with the models of OpenAI's libraries. These models let unknown members pass, and refuse a known
+member of another type: with an error in pydantic-ai, or with a warning at `model_dump()`. So such a member is dropped,
+and all others pass. For example, SGLang's chats have the list `metadata.weight_versions`, but OpenAI's `metadata` holds
+only texts.
 
-The members that an answer must have (`id`, `choices`, ...) are the engine's own affair, as are chunks of streams, which
-pass unread: SGLang's have the types of OpenAI.
+Members that an answer must have (`id`, `choices`, ...) are not checked. Chunks of streams pass unread: those of SGLang
+have OpenAI's types.
 """
 
 from typing import Any, Final, Literal
@@ -25,7 +26,7 @@ _TIER: Final = msgspec.json.Decoder(Literal["auto", "default", "flex", "scale", 
 
 
 def drop_other_types(members: dict[str, Any]) -> None:
-    """Drop what has another type than in OpenAI's answers. `members`: the raw JSON of each, by name."""
+    """Drop the members whose types differ from OpenAI's. `members`: the raw JSON of each member, by name."""
     if "system_fingerprint" in members:
         _drop_unless(_FINGERPRINT, members, "system_fingerprint")
     if members.get("object") != CHAT:

@@ -1,8 +1,8 @@
 """The fields of OpenAI's chat completions and completions that may reach an engine, with SGLang's extensions.
 
 Sources: OpenAI's API reference, and the request schemas and checks of SGLang 0.5.23
-(`srt/entrypoints/openai/protocol.py`, `srt/sampling/sampling_params.py`), whose bounds are taken where they are
-narrower. Fields that steer an engine (`warmroute.contract.steering`) are refused or removed before this list applies.
+(`srt/entrypoints/openai/protocol.py`, `srt/sampling/sampling_params.py`). SGLang's bounds apply if they are narrower.
+Fields that steer an engine (`warmroute.contract.steering`) are refused or removed before this list applies.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from warmroute_proxy.dialects.work import MAX_TOOLS_BYTES
 
 MAX_CHOICES: Final = 128
 MAX_TOP_LOGPROBS: Final = 20
-"""OpenAI's bound. SGLang has none, and ends its process above the vocabulary."""
+"""OpenAI's bound. SGLang has no bound, and its process ends if the number exceeds the vocabulary."""
 
 MAX_COUNT: Final = 2**31 - 1
 MAX_TOP_K: Final = 1 << 30
 """SGLang's `TOP_K_ALL`."""
 
 MIN_REPETITION_PENALTY: Final = 0.01
-"""SGLang takes anything above 0, divides logits by it in 32 bits, and ends its process where they overflow: found with
-1e-300 by `tests.hostile.field_fuzz`.
+"""SGLang takes any penalty above 0 and divides logits by it in 32 bits. Its process ends if they overflow:
+`tests.hostile.field_fuzz` found this with 1e-300.
 """
 
 MAX_STOPS: Final = 32
@@ -37,8 +37,9 @@ MAX_SCHEMA_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
 MAX_SCHEMA_PATTERNS: Final = 32
 MAX_SCHEMA_REPEATS: Final = 65_536
-"""Patterns of a schema, and the sum of its lengths and counts (`maxLength`, `minItems`, ...): what XGrammar takes long
-to compile. For 96,000 tokens, 0.2.8 took 2.7 s of CPU time for 32 patterns, and more than 100 s for 128.
+"""The bounds of a schema's patterns, and of the sum of its lengths and counts (`maxLength`, `minItems`, ...): XGrammar
+compiles both slowly. For 96,000 tokens, XGrammar 0.2.8 took 2.7 s of CPU time for 32 patterns, and more than 100 s for
+128.
 """
 
 MAX_PATTERN_CHARS: Final = 4096
@@ -54,7 +55,7 @@ _TokenIds = Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)]
 
 
 class _StreamOptions(TypedDict, total=False):
-    """What is read of `stream_options`; other members are dropped where the answer is a stream."""
+    """The members of `stream_options` that are read; others are dropped if the answer is a stream."""
 
     include_usage: bool | None
     include_obfuscation: bool | None
@@ -77,12 +78,12 @@ def _template_arguments(value: Any) -> str | None:
 
 
 def _bias_ids(value: Any) -> list[int]:
-    """Return the token ids that `logit_bias` names; -1 for a key that is not a number."""
+    """The token ids that `logit_bias` names; -1 for a key that is not a number."""
     return [int(key) if key.isascii() and key.isdigit() and len(key) < 12 else -1 for key in value]
 
 
 def _prompt_ids(value: Any) -> list[int]:
-    """Return the token ids of a prompt: its own or those of its lists."""
+    """The token ids of a prompt that is a list, also of the lists in it."""
     if not isinstance(value, list):
         return []
     ids = []
@@ -98,7 +99,7 @@ _REPEATS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minPropert
 
 
 def _response_format(value: Any) -> str | None:
-    """Refuse formats that compile a client's own grammar without a schema's bounds."""
+    """Refuse formats that let an engine compile a client's own grammar, and schemas that are out of bounds."""
     kind = value.get("type")
     if kind not in ("text", "json_object", "json_schema"):
         return f"has the type {str(kind)[:40]!r}; it must be text, json_object or json_schema"
@@ -106,7 +107,7 @@ def _response_format(value: Any) -> str | None:
 
 
 def schema_problem(schema: Any) -> str | None:
-    """Refuse schemas that are small to write and take an engine's grammar compiler seconds and more."""
+    """Refuse short schemas that take an engine's grammar compiler seconds or longer."""
     patterns, repeats, left = 0, 0.0, [schema]
     while left:
         each = left.pop()
@@ -128,7 +129,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _any(max_bytes: int, max_depth: int) -> Field:
-    """A field whose value an engine reads or ignores, bounded in size and depth."""
+    """A field with any JSON value, bounded in size and depth."""
     return Field(None, max_bytes=max_bytes, max_depth=max_depth)
 
 
@@ -164,7 +165,7 @@ _SAMPLING: Final[Mapping[str, Field]] = {
     "structural_tag": Field(_Pattern, needs_grant=True),
     "stop_regex": Field(_Pattern | Annotated[list[_Pattern], Meta(max_length=MAX_STOPS)], needs_grant=True),
 }
-"""What both APIs take."""
+"""Sampling fields, which both APIs take."""
 
 _REQUEST: Final[Mapping[str, Field]] = {
     "model": _TEXT,
@@ -182,7 +183,7 @@ _REQUEST: Final[Mapping[str, Field]] = {
     "session_id": _TEXT,
     "conversation": _SMALL,
 }
-"""What says whose a request is, and how it is answered."""
+"""Fields of both APIs that identify a request's user or session, or choose the form of the answer."""
 
 CHAT_FIELDS: Final[Mapping[str, Field]] = {
     **_SAMPLING,

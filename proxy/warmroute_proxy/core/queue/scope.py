@@ -1,4 +1,4 @@
-"""What a limit applies to: API keys, one tenant, or several tenants together; and which limits hold for a request."""
+"""The scope of a limit (API keys, one tenant, or several tenants together), and the limits that hold for a request."""
 
 from collections.abc import Iterable
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -7,9 +7,9 @@ T = TypeVar("T")
 
 
 class Scope(NamedTuple):
-    """Whose use is added up. It has tenants, or keys by their ids, never both: the use of a key would count twice.
+    """The tenants or the keys whose use a limit adds up. A scope never has both, or the use of a key would count twice.
 
-    `kind`: a tenant's own limits, or those of a budget.
+    `keys` holds ids of keys. `kind`: whether the limit is a tenant's own, or that of a budget.
     """
 
     name: str
@@ -18,17 +18,17 @@ class Scope(NamedTuple):
     kind: Literal["tenant", "budget"] = "budget"
 
     def holds(self, tenant: str, key_id: str) -> bool:
-        """Whether a request with this key, of this tenant, counts."""
+        """Whether a request of this tenant, with this key, counts towards the limit."""
         return tenant in self.tenants or key_id in self.keys
 
     @property
     def words(self) -> str:
-        """As a part of a message: whose limit it is, if it is not the tenant's own."""
+        """The part of a message that names the budget; empty for a tenant's own limit."""
         return f" of the budget {self.name}" if self.kind == "budget" else ""
 
 
 class ByScope(Generic[T]):
-    """Things by what they apply to."""
+    """Limits, or anything else with a scope, found by tenant and key."""
 
     def __init__(self, things: Iterable[tuple[Scope, T]]) -> None:
         self.all = tuple(things)
@@ -44,11 +44,11 @@ class ByScope(Generic[T]):
         return key_id in self._of_key
 
     def of(self, tenant: str, key_id: str) -> tuple[T, ...]:
-        """Those that hold for a request with this key, of this tenant."""
+        """The things that hold for a request of this tenant with this key."""
         found = self._of_tenant.get(tenant, ())
         return found + self._of_key[key_id] if key_id in self._of_key else found
 
     def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[T, ...]:
-        """Those that hold for a request of this tenant with any of these keys, each once."""
+        """The things that hold for requests of this tenant with any of these keys, each once."""
         found = self._of_tenant.get(tenant, ()), *(self._of_key.get(key_id, ()) for key_id in key_ids)
         return tuple({id(thing): thing for things in found for thing in things}.values())

@@ -1,11 +1,11 @@
-"""How much KV memory a fleet is short of, by what waits for it and what was computed again.
+"""How much KV memory a fleet lacks, by the turns that wait for memory and the tokens that were computed again.
 
-Turns that wait for memory need tokens that no worker has room for. Their mean over `MEAN_S` seconds is what the fleet's
-pools lack. It is a shortage once turns have waited for most of `MINUTES_S`, since a burst may be gone after a minute.
-What more memory would have saved is what was computed again because a cache had evicted it (the loss class `evicted`).
+Turns that wait for memory need tokens that no worker has room for. The mean of these tokens over `MEAN_S` seconds is
+what the fleet's pools lack. A burst may be gone after a minute, so only waits for most of `MINUTES_S` are a shortage.
+More memory would have saved the tokens that were computed again after an eviction (the loss class `evicted`).
 
-By the law of the `door`, turns of running sessions that wait force as much prefill as they need, once per bound. Those
-that begin a session force none while they wait.
+By the law of the `door`, the tokens that waiting turns of running sessions need are computed again once per bound.
+Turns that begin a session force no prefill while they wait.
 """
 
 import math
@@ -21,8 +21,8 @@ DAY_S: Final = 86_400.0
 
 
 class Fleet(NamedTuple):
-    """What the law is compared with: the longest wait of a running session, the tokens that all workers compute in a
-    second, and the KV tokens of one worker.
+    """The longest wait of a running session, the tokens per second that all workers compute, and the KV tokens of one
+    worker.
     """
 
     bound_s: float
@@ -31,7 +31,7 @@ class Fleet(NamedTuple):
 
 
 class Shortage:
-    """What one proxy process has seen."""
+    """The shortage that one proxy process has seen."""
 
     __slots__ = (
         "_at_s", "_day", "_evicted_before", "_evicted_last", "beginning_tokens", "fleet", "missing_tokens",
@@ -40,20 +40,20 @@ class Shortage:
 
     def __init__(self) -> None:
         self.missing_tokens = 0.0
-        """Tokens of KV that waiting turns need, in the mean."""
+        """The mean of the KV tokens that waiting turns need."""
         self.beginning_tokens = 0.0
-        """Of these tokens, those of turns that begin a session."""
+        """The part of `missing_tokens` for turns that begin a session."""
         self.fleet: Fleet | None = None
-        """None: nothing has waited yet."""
+        """None until a turn has waited."""
         self.waiting_share = 0.0
-        """Of the last minutes, the share in which turns waited for memory."""
+        """The share of the last minutes in which turns waited for memory."""
         self._at_s = -math.inf
         self._day = -1
         self._evicted_before = 0
         self._evicted_last = 0
 
     def observe(self, waiting_tokens: int, now_s: float, beginning_tokens: int = 0) -> None:
-        """Take in what the turns that wait need. Called a few times a second, even if none waits."""
+        """Take in how many tokens the waiting turns need. Called a few times a second, even if no turn waits."""
         elapsed_s, self._at_s = now_s - self._at_s, now_s
         if elapsed_s == math.inf:
             return
@@ -63,7 +63,7 @@ class Shortage:
         self.waiting_share = self.waiting_share * left_share + (waiting_tokens > 0) * (1 - left_share)
 
     def computed_today(self, evicted_tokens: int, unix_s: float) -> int:
-        """Tokens computed again since midnight UTC, or since the first call. `evicted_tokens`: all of them so far."""
+        """Tokens computed again since midnight UTC, or since the first call. `evicted_tokens`: the total so far."""
         day = int(unix_s // DAY_S)
         if day != self._day:
             self._evicted_before = evicted_tokens if self._day < 0 else self._evicted_last
@@ -72,7 +72,7 @@ class Shortage:
         return evicted_tokens - self._evicted_before
 
     def sign(self, evicted_tokens: int, unix_s: float) -> Sign:
-        """Whether the working set has not fitted for minutes, and what is missing."""
+        """Bad if the working set has not fitted for minutes; the text says how many tokens are missing."""
         today = self.computed_today(evicted_tokens, unix_s)
         if self.waiting_share < MOST or self.missing_tokens < 1.0:
             return Sign(bad=False)

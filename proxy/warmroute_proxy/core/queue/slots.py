@@ -1,20 +1,20 @@
-"""Requests at once over several proxies: places under one limit, which a store hands out for some seconds.
+"""A limit of concurrent requests over several proxies: a store leases places under the limit for some seconds.
 
-Each process says how many of its requests run and how many places it wants, and is told how many it may use. All
-numbers are absolute, so that a lost answer or a restart of the store changes nothing that the next question does not
-put right:
+Each process tells the store how many of its requests run and how many places it wants. The store answers how many
+places the process may use. All numbers are absolute, so the next question repairs what a lost answer or a restart of
+the store has changed:
 
     free  = limit - places of the other processes
-    share = what this process gets where the limit is divided by max-min fairness among all that want places
+    share = the places of this process if the limit is divided by max-min fairness among all that want places
     held  = min(wanted, share, free)
 
-A process that runs more than its share begins no other request until some have ended; so one with a long queue cannot
-keep all places. What a process holds ends `LEASE_S` after its last question: a killed one gives its places back.
+A process that runs more than its share begins no other request until some have ended. So a process with a long queue
+cannot keep all places. The lease ends `LEASE_S` after the last question, so a killed process gives its places back.
 
-No request waits for the store. One begins where the process holds a place, where the store had one left when it
-answered last, or if it has not answered yet; several processes can exceed the limit together by what they begin in
-one round trip, and each by one request after a minute without any. Without a place a request waits in the queue, as
-under the limit of one process. While the store is away, only that limit holds.
+No request waits for the store. A request begins if its process holds a place, if the store's last answer had a place
+left, or if the store has not answered yet. Several processes can exceed the limit together by the requests that they
+begin in one round trip. After a minute without requests, each process can exceed it by one. A request without a place
+waits in the queue, as under the limit of one process. While the store is away, only that limit holds.
 """
 
 from typing import Final, NamedTuple
@@ -24,14 +24,14 @@ from warmroute_proxy.core.queue.scope import Scope
 LEASE_S: Final = 5.0
 ASK_AGAIN_S: Final = 1.0
 KEPT_FRESH_S: Final = 60.0
-"""For so long after its last request a process goes on asking how many places are left."""
+"""How long a process goes on asking for the places that are left, after its last request."""
 
 SPARE_PART: Final = 8
-"""While places are left, a process that uses some holds an eighth of the limit beside them."""
+"""While places are left, a process with running requests holds an eighth of the limit beyond those in use."""
 
 
 class SlotLimit(NamedTuple):
-    """How many requests of a scope may run at once; `warn_share`: from which share on clients are warned."""
+    """How many requests of a scope may run at once. From the share `warn_share` of the limit on, clients are warned."""
 
     scope: Scope
     limit: int
@@ -46,14 +46,14 @@ class Held(NamedTuple):
 
 
 class SlotLease:
-    """The places of one process under one limit. Times are seconds of one clock, passed in."""
+    """The places of one process under one limit. Callers pass all times, in seconds of one clock."""
 
     def __init__(self, slots: SlotLimit) -> None:
         self.slots = slots
         self.running = 0
         self.held = 0
         self.left: int | None = None
-        """How many places were left at the last answer; None: there was none yet."""
+        """How many places were left at the last answer; None before the first answer."""
 
         self.asking = False
         self.away = False
@@ -65,7 +65,7 @@ class SlotLease:
         self._ended_s = 0.0
 
     def may_begin(self) -> bool:
-        """Whether another request may run. One that may not counts as one that wants a place."""
+        """Whether another request may run. A request that may not run counts as one that wants a place."""
         if self.away or self.left is None or self.running < self.held + self.left:
             return True
         self._turned_away += 1
@@ -80,11 +80,11 @@ class SlotLease:
 
     @property
     def beyond(self) -> bool:
-        """Whether more run than the store knows of."""
+        """Whether more requests run than the store knows of."""
         return self.running > self._recorded
 
     def wanted(self, now_s: float) -> int | None:
-        """How many places to ask the store for now; None: there is nothing to say."""
+        """How many places to ask the store for now; None if no question is due."""
         since_s = now_s - self._asked_s
         if self.asking or (self.away and since_s < ASK_AGAIN_S):
             return None
@@ -98,7 +98,7 @@ class SlotLease:
         return None
 
     def rests(self, now_s: float) -> bool:
-        """Whether there is nothing to say until a request comes."""
+        """Whether no question is due until a request comes."""
         return self._idle and not self.asking and now_s - max(self._asked_s, self._ended_s) >= KEPT_FRESH_S
 
     def asked(self, now_s: float) -> None:
@@ -113,12 +113,12 @@ class SlotLease:
         self._recorded = max(self._recorded, self.held)
 
     def not_answered(self) -> None:
-        """The store is away: it forgets what this process holds."""
+        """Note that the store is away: the places that this process held are lost."""
         self.asking, self.away = False, True
         self.held, self.left = 0, None
 
     def used_share(self) -> float:
-        """Which share of the limit is used, as far as this process knows."""
+        """The used share of the limit, as far as this process knows."""
         left = 0 if self.left is None or self.away else self.left
         others = self.slots.limit - left - self.held if self.left is not None and not self.away else 0
         return max(0, self.running + max(0, others)) / self.slots.limit

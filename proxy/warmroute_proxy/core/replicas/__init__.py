@@ -1,4 +1,4 @@
-"""A router in more than one copy: among several processes, and again from a record.
+"""Copies of a router: one in each of several processes, and one that a record plays again.
 
-It never transports or stores bytes: `server.processes` and `server.ledger` do.
+This package never transports or stores bytes: `server.processes` and `server.ledger` do.
 """

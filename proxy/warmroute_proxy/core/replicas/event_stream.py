@@ -1,13 +1,13 @@
 """The events of a router on their way to another proxy, over a link that is slow and loses messages.
 
-The sender numbers its events. A message has those that came together, with the number of the first. At most one message
-is under way: it is sent again until it is confirmed, so that events arrive in order. The receiver skips events that it
-has applied already. Where some are missing, it forgets the open requests of that sender, as it does when the sender
-dies: an end may be among the missing events, and a request must not count as load for ever.
+The sender numbers its events. A message holds consecutive events and the number of the first. At most one message is
+under way: the sender repeats it until the peer confirms it, so that events arrive in order. The receiver skips events
+that it has applied already. If events are missing, it forgets the open requests of that sender, as if the sender had
+died. For the end of a request may be among the missing events, and no request must count as load for ever.
 
-Limits: `MAX_WAITING` events of `MAX_WAITING_BYTES` wait for a peer, the oldest are dropped first. An event that is
-larger than a message, and a message that a peer refuses, are dropped, too. `MAX_SENDERS` senders are known, the one
-that was silent longest is forgotten first; so is one that was silent for `SILENT_S`. A sender that has nothing to say
+Limits: `MAX_WAITING` events of `MAX_WAITING_BYTES` wait for a peer, and the oldest are dropped first. Events larger
+than a message, and messages that a peer refuses, are dropped, too. A receiver knows `MAX_SENDERS` senders and forgets
+the one that was silent longest first. It also forgets a sender that was silent for `SILENT_S`. A sender without events
 sends an empty message each `ALIVE_EVERY_S`.
 """
 
@@ -24,7 +24,7 @@ MAX_WAITING: Final = 16_384
 MAX_WAITING_BYTES: Final = 8 << 20
 MAX_IN_MESSAGE: Final = 256
 MAX_MESSAGE_BYTES: Final = 700_000
-"""As `bytes_of` has it; who receives a message takes 1 MiB."""
+"""As counted by `bytes_of`; receivers take messages of up to 1 MiB."""
 
 EVENT_BYTES: Final = 400
 CUT_BYTES: Final = 14  # a hash and where it ends
@@ -34,7 +34,7 @@ ALIVE_EVERY_S: Final = 5.0
 
 
 class Events(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
-    """Consecutive events of one router. `sender` is a random number of it."""
+    """Consecutive events of one router. `sender` is a random number that identifies the router."""
 
     sender: int
     first: int
@@ -42,7 +42,7 @@ class Events(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
 
 
 class Outbox:
-    """What one peer is to be sent."""
+    """The events that wait for one peer."""
 
     __slots__ = ("_bytes", "_first", "_sender", "_under_way", "_waiting", "lost", "sent_s")
 
@@ -50,12 +50,12 @@ class Outbox:
         self._sender = sender
         self._first = 0  # the number of the first event that waits
         self._waiting: deque[Event] = deque()
-        self._bytes = 0  # of all that wait
-        self._under_way = 0  # events of the message that is under way
+        self._bytes = 0  # of all waiting events
+        self._under_way = 0  # the number of events in the message under way
         self.lost = 0
         """Events that were dropped."""
         self.sent_s = 0.0
-        """When a message was sent last."""
+        """When the last message was sent."""
 
     @property
     def waiting(self) -> int:
@@ -75,7 +75,7 @@ class Outbox:
             self.lost += 1
 
     def take(self, now_s: float, most: int = MAX_IN_MESSAGE) -> Events | None:
-        """The message to send now: of at most `most` events; None if there is nothing to say."""
+        """The message to send now, with at most `most` events; None if no message is due."""
         if not self._waiting and now_s - self.sent_s < ALIVE_EVERY_S:
             return None
         count = size = 0
@@ -94,7 +94,7 @@ class Outbox:
         self._under_way = 0
 
     def refused(self) -> None:
-        """The message under way is one that the peer does not take: it is not sent again."""
+        """Drop the message under way, which the peer has refused."""
         self.lost += self._under_way
         self.confirmed()
 
@@ -104,7 +104,7 @@ class Outbox:
 
 
 def bytes_of(event: Event) -> int:
-    """About how many bytes of a message an event takes; never less."""
+    """An upper estimate of the bytes that an event takes in a message."""
     if isinstance(event, Sent):
         return EVENT_BYTES + CUT_BYTES * len(event.chain.hashes)
     if isinstance(event, Evicted):
@@ -115,7 +115,7 @@ def bytes_of(event: Event) -> int:
 
 
 class Inbox:
-    """What the peers have sent."""
+    """Applies the events that peers have sent."""
 
     __slots__ = ("_last_s", "_next", "gaps")
 
@@ -130,7 +130,7 @@ class Inbox:
         return len(self._next)
 
     def apply(self, message: Events, replica: Replica, now_s: float) -> int:
-        """Apply the events that were not applied yet. Return how many."""
+        """Apply the events that were not applied yet. Returns their number."""
         sender = message.sender
         expected = self._next.get(sender, message.first)
         if message.first > expected:
@@ -138,7 +138,7 @@ class Inbox:
             replica.forget(sender, now_s)
             expected = message.first
         new = message.events[expected - message.first :]
-        self._next[sender] = expected + len(new)  # before they are applied: an error of ours must not repeat them
+        self._next[sender] = expected + len(new)  # set before: an error of ours must not repeat them
         self._last_s[sender] = now_s
         self._last_s.move_to_end(sender)
         if len(self._last_s) > MAX_SENDERS:
@@ -148,7 +148,7 @@ class Inbox:
         return len(new)
 
     def drop_silent(self, replica: Replica, now_s: float) -> None:
-        """Forget the requests of peers that were silent for long."""
+        """Forget the requests of peers that were silent for `SILENT_S`."""
         while self._last_s:
             sender = next(iter(self._last_s))
             if now_s - self._last_s[sender] < SILENT_S:

@@ -1,4 +1,4 @@
-"""What the routers of several processes send each other about their requests. It is decoded from another process."""
+"""The events that routers of several processes send each other about their requests, as msgspec structs."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
-    """A request was sent. Later events name it by `number`. The two workers are ids, as in `Ticket`."""
+    """A request was sent. Later events name it by `number`. Both workers are given by id."""
 
     number: int
     cache_worker: str
@@ -25,13 +25,13 @@ class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
 
 
 class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
-    """Its prompt has been computed."""
+    """The prompt of a request has been computed."""
 
     number: int
 
 
 class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """It ended well. `session` is None if it has no home of its own."""
+    """A request ended well. `session` is None if a home is not remembered for it."""
 
     number: int
     lineage: int
@@ -44,14 +44,14 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
-    """It ended badly."""
+    """A request failed. `at_fault`: the ids of the workers to blame."""
 
     number: int
     at_fault: list[str]
 
 
 class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
-    """A worker has evicted these cuts of a lineage's history, as its next turn has shown."""
+    """A worker has evicted these cuts of a lineage's history, as the lineage's next turn has shown."""
 
     lineage: int
     worker: str
@@ -59,11 +59,11 @@ class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
 
 
 class SessionObserved(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="w"):
-    """A client says how soon its session, or one conversation of it, returns (`cache.return_times`)."""
+    """A client has said how soon its session, or one conversation in it, returns (`cache.return_times`)."""
 
     session: int
     returns: int
 
 
 Event = Sent | Computed | Served | Lost | Evicted | SessionObserved | Waits | RegionalTurn
-"""The last is a turn of another region, which one of the processes has received."""
+"""`RegionalTurn` is a turn of another region, which one of the processes has received."""

@@ -1,12 +1,12 @@
 """The format of a record of all calls and decisions of a router; `recorder` writes and plays such records.
 
     file   = MAGIC frame*
-    frame  = length xxh32 payload           two 32-bit little-endian numbers; the hash is that of the payload
+    frame  = length xxh32 payload           length and hash of the payload, as 32-bit little-endian numbers
     payload = msgpack of one of the calls below, with named fields: first `Opened`, last `Closed`
 
-A record holds what placement knows of requests (`RoutingRequest`): keyed hashes, sizes and the names of models, regions
-and workers; never a prompt, a key or a session id. A client may send any text as its home region: one that
-is not a region of the fleet is written as `UNKNOWN_REGION`, which names no region either.
+A record holds what placement knows of requests (`RoutingRequest`): keyed hashes, sizes, and the names of models,
+regions and workers. A record never holds a prompt, a key or a session id. Clients may send any text as their home
+region, so a text that names no region of the fleet is written as `UNKNOWN_REGION`.
 
 The writer bounds the size of a file; a frame has at most `MAX_FRAME_BYTES`.
 """
@@ -32,7 +32,7 @@ _HEAD: Final = struct.Struct("<II")
 
 
 class Opened(msgspec.Struct, tag="opened", frozen=True):
-    """The router as it was made, and the version of warmroute that made it."""
+    """The arguments that the router was made with, and the version of warmroute that made it."""
 
     software: str
     region: str
@@ -43,18 +43,18 @@ class Opened(msgspec.Struct, tag="opened", frozen=True):
 
 
 class Placed(msgspec.Struct, tag="placed", frozen=True):
-    """A call of `place` and its decision; None if there was no worker."""
+    """A call of `place`, and its decision: None if no worker was found."""
 
     now_s: float
     routing: RoutingRequest = msgspec.field(name="facts")
     exclude: frozenset[str]
     decision: Decision | None
     served: bool = True
-    """Where there was no worker: whether one exists for the model."""
+    """If no worker was found: whether one exists for the model."""
 
 
 class Dispatched(msgspec.Struct, tag="dispatched", frozen=True, omit_defaults=True):
-    """Tickets are numbered in this order. `routing` and `decision` are None: those of the last `Placed`."""
+    """A dispatch; tickets are numbered in this order. `routing` and `decision`: None if the last `Placed` has them."""
 
     now_s: float
     routing: RoutingRequest | None = msgspec.field(default=None, name="facts")
@@ -72,7 +72,7 @@ class RecordedProgress(msgspec.Struct, tag="progress", frozen=True):
 
 
 class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
-    """A call of `settled`. `routing` is None if it is that of the dispatch."""
+    """A call of `settled`. `routing` is None if the dispatch had the same."""
 
     ticket: int
     now_s: float
@@ -90,7 +90,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
 
 
 class FleetUpdate(msgspec.Struct, tag="told", frozen=True):
-    """Any other call: a change of the fleet, by the name of the router's method and its arguments."""
+    """Any other call, which changes the fleet: the name of the router's method, and its arguments."""
 
     name: str
     arguments: dict[str, Any]
@@ -112,7 +112,7 @@ class Forgotten(msgspec.Struct, tag="forgotten", frozen=True):
 
 
 class Closed(msgspec.Struct, tag="closed", frozen=True):
-    """The end of the record, and why it ends there."""
+    """The end of the record, and the reason for it."""
 
     reason: str
 
@@ -149,7 +149,7 @@ _CALL: Final = msgspec.msgpack.Decoder(RecordedCall, dec_hook=_read)
 
 
 class RecordError(ValueError):
-    """A record that cannot be read or played; the message says where."""
+    """A record cannot be read or played; the message says where."""
 
 
 def frame(call: RecordedCall) -> bytes:
@@ -169,7 +169,7 @@ class Frame(NamedTuple):
 class Frames:
     """The calls of a record, read piece by piece. Iterate once. If the bytes ended early, `cut_off` says where.
 
-    A record without its end is not an error: a process that was killed leaves one. Everything before is intact.
+    A record without its end is not an error: a killed process leaves one, and all frames before the cut are intact.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:

@@ -1,22 +1,21 @@
 """A router with peer processes: several processes behind one port, each of which decides for a share of the requests.
 
-Decisions of many routers are as good as those of one if each knows what the others know. So each router sends the
-others what became of its requests, by the four calls that change a router's state: sent, first token, served, lost;
-which history it has found to be evicted; and what clients say of their sessions. A peer makes the same calls on its
-own state, with a ticket of its own for each request: then its index, loads, traffic, affinity and what it knows of
-evictions are those of one router that had been given all requests, some ms late. Decisions of two processes within
-that time do not include each other.
+Many routers decide as well as one if each knows what the others know. So each router sends its peers three things: what
+became of its requests, which history it found evicted, and what clients say of their sessions. The first comes as the
+four calls that change a router's state: sent, first token, served, lost. A peer makes the same calls on its own state,
+with its own ticket for each request. Then its index, loads, traffic, affinity and known evictions equal, some ms late,
+those of one router that gets all requests. Decisions of two processes within that time do not see each other.
 
-Load is not sent as a number: when a prompt is computed at an engine depends on the order of all prompts, and numbers
-alone cost a third of the gain in TTFT p90 (docs/decisions/011-processes.md). As each load belongs to an open request of
-one peer, it ends with the request, or with the peer: nothing drifts.
+Load is not sent as a number: the order of all prompts decides when an engine computes each of them. Numbers alone cost
+a third of the gain in TTFT p90 (docs/decisions/011-processes.md). Each load belongs to an open request of one peer, and
+ends with the request or with the peer, so loads do not drift.
 
 Not sent: tokens that were generated so far (a request counts as its prompt), probes and KV events (each process gets
 those itself), and what only pages show.
 
-Free of I/O like all of the core: `server.processes` transports the events.
+This module does no I/O, like all of the core: `server.processes` transports the events.
 
-Limits: the newest `MAX_OPEN` requests of each peer are known until they end.
+Limits: of each peer, the newest `MAX_OPEN` requests are known until they end.
 """
 
 from collections import OrderedDict
@@ -40,14 +39,14 @@ MAX_OPEN: Final = 16_384
 
 
 class Sending(Listener):
-    """Sends what a router does to its peers."""
+    """A listener that reports a router's calls to its peers."""
 
     def __init__(self, send: Callable[[Event, float], None], receive: Callable[[], None] | None) -> None:
         self._send = send
         self._receive = receive
-        self._numbers: dict[Ticket, int] = {}  # of own requests under way
+        self._numbers: dict[Ticket, int] = {}  # of this router's requests under way
         self.last_number = 0
-        """That of the request which was sent last."""
+        """The number of the request that was sent last."""
 
     def before_reading(self) -> None:
         if self._receive is not None:
@@ -116,7 +115,7 @@ class Sending(Listener):
 
 
 class Replica:
-    """A router that decides together with its peers: it sends what it does, and what they send is applied to it."""
+    """A router that shares its state with peers: it sends them its events, and `apply` takes theirs."""
 
     def __init__(
         self,
@@ -129,8 +128,8 @@ class Replica:
         receive: Callable[[], None] | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        """`send(event, now_s)` takes an event for all peer processes; `receive`, called before a decision, may call
-        `apply`. `peers` are regions; `listeners` are told after those of the peers.
+        """`send(event, now_s)` takes an event for all peer processes. `receive` is called before a decision, and may
+        call `apply`. `peers` are regions. `listeners` are called after the one that tells the peers.
         """
         self._sending = Sending(send, receive)
         self.router = Router(region, workers, peers, policy, listeners=(self._sending, *listeners))
@@ -142,7 +141,7 @@ class Replica:
         return self._sending.last_number
 
     def apply(self, peer: int, event: Event, now_s: float) -> None:
-        """Apply an event of a peer, in its order. Ends of requests that are not known are ignored."""
+        """Apply an event of a peer, in the peer's order. Ends of unknown requests are ignored."""
         router = self.router
         for each in router.listeners:
             each.applied(peer, event, now_s)
@@ -178,7 +177,7 @@ class Replica:
         return under_way.get(number) if under_way is not None else None
 
     def forget(self, peer: int, now_s: float) -> None:
-        """A peer has died, or its events were missed: its requests count as load no more."""
+        """Drop the requests of a peer that has died, or whose events were missed: they no longer count as load."""
         for each in self.router.listeners:
             each.forgotten(peer, now_s)
         self.router.waits_elsewhere.forget(peer)

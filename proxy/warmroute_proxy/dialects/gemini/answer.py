@@ -1,4 +1,4 @@
-"""A whole chat answer as one of Gemini's, and what it has in common with a stream: parts, usage, how it ended."""
+"""A whole chat answer as one of Gemini's, and what streams need too: parts, usage and the finish reason."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ _REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
 
 
 class AnswerTerms(NamedTuple):
-    """What an answer is made with. `seal`: seals thoughts, so that they can come back."""
+    """The inputs of an answer's translation. `seal`: seals thoughts, so that they can come back."""
 
     receipt_id: str
     model: str
@@ -22,24 +22,24 @@ class AnswerTerms(NamedTuple):
 
     @property
     def call_ids(self) -> str:
-        """How the ids of calls begin that the engine has given none."""
+        """How ids of calls begin that the engine has not given."""
         return f"call_{self.receipt_id}"
 
 
 def generated(asked: AnswerTerms, pieces: list[Json], **ending: Any) -> Json:
-    """An answer, or some of one. `ending`: members of its candidate."""
+    """An answer, or a piece of one in a stream. `ending`: further members of its candidate."""
     candidate = {"content": {"parts": pieces, "role": "model"}, **ending, "index": 0}
     return {"candidates": [candidate], "modelVersion": asked.model, "responseId": asked.receipt_id}
 
 
 def finish_reason(reason: str | None, *, refused: bool) -> str:
-    """Calls end an answer like any other. `refused`: the model would not answer, and its text says why."""
+    """Gemini's finish reason. An answer with calls ends with `STOP`. `refused`: the model has refused to answer."""
     return "SAFETY" if refused else _REASONS.get(reason or "", "STOP")
 
 
 def usage_of(usage: Usage) -> Json:
-    """Usage in Gemini's terms: tokens of thoughts are not among the candidate's. Cost and receipt stay beside them.
-    Without cached tokens if nobody has counted any.
+    """Usage in Gemini's terms, with cost and receipt beside it. The candidate's tokens do not include thoughts. Cached
+    tokens are left out if they were not counted.
     """
     thoughts, cached = min(usage.reasoning(), usage.completion_tokens), usage.cached()
     return {
@@ -53,7 +53,7 @@ def usage_of(usage: Usage) -> Json:
 
 
 def call_pieces(asked: AnswerTerms, calls: list[Piece], thoughts: str) -> list[Json]:
-    """The calls; the first has the thoughts before it as its signature."""
+    """The calls as parts; the signature of the first holds the thoughts before it."""
     pieces = [_call(call) for call in calls]
     if pieces and thoughts:
         pieces[0]["thoughtSignature"] = asked.seal(thoughts)

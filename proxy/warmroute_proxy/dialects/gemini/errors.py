@@ -1,4 +1,4 @@
-"""Errors of chat as Google's error object, with the status of each."""
+"""Errors of chat as Google's error object, with Google's name for each status."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ _INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 def error(status: int, message: str, code: object) -> bytes:
-    """The error object of a status of chat; its `reason` is the code of chat's."""
+    """The error object for a status of chat; its `reason` is chat's error code."""
     found = {"code": status, "message": message, "status": _STATUSES.get(status, "INVALID_ARGUMENT")}
     details = [{"@type": _INFO, "reason": code, "domain": "warmroute"}] if isinstance(code, str) else []
     return encode({"error": {**found, "details": details}})

@@ -1,7 +1,7 @@
-"""The events of a chat stream as Gemini's: answers that each hold some of the whole, as events or as one JSON array.
+"""The events of a chat stream as Gemini's: partial answers, as events or as the elements of one JSON array.
 
-Its Python client takes a comment among the events for JSON, so an empty line is the sign of life. A call is one part,
-so calls come whole, with the end.
+Gemini's Python client takes a comment among the events for JSON, so an empty line is the sign of life. A call has to be
+one part, so all calls come whole, with the last answer.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _ALIVE: Final = b"\n"
 
 
 class EventTranslator(ChatStream):
-    """One stream. `array`: as one JSON array, which is what clients get that do not ask for events."""
+    """One stream. `array`: write one JSON array, for clients that do not ask for events."""
 
     def __init__(self, asked: AnswerTerms, *, array: bool) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class EventTranslator(ChatStream):
         out.append(_ALIVE)
 
     def added(self, output: Output, out: list[bytes]) -> None:
-        """Some text or thoughts; calls are gathered."""
+        """Write text and thoughts; gather calls for the end."""
         if output.reasoning_content:
             out.append(self.grew("thinking", encode(output.reasoning_content)[1:-1]))
         out += [self.grew("text", encode(text)[1:-1]) for text in (output.text(), output.refusal) if text]
@@ -41,7 +41,7 @@ class EventTranslator(ChatStream):
             self._calls.gather(call)
 
     def grew(self, kind: Kind, text: bytes) -> bytes:
-        """An answer with one part: some text, or thoughts if they are to be shown."""
+        """A partial answer with one part: text, or thoughts if the client wants them."""
         if kind == "text":
             return self._written(self._text % text)
         self._thoughts.pieces.append(text)
@@ -76,5 +76,5 @@ class EventTranslator(ChatStream):
         return start + answer
 
     def _around(self, piece: Json) -> bytes:
-        """An answer with one part, in whose text stands `%b`."""
+        """A template of an answer with one part, whose text is `%b`."""
         return encode(generated(self._asked, [piece])).replace(b"%", b"%%").replace(b'"text":""', b'"text":"%b"', 1)

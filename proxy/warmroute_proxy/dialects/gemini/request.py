@@ -1,6 +1,6 @@
-"""The body of a request to `:generateContent` and its like as one to `/v1/chat/completions`.
+"""Translates the body of a request to `:generateContent` and similar methods to one for `/v1/chat/completions`.
 
-The model, and whether the answer is streamed, are in the path of the request.
+The path of the request names the model, and says whether the answer is streamed.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from warmroute_proxy.normalising.texts import Texts
 _READ: Final = frozenset(
     {
         "contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "cachedContent",
-        "safetySettings",  # of filters that are Google's
+        "safetySettings",  # for Google's own filters
         "labels", "store", "model", "serviceTier",
     }
 )  # fmt: skip
@@ -30,7 +30,7 @@ _BODY: Final = BodyReader("contents", _KNOWN)
 
 
 class ChatRequest(chat_draft.ChatRequest, kw_only=True):
-    """A request to a model of Gemini's API. `shows_thoughts`: whether its answer has them."""
+    """A request of Gemini's API. `shows_thoughts`: whether the answer shows thoughts."""
 
     shows_thoughts: bool
 
@@ -38,7 +38,7 @@ class ChatRequest(chat_draft.ChatRequest, kw_only=True):
 def chat_request(
     raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: bool, work: TranslationWork | None = None
 ) -> ChatRequest:
-    """Translate a body. `work`: what may be made of it. Raises: BadRequest."""
+    """Translate a body. `work`: the steps left to the translation. Raises: BadRequest."""
     work = work or TranslationWork()
     members, contents = _BODY.read(raw)
     if either(members, "cachedContent") is not None:
@@ -66,7 +66,7 @@ def chat_request(
 
 
 def counted_body(raw: bytes) -> bytes:
-    """The body whose tokens a request to `:countTokens` asks for: itself, or its `generateContentRequest`."""
+    """The body whose tokens `:countTokens` counts: its `generateContentRequest` if it has one, else `raw` itself."""
     inner = either(object_at(raw, ""), "generateContentRequest")
     return raw if inner is None else bytes(inner)
 

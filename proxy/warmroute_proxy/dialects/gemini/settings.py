@@ -31,7 +31,7 @@ _LEVELS: Final = ("MINIMAL", "LOW", "MEDIUM", "HIGH")
 
 
 class Thinking:
-    """`thinkingConfig`. `shown`: whether the answer has the thoughts; `chat`: in chat's terms."""
+    """`thinkingConfig`. `shown`: whether the answer shows thoughts; `chat`: the settings in chat's terms."""
 
     def __init__(self, config: Members | None) -> None:
         """Raises: BadRequest."""
@@ -57,7 +57,7 @@ class Thinking:
 
 
 def settings(raw: Raw | None, dropped: set[str], work: TranslationWork) -> tuple[dict[str, Any], Thinking]:
-    """The settings of chat, and how thoughts are shown. Raises: BadRequest."""
+    """The settings in chat's terms, and those of thinking. `dropped` gets the unknown members. Raises: BadRequest."""
     if raw is None:
         return {}, Thinking(None)
     members = object_at(raw, PATH)

@@ -1,7 +1,7 @@
-"""Tools: function declarations as functions of chat. What Google runs itself is dropped by its name.
+"""Tools: function declarations as functions of chat. Tools that Google runs itself are dropped, and named.
 
-A declaration has its parameters as a JSON schema, which is copied, or as a schema of OpenAPI 3.0, whose types are
-written in capitals and which says `nullable` if JSON schema has a type `null`.
+A declaration has its parameters as a JSON schema, which is copied, or as an OpenAPI 3.0 schema, which is converted.
+OpenAPI schemas here have types in capitals, and `nullable` instead of JSON schema's type `null`.
 """
 
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, enc
 from warmroute_proxy.dialects.work import TranslationWork, is_deeper
 
 MAX_SCHEMA_DEPTH: Final = 32
-ALLOWED: Final = "toolConfig.allowedFunctionNames"  # dropped, as the receipt says it
+ALLOWED: Final = "toolConfig.allowedFunctionNames"  # the name in the receipt if it is dropped
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _MODES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
 _ONE: Final = frozenset({"items", "additionalProperties"})
@@ -26,7 +26,7 @@ _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
 
 def either(members: Members, name: str) -> Raw | None:
-    """A member by its name in camel case, or else in snake case."""
+    """The member with this name in camel case, or else in snake case."""
     found = members.get(name)
     return found if found is not None else members.get(snake(name))
 
@@ -37,7 +37,7 @@ def snake(name: str) -> str:
 
 
 class Functions(NamedTuple):
-    """The tools of a request as a list of chat's, as JSON, empty if there are none; `dropped`: kinds of others."""
+    """`chat`: the tools of a request as chat's list in JSON, or empty; `dropped`: the kinds of all other tools."""
 
     chat: bytes
     dropped: frozenset[str]
@@ -49,7 +49,7 @@ _KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
 
 
 def listed_functions(raw: Raw, key: bytes, work: TranslationWork) -> Functions:
-    """The tools of chat. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
+    """Translate the tools. A translation is kept and reused only for its `key`, the tenant's. Raises: BadRequest."""
     found = _KNOWN.get(key, raw)
     if found is None:
         found = _read(raw, work)
@@ -87,7 +87,7 @@ def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
 
 
 def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
-    """`toolConfig` in chat's terms; None if it says nothing. Raises: BadRequest."""
+    """`toolConfig` in chat's terms; None without a config or tools. Raises: BadRequest."""
     config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
     if config is None or not tools.chat:
         return None
@@ -109,7 +109,7 @@ def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
 
 
 def json_schema(raw: Raw, path: str, work: TranslationWork) -> Any:
-    """A schema of OpenAPI as a JSON schema. Raises: BadRequest."""
+    """An OpenAPI schema as a JSON schema. Raises: BadRequest."""
     work.take_values(bytes(raw))
     object_at(raw, path)
     if is_deeper(bytes(raw), MAX_SCHEMA_DEPTH):
@@ -134,7 +134,7 @@ def _converted(schema: Any) -> Any:
         elif name in _MANY and isinstance(value, list):
             found[name] = [_converted(inner) for inner in value]
         elif name in _COUNTS and isinstance(value, str) and value.isdecimal() and len(value) < 16:
-            found[name] = int(value)  # 64 bits are texts in Google's JSON
+            found[name] = int(value)  # Google's JSON writes 64-bit numbers as texts
         elif name not in ("nullable", "propertyOrdering", "property_ordering"):
             found[name] = value
     if schema.get("nullable") is True and isinstance(found.get("type"), str):

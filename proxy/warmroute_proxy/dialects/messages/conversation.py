@@ -1,6 +1,6 @@
 """The system prompt and the messages of a request, each translated by itself.
 
-A result whose call is not there, since a client has cut it off, is what the user says.
+If a client has cut off a call but not its result, the result becomes part of the user's message.
 """
 
 from typing import Final, NamedTuple
@@ -44,7 +44,7 @@ from warmroute_proxy.normalising.texts import Texts
 
 # Blocks of content: each becomes a piece of a chat message, a tool call, or a message of role `tool`.
 #
-# A block that has no place in chat becomes its text, if it has one, and is counted by its type.
+# A block that has no place in chat is replaced by its text, if it has one, and counted by its type.
 
 _OBJECT: Final = 0x7B
 _EMPTY: Final = len(b'""')
@@ -53,7 +53,7 @@ _MARK: Final = "cache_control"
 _NO_TEXT: Final = frozenset(
     {"thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback"}
 )
-"""What says nothing to a model if it cannot stand: thoughts of others, and calls."""
+"""Blocks without a text for the model if chat has no place for them: other models' thoughts, and calls."""
 
 _AVAILABLE: Final = {
     "tool_reference": "Tool available: ",
@@ -67,7 +67,7 @@ _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 class Blocks(MessageDraft):
     """Reads the blocks of one message.
 
-    `marks`: how many `cache_control` were on them. `added`: definitions of tools that stand in them.
+    `marks`: how many `cache_control` the blocks have. `added`: definitions of tools in them.
     """
 
     def __init__(self, texts: Texts, work: TranslationWork, *, is_late: bool = False) -> None:
@@ -76,7 +76,9 @@ class Blocks(MessageDraft):
         self.added: list[bytes] = []
 
     def listed(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
-        """The blocks of a content, each with its place. A text among them is a block, too, and so is other JSON."""
+        """The blocks of a content, each with its path. A text in the list becomes a block; other JSON is dropped. JSON
+        that is not a list becomes one text block.
+        """
         found: list[tuple[Members, str]] = []
         if not is_list(raw):
             self.dropped.append(UNTYPED)
@@ -93,7 +95,7 @@ class Blocks(MessageDraft):
         return found
 
     def parts(self, raw: Raw, path: str, role: str) -> list[ChatPart]:
-        """Content that is a text or blocks. What the rules take out is left out, and what is empty."""
+        """The parts of content, which is a text or blocks. Empty texts, and those that rules remove, are left out."""
         if not is_given(raw):
             return []
         if is_text(raw):
@@ -104,7 +106,7 @@ class Blocks(MessageDraft):
         return found
 
     def piece(self, block: Members, path: str, role: str) -> list[ChatPart]:
-        """A block as parts: none if nothing of it is left. Only users and tools show images."""
+        """The parts of a block; empty if nothing of it is left. Only users and tools may show images."""
         kind = kind_of(block)
         try:
             found = self._known(block, kind, path, role)
@@ -118,7 +120,7 @@ class Blocks(MessageDraft):
         return self._foreign(block, kind)
 
     def _known(self, block: Members, kind: str, path: str, role: str) -> list[ChatPart] | None:
-        """A block that has a place in chat; None of any other. Raises: Misshapen."""
+        """The parts of a block that has a place in chat; None for any other. Raises: Misshapen."""
         if kind == "text":
             return self._text(block, path, role)
         if kind == "image" and role in ("user", "tool"):
@@ -128,7 +130,7 @@ class Blocks(MessageDraft):
         return None if text is None else [text_of(text)]
 
     def tool_message(self, block: Members, path: str, call_id: str) -> tuple[ChatPart, list[ChatPart]]:
-        """A `tool_result` as a message, and its images, for which a message of this role has no place."""
+        """A `tool_result` as a message of role `tool`, and its images, for which that message has no place."""
         parts = self.result(block, path)
         images = [piece for piece in parts if piece["type"] != "text"]
         texts = [piece for piece in parts if piece["type"] == "text"]
@@ -136,7 +138,7 @@ class Blocks(MessageDraft):
         return {"role": "tool", "tool_call_id": call_id, "content": content}, images
 
     def result(self, block: Members, path: str) -> list[ChatPart]:
-        """What a `tool_result` says and shows."""
+        """The texts and images of a `tool_result`."""
         content = block.get("content")
         parts = [] if content is None else self.parts(content, f"{path}.content", "tool")
         failed = bytes(block.get("is_error", b"false"))
@@ -155,7 +157,7 @@ class Blocks(MessageDraft):
         return [] if text is None or len(memoryview(text)) == _EMPTY else [{"type": "text", "text": text}]
 
     def _document(self, block: Members, path: str) -> str | None:
-        """A document as its text, behind its title; None if it has none."""
+        """The title and text of a document; None if it has no text."""
         given = block.get("source")
         if given is None or not is_object(given):
             return texts_in(block, self.work) or None
@@ -170,7 +172,7 @@ class Blocks(MessageDraft):
         return None if text is None else _titled(block, text)
 
     def _foreign(self, block: Members, kind: str) -> list[ChatPart]:
-        """What a block says that has no place in chat."""
+        """The texts of a block that has no place in chat."""
         self._take_definitions(block)
         if kind in _NO_TEXT:
             return []
@@ -185,7 +187,7 @@ class Blocks(MessageDraft):
         return [text_of(text)] if text else []
 
     def _take_definitions(self, block: Members) -> None:
-        """Keep the tools that a block defines: itself, or in the changes that it sums up."""
+        """Keep the tools that a block defines, in its own `tool` or in its list of changes."""
         changes = block.get("tool_changes")
         for change in [block] if changes is None else [object_of(each) for each in list_of(changes)]:
             definition = object_of(change.get("tool")).get("definition")
@@ -195,14 +197,14 @@ class Blocks(MessageDraft):
 
 
 def kind_of(block: Members) -> str:
-    """The type of a block; one without a type is a text, or nothing that is known."""
+    """The type of a block. A block without a type is a text if it has `text`, else untyped."""
     if "type" in block:
         return text_in(block, "type") or UNTYPED
     return "text" if "text" in block else UNTYPED
 
 
 def object_of(raw: Raw | None) -> Members:
-    """The members of an object; none of anything else."""
+    """The members of an object; empty for any other value."""
     try:
         return {} if raw is None else _decode_members(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -210,7 +212,7 @@ def object_of(raw: Raw | None) -> Members:
 
 
 def list_of(raw: Raw | None) -> list[Raw]:
-    """The elements of a list; none of anything else."""
+    """The elements of a list; empty for any other value."""
     try:
         return [] if raw is None else _decode_list(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -218,7 +220,7 @@ def list_of(raw: Raw | None) -> list[Raw]:
 
 
 def _tool_name(block: Members) -> str:
-    """The name of the tool that a block speaks of."""
+    """The name of the tool that a block refers to."""
     tool = object_of(block.get("tool"))
     for members in (block, tool, object_of(tool.get("definition"))):
         for name in ("tool_name", "name", "mcp_server_name", "server_name"):
@@ -248,7 +250,7 @@ def _image(block: Members, path: str) -> ChatPart | None:
 
 
 def tool_call(block: Members, call_id: str, name: str, path: str) -> tuple[ChatPart, bool]:
-    """A `tool_use` as a call, its input as it came, and whether that is an object; any other input becomes one."""
+    """A `tool_use` as a call, and whether its input is an object or the text of one. Other input becomes an object."""
     given = block.get("input")
     is_object = True
     if given is None:
@@ -269,11 +271,11 @@ _SYSTEM: Final = frozenset({"system", "developer"})
 
 
 class InChat(NamedTuple):
-    """One message in chat: none, one or several messages, joined as JSON.
+    """One message in chat's terms: zero or more chat messages, joined as JSON.
 
-    `calls`: ids of its tool calls. `results`: ids of the calls that it answers. `dropped`: the types of blocks that
-    were, or became texts. `added`: definitions of tools in it. `marks`: how many `cache_control` were taken off.
-    `applied` and `off`: what rules did to its texts.
+    `calls`: ids of its tool calls. `results`: ids of the calls that it answers. `dropped`: types of blocks that were
+    dropped or became texts. `added`: definitions of tools in it. `marks`: how many `cache_control` were removed.
+    `applied` and `off`: the rules that changed its texts, and those that would have, if on.
     """
 
     messages: bytes
@@ -293,11 +295,11 @@ _KNOWN: Final[Known[InChat]] = Known()
 class ConversationReader(HistoryDraft):
     """The system prompt and the messages of one request.
 
-    `marks`: how many `cache_control` were taken off, `added`: definitions of tools that stand in messages.
+    `marks`: how many `cache_control` were removed. `added`: definitions of tools in messages.
     """
 
     def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
-        """`key`: that of signatures."""
+        """`key`: the key of signatures."""
         super().__init__(texts, key, work)
         self.marks = 0
         self.added: list[bytes] = []
@@ -305,7 +307,7 @@ class ConversationReader(HistoryDraft):
         self._calls: set[str] = set()
 
     def system(self, raw: Raw) -> None:
-        """Begin with the system prompt, as one message or none."""
+        """Read the system prompt, as the first message; an empty one adds no message."""
         blocks = Blocks(self.texts, self.work)
         self.messages += [
             encode(message) for message in blocks.message_with("system", blocks.parts(raw, "system", "system"))
@@ -314,7 +316,7 @@ class ConversationReader(HistoryDraft):
         self.marks += blocks.marks
 
     def read(self, raws: list[Raw], *, counts_only: bool) -> list[bytes]:
-        """All of a request's messages behind the system prompt, each as what it is in chat, joined."""
+        """Translate the messages. Returns those of chat, with the system prompt first."""
         if not raws:
             raise BadRequest("messages", "at least one message is required")
         self.work.take(len(raws) // KNOWN_PER_STEP)
@@ -337,7 +339,9 @@ class ConversationReader(HistoryDraft):
         return self.messages
 
     def _in_chat(self, raw: Raw, at: int, scope: tuple[bytes, frozenset[str], bool]) -> InChat:
-        """One message, and what it says of others. `scope`: what its translation depends on besides."""
+        """Translate one message, and note its calls and counts. `scope`: all that the translation depends on besides
+        the message's bytes.
+        """
         found = _KNOWN.get(scope, raw)
         if found is None or not self._calls.issuperset(found.results):
             self.work.take(1)
@@ -355,12 +359,12 @@ class ConversationReader(HistoryDraft):
 
 
 class _Message:
-    """Reads one message. `stands_alone`: all calls that it answers are there, so that others may be read likewise."""
+    """Reads one message. `stands_alone`: it answers only known calls, so its translation may be kept and reused."""
 
     def __init__(
         self, texts: Texts, key: bytes, work: TranslationWork, known_calls: set[str], *, is_late: bool
     ) -> None:
-        """`known_calls`: of the messages before; `is_late`: it must not be a system message."""
+        """`known_calls`: ids of the calls in earlier messages; `is_late`: it must not be a system message."""
         self.stands_alone = True
         self._blocks = Blocks(texts, work, is_late=is_late)
         self._key = key
@@ -436,7 +440,7 @@ class _Message:
         return [assistant_message(texts, thought, calls)] if texts or calls or thought else []
 
     def _thought(self, block: Members) -> list[str]:
-        """The text of a thinking block that has our signature; no other is kept."""
+        """The text of a thinking block with this proxy's signature. Other thinking blocks are dropped."""
         text, signature = text_in(block, "thinking"), text_in(block, "signature")
         if signature and is_signed(self._key, text, signature):
             return [text]

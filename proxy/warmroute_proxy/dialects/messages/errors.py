@@ -1,4 +1,4 @@
-"""Errors of chat as Anthropic's error object, with its statuses."""
+"""Errors of chat as Anthropic's error object, with Anthropic's statuses."""
 
 from typing import Final
 
@@ -20,13 +20,13 @@ _TYPES: Final = {
 
 
 def status_of(status: int) -> int:
-    """The status that Anthropic's clients know: what nothing can serve now is overload to them."""
+    """The status for Anthropic's clients. A 503 becomes `OVERLOADED`, their status if no worker can serve a request."""
     return OVERLOADED if status == 503 else status
 
 
 def error(status: int, message: str, code: object) -> bytes:
-    """The error object of a status of chat. Agents compact their context where a message says `prompt is too long`, and
-    Anthropic's clients read the code of a refused thread among the `details`.
+    """The error object for a status of chat. Agents compact their context if the message says `prompt is too long`.
+    Anthropic's clients look for the code of a refused thread in `details`.
     """
     status = status_of(status)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

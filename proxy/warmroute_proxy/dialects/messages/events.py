@@ -1,4 +1,4 @@
-"""The events of a chat stream as Anthropic's: blocks that begin, grow and end, one at a time."""
+"""Translates the events of a chat stream to Anthropic's: blocks that begin, grow and end, one at a time."""
 
 import sys
 from typing import Any, Final
@@ -41,12 +41,12 @@ class EventTranslator(ChatStream):
         """`key`: signs reasoning."""
         super().__init__()
         self._key = key
-        self._signing = Signing(key)  # of the thinking block that is open
+        self._signing = Signing(key)  # of the open thinking block
         self._id = message_id
         self._model = model
         self._stop_sequences = stop_sequences
-        self._delta = b""  # how a delta of the block that is open begins
-        self._open = ""  # the kind of the block that is open
+        self._delta = b""  # how a delta of the open block begins
+        self._open = ""  # the kind of the open block
         self._index = -1  # of the newest block
         self._calls = CallPieces(ids_of(message_id))
         self._call = -1  # the number of the newest call
@@ -57,7 +57,7 @@ class EventTranslator(ChatStream):
         return super().gathered_bytes() + self._calls.size_bytes() + self._waiting_bytes
 
     def began(self, out: list[bytes]) -> None:
-        """The message starts, with the tokens of its prompt if the engine says them with its first chunk."""
+        """Start the message, with the prompt's tokens if the engine's first chunk has them."""
         start = {**message_start(self._id, self._model), "stop_reason": None, "stop_sequence": None}
         counted = self.usage
         usage = usage_of(counted) if counted.prompt_tokens else _NO_USAGE
@@ -82,7 +82,9 @@ class EventTranslator(ChatStream):
             self._write_waiting(out)
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
-        """A delta of the block that is open, its text as it came; reasoning is signed without escapes only."""
+        """A delta of the open block, with its text as it came. Reasoning with escapes is parsed first: the signature
+        covers the decoded text.
+        """
         if kind != self._open:
             return None
         if kind == "thinking":
@@ -92,7 +94,7 @@ class EventTranslator(ChatStream):
         return self._delta + text + _DELTA_ENDS
 
     def completed(self, out: list[bytes]) -> None:
-        """The last block ends, then the message with its usage."""
+        """End the last block, and then the message, with its usage."""
         for piece in self._calls.rest():
             self._called(piece, out)
         self._write_waiting(out)
@@ -112,7 +114,7 @@ class EventTranslator(ChatStream):
             self._grow(kind, text, out)
 
     def _write_waiting(self, out: list[bytes]) -> None:
-        """What came between pieces of a call that is whole now."""
+        """Write the texts that came between pieces of a call, which is whole now."""
         for kind, text in self._waiting:
             self._write(kind, text, out)
         self._waiting.clear()

@@ -1,7 +1,6 @@
-"""The body of a request to `/v1/messages` as one to `/v1/chat/completions`.
+"""Translates the body of a request to `/v1/messages` to one for `/v1/chat/completions`.
 
-A value that chat takes under the same name is copied as it came, and checked with all others by the list of chat's
-fields.
+A value that chat takes under the same name is copied as it came. The list of chat's fields checks all values later.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ _READ: Final = frozenset(
     }
 )  # fmt: skip
 _UNSERVED: Final = ("betas", "diagnostics", "fallbacks", "inference_geo", "speed", "user_profile_id")
-"""What Anthropic's clients send besides; it is dropped like other members."""
+"""Members that Anthropic's clients also send; they are dropped like unknown ones."""
 
 _BODIES: Final = BodyReader("messages", _READ.union(_UNSERVED))
 _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
@@ -58,8 +57,8 @@ def chat_request(
 ) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
-    `key`: that of signatures. `texts_of`: what cleans the texts of a prompt for a model. `counts_only`: the body is one
-    of `/v1/messages/count_tokens`. `work`: what may be made of it.
+    `key`: the key of signatures. `texts_of`: takes a model, and gives the `Texts` that clean a prompt for it.
+    `counts_only`: the body came to `/v1/messages/count_tokens`. `work`: the steps left to the translation.
     """
     work = work or TranslationWork()
     members, messages = _read(raw)
@@ -97,7 +96,7 @@ def chat_request(
 
 
 def _read(raw: bytes) -> tuple[Members, list[Raw]]:
-    """The members of a body but its messages, those that are null left out, and the messages."""
+    """The members of a body without its messages and without nulls, and the messages."""
     members, messages = _BODIES.read(raw)
     if messages is None:
         if "messages" not in members:
@@ -117,7 +116,7 @@ def _stop_sequences(members: Members) -> list[str]:
 
 
 def _thinks(raw: Raw) -> bool:
-    """Whether the model is to think: what the templates of open models call it."""
+    """Whether the model should think, for the chat templates of open models."""
     kind = kind_of(object_at(raw, "thinking"), "thinking")
     if kind not in _THINKS:
         raise BadRequest("thinking.type", f"must be one of {', '.join(_THINKS)}")
@@ -125,7 +124,7 @@ def _thinks(raw: Raw) -> bool:
 
 
 def _output(members: Members, dropped: set[str]) -> dict[str, Any]:
-    """`output_config`, and the format in the place that it had before."""
+    """`output_config`, and the older `output_format`, in chat's terms."""
     chat: dict[str, Any] = {}
     config = object_at(members["output_config"], "output_config") if "output_config" in members else {}
     dropped.update(f"output_config.{name}" for name in config if name not in ("effort", "format"))

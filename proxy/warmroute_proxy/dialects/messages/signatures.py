@@ -1,7 +1,7 @@
-"""Signatures of `thinking` blocks: an HMAC of the text, by which a block that comes back is known to be of an answer.
+"""Signatures of `thinking` blocks: an HMAC of the text proves that a block which comes back was in an answer.
 
-A signature depends on the key and the text alone, so that a block is kept or dropped alike in each turn. The key is of
-the tenant's share group: no other group's blocks are taken, and no proxy has to remember any.
+A signature depends only on the key and the text, so each turn keeps or drops the same blocks. The key belongs to the
+tenant's share group, so blocks of other groups are not accepted. No proxy has to remember a block.
 """
 
 import base64
@@ -24,7 +24,7 @@ class Signing:
         self._mac.update(text.encode("utf-8", "surrogatepass"))
 
     def add_bytes(self, text: bytes) -> None:
-        """The next piece, in UTF-8."""
+        """Add the next piece, in UTF-8."""
         self._mac.update(text)
 
     def signature(self) -> str:
@@ -36,7 +36,7 @@ def signature_of(key: bytes, text: str) -> str:
 
 
 def is_signed(key: bytes, text: str, signature: str) -> bool:
-    """Whether it is the signature of this text, compared in constant time."""
+    """Whether `signature` is the signature of `text`, compared in constant time."""
     return hmac.compare_digest(signature_of(key, text).encode(), signature.encode("utf-8", "surrogatepass"))
 
 

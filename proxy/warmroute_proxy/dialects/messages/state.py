@@ -1,6 +1,7 @@
-"""What a request says of a conversation that a server keeps, or changes by itself: served, or refused in words.
+"""Members of a request that ask the server to keep state or to act by itself: refused with a reason, or dropped.
 
-What is only left out of a prompt to save tokens changes no answer that could be wrong, so it is dropped and named.
+`context_management` only removes parts of a prompt to save tokens, so an answer without it is not wrong. The member is
+dropped and named, unless it asks for a summary.
 """
 
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, is_list, list_at, object_at, text_in
 
 THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
-"""Anthropic's clients go on without a thread, where an error has this `error_code` among its `details`."""
+"""Anthropic's clients go on without a thread if an error has this `error_code` in its `details`."""
 
 _MANAGEMENT: Final = "context_management"
 _REFUSED: Final = {
@@ -19,7 +20,9 @@ STATE: Final = ("thread", *_REFUSED, _MANAGEMENT, "mcp_servers")
 
 
 def refuse_state(members: Members, dropped: set[str]) -> None:
-    """Raises: BadRequest, if an answer would lack what the server was to keep, to do or to sum up."""
+    """Raises: BadRequest, if an answer would lack what the server should keep, do or summarise. `dropped` gets the
+    member that is ignored.
+    """
     if "thread" in members:
         problem = "no thread is kept here: send the whole conversation without it"
         raise BadRequest("thread", problem, code="thread_unsupported_request")

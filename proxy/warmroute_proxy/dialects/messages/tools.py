@@ -1,12 +1,12 @@
-"""Tools and how they are chosen.
+"""Tools, and `tool_choice`.
 
-All are offered, also those with `defer_loading`, which stand behind the others: Claude Code adds one to the list once
-the model has searched for it, and tools are the head of a prompt (decision 051). Tools that stand in messages
-(`tool_addition`) come last, in the order in which they were added.
+All tools are offered. Those with `defer_loading` stand behind the others: tools are the head of a prompt, and Claude
+Code adds such a tool to the list once the model has searched for it (decision 051). Tools that are defined in messages
+(`tool_addition`) come last, in the order of their addition.
 
-Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`). No engine runs them. Beside tools of
-the client's own they are dropped and named, so that an agent that offers one more goes on; a request that offers
-nothing else is for that tool alone, as Claude Code's web search is, and gets a 400: an answer would be made up.
+Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`), and no engine runs them. Beside the
+client's own tools they are dropped and named, so that the agent goes on. A request that offers only such tools, like
+Claude Code's web search, gets a 400: an answer would be made up.
 """
 
 from typing import Any, Final, NamedTuple
@@ -32,12 +32,12 @@ from warmroute_proxy.dialects.work import TranslationWork
 
 _CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
 _OURS: Final = "custom"
-UNREAD: Final = "tools.unread"  # of those in messages, as the receipt says it
+UNREAD: Final = "tools.unread"  # the name in the receipt for unreadable tools in messages
 
 
 class ListedTools(NamedTuple):
-    """The tools of a request as a list of chat's, empty if there are none; `dropped`: types of others, as `tools.TYPE`;
-    `marks`: how many `cache_control` were taken off.
+    """`chat`: the tools of a request as chat's list in JSON, or empty; `dropped`: the types of all other tools, as
+    `tools.TYPE`; `marks`: how many `cache_control` were removed.
     """
 
     chat: bytes
@@ -51,9 +51,9 @@ _KNOWN: Final[Known[ListedTools]] = Known()
 
 
 def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
-    """The tools of a request. What is kept is kept for one `key`, that of signatures.
+    """Translate the tools of a request. A translation is kept and reused only for its `key`, the key of signatures.
 
-    `added`: the definitions of those in messages.
+    `added`: definitions of tools in messages.
     """
     given = members.get("tools", _EMPTY)
     unread: set[str] = set()
@@ -64,7 +64,7 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
 
 
 def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWork) -> Raw:
-    """A list of tools, and those added that have other names. `unread` gets what is not a tool."""
+    """The tools of `given`, then the `added` ones with new names. `unread` gets `UNREAD` if one cannot be read."""
     listed = list_at(given, "tools")
     work.take(len(listed))
     names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}

@@ -1,4 +1,4 @@
-"""A whole chat answer as a response, and what a response and a stream have in common: items, usage and the status."""
+"""A whole chat answer as a response, and what streams need too: items, usage and the status."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 
 
 class Response(NamedTuple):
-    """What is known of a response before it is computed. `seal`: seals reasoning, so that it can come back."""
+    """The inputs of a response's translation. `seal`: seals reasoning, so that it can come back."""
 
     receipt_id: str
     created_s: int
@@ -25,11 +25,11 @@ class Response(NamedTuple):
     seal: Callable[[str], str]
 
     def named(self, prefix: str, number: int | None = None) -> str:
-        """The id of one of its items, or of itself."""
+        """The id of an item of the response; without a number, one for the whole response."""
         return f"{prefix}_{self.receipt_id}" if number is None else f"{prefix}_{self.receipt_id}_{number}"
 
     def snapshot(self, status: str, output: list[Json], **more: Any) -> Json:
-        """The object. Tools and instructions are not repeated: the client has them."""
+        """The response object. Tools and instructions are not repeated: the client has them."""
         found = self.found
         return {
             "id": self.named("resp"), "object": "response", "created_at": self.created_s, "status": status,
@@ -50,7 +50,7 @@ _decode_custom: Final = msgspec.json.Decoder(_CustomArguments).decode
 
 
 def reasoning_item(response: Response, index: int, text: str) -> Json:
-    """What the model thought: as it is, or as the summary that the client has asked for."""
+    """An item with the model's thoughts. They stand as the summary if the client asked for one, else as content."""
     shown = [{"type": "summary_text" if response.found.summarised else "reasoning_text", "text": text}]
     item: Json = {"id": response.named("rs", index), "type": "reasoning"}
     item |= {"summary": shown} if response.found.summarised else {"summary": [], "content": shown}
@@ -62,19 +62,19 @@ def text_part(text: str) -> Json:
 
 
 def refusal_part(text: str) -> Json:
-    """The part of a message that says why the model would not answer."""
+    """A part with the model's reason for refusing to answer."""
     return {"type": "refusal", "refusal": text}
 
 
 def message_item(response: Response, index: int, piece: Json) -> Json:
-    """What the model said, or why it would not."""
+    """A message of the model with one part: a text, or a refusal."""
     content = [piece]
     item_id = response.named("msg", index)
     return {"id": item_id, "type": "message", "status": "completed", "role": "assistant", "content": content}
 
 
 def call_item(response: Response, number: int, call_id: str, name: str, arguments: str) -> Json:
-    """A call, of a function or of a custom tool."""
+    """A call of a function, of a custom tool, or of the client's tool search."""
     tool = called(response.found.tools, name)
     if tool.searches:
         return {
@@ -91,7 +91,7 @@ def call_item(response: Response, number: int, call_id: str, name: str, argument
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool. Arguments that are not an object are the text as they are."""
+    """The text for a custom tool: the `input` in the arguments, or else the arguments themselves."""
     try:
         return _decode_custom(arguments).input
     except (msgspec.DecodeError, RecursionError):
@@ -99,8 +99,8 @@ def custom_input(arguments: str) -> str:
 
 
 def usage_of(usage: Usage) -> Json:
-    """Usage in the terms of Responses, with cost and receipt beside it. Without a count of cached tokens there are no
-    details of the input: Codex takes none, and no details without that count.
+    """Usage in the terms of Responses, with cost and receipt beside it. `input_tokens_details` is null if cached tokens
+    were not counted: Codex accepts that, but does not accept details without the count.
     """
     cached, written = usage.cached(), usage.written()
     unknown = cached is None and not written
