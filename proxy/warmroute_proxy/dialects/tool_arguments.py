@@ -1,4 +1,4 @@
-"""The arguments of a call in a history: engines parse them, and a call that was cut off stays there for ever."""
+"""Makes call arguments in a history objects: engines parse them, and a cut-off call stays there for ever."""
 
 from typing import Final
 
@@ -15,9 +15,9 @@ _PROBLEMS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 def object_text(arguments: str) -> str:
-    """The arguments of a call, as they are if they are an object; else an object that holds them.
+    """The arguments of a call unchanged if they are a JSON object; otherwise an object that holds them.
 
-    A proxy's own answers show arguments that are not objects in the same way (`chat_calls.arguments_object`).
+    The proxy's answers show such arguments in the same way (`chat_calls.arguments_object`).
     """
     if not arguments.strip():
         return "{}"

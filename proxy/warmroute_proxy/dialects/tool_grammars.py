@@ -1,7 +1,8 @@
-"""Schemas of tools where an engine compiles them: bounded as the schema of an answer is.
+"""Bounds the tool schemas that an engine compiles, as the schema of an answer is bounded.
 
-SGLang 0.5.23 makes a grammar of a request's tools where `tool_choice` requires a call, and of those that are `strict`
-(`srt/function_call/function_call_parser.py`, `get_structure_constraint`). Elsewhere it only reads them into the prompt.
+SGLang 0.5.23 compiles a grammar from all tools of a request if `tool_choice` requires a call, and from each `strict`
+tool (`srt/function_call/function_call_parser.py`, `get_structure_constraint`). It only reads other tools into the
+prompt.
 """
 
 import re
@@ -12,20 +13,20 @@ import msgspec
 from warmroute_proxy.dialects.openai_fields import schema_problem
 
 MAX_SCHEMA_VALUES: Final = 16_384
-"""Members and elements of tools that have patterns, lengths or counts: what is looked through in 5 ms."""
+"""Members and elements that the tools may have if a schema has patterns, lengths or counts; a check takes 5 ms."""
 
 _FREE_CHOICES: Final = frozenset({b"", b"null", b'"auto"', b'"none"'})
 _STRICT: Final = re.compile(rb'"strict"[ \t\r\n]*+:[ \t\r\n]*+t')
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:4[1-9a-f]|5[0-9a]|6[1-9a-f]|7[0-9a])", re.IGNORECASE)
-"""No program writes one; a name may have it all the same."""
+"""Programs do not escape letters, but a client's JSON may do so, even in names."""
 
 _COSTLY: Final = re.compile(rb'"(?:pattern|patternProperties|m(?:ax|in)(?:Length|Items|Properties))"')
 
 
 def tools_problem(tools: bytes, choice: bytes) -> str | None:
-    """What is wrong with valid JSON of `tools`, given that of `tool_choice`, or None. Linear in its bytes."""
+    """What is wrong with `tools`, or None. `choice`: `tool_choice`. Both are valid JSON. Time: linear in the bytes."""
     free = choice.strip() in _FREE_CHOICES
-    # A search for bytes is ten times as fast as one for a pattern, and mostly ends it.
+    # A search for bytes is ten times as fast as a search for a pattern, and is mostly all that is needed.
     if b"\\u00" not in tools or _ESCAPED_LETTER.search(tools) is None:
         if free and (b'"strict"' not in tools or _STRICT.search(tools) is None):
             return None

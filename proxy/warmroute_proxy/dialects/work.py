@@ -1,18 +1,18 @@
-"""How much may be made of one body: counted on its bytes before an object is made, then by what a translator makes.
+"""Bounds the work for one body: by a count over its bytes before parsing, then by the objects that a translator makes.
 
-A body costs what its values cost, not its bytes: 2 MB of `{}` take a translator a second and a chat of long texts 3 ms.
-Two counts bound that. `is_dense` looks at the bytes alone: brackets, colons and commas are at least as many as values,
-and few in what agents send (a bracket in 230 bytes, a comma in 67, in the recorded sessions). `TranslationWork` counts
-the steps of a translator, each a message, a block or a tool that it makes, which is 10 to 20 us.
+The time for a body depends on its values, not its bytes: a translator takes a second for 2 MB of `{}`, and 3 ms for a
+chat of long texts. Two counts bound the time. `is_dense` counts brackets, colons and commas in the bytes. They are at
+least as many as values, and agents send few (a bracket in 230 bytes, a comma in 67, in the recorded sessions).
+`TranslationWork` counts the steps of a translator. Each step makes a message, a block or a tool, and takes 10 to 20 us.
 
-Where both are small a body is read in the event loop. Any other goes to the process that reads large bodies, whose
-limits are `check_values` and `MAX_STEPS`; beyond these it is refused.
+A body is read in the event loop if both counts are small. Any other body goes to the process that reads large bodies.
+That process refuses bodies beyond the limits of `check_values` and `MAX_STEPS`.
 
 Engines compile JSON schemas into grammars, and render templates with nested arguments. Their cost grows with size and
-depth, and a recursive compiler ends its process at a depth that a parser still accepts.
+depth. A recursive compiler ends its process at a depth that a parser still accepts.
 
-A schema or a list of tools has hundreds of kilobytes at times, so the steps are those of bytes objects: without its
-strings and everything but brackets, a JSON text loses its innermost level by each removal of the empty pairs.
+A schema or a list of tools can have hundreds of kilobytes, so depth is measured by operations on bytes objects. First
+everything but the brackets outside of strings is removed. Each removal of empty pairs then takes the innermost level.
 """
 
 import re
@@ -24,7 +24,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.raw_json import BadRequest, list_at
 
 SMALL_BYTES: Final = 32_768
-"""Of a body that is not looked at: the worst one takes 3 ms."""
+"""A body up to this size is not checked: the worst one takes 3 ms."""
 
 BYTES_PER_BRACKET: Final = 256
 MOST_BRACKETS: Final = 6144
@@ -33,20 +33,20 @@ times as many members and six times as many values. MOST_BRACKETS costs as much 
 """
 
 TEXTS_BYTES: Final = 262_144
-"""Up to this size, what stands in texts is taken off where it makes a body look dense: 5 ms a MB."""
+"""Up to this size, a body that looks dense is counted again without its strings, at 5 ms a MB."""
 
 MAX_BRACKETS: Final = 131_072
 MAX_MEMBERS: Final = 262_144
 MAX_COMMAS: Final = 524_288
-"""Of a body in all, outside of its texts. A value is a token at least, and models take a million tokens at most."""
+"""Limits of a body, outside of its strings. A value has at least one token; models take at most a million tokens."""
 
 MAX_EVENT_BRACKETS: Final = 16_384
 MAX_EVENT_VALUES: Final = 131_072
-"""Of one event of a stream: the probabilities of 4,000 tokens take as many."""
+"""Limits of one event of a stream, enough for the probabilities of 4,000 tokens."""
 
 MAX_CALLS: Final = 1_024
 MAX_PARTS: Final = 8_192
-"""Of tools in one answer, and of parts in its content."""
+"""The most tool calls in one answer, and parts in its content."""
 
 MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_STEPS: Final = 65_536
@@ -55,11 +55,11 @@ BYTES_PER_STEP: Final = 16_384
 """In the event loop, translation may take STEPS_IN_LOOP steps plus one per BYTES_PER_STEP bytes."""
 
 KNOWN_PER_STEP: Final = 8
-"""Messages that were translated before, for a step."""
+"""This number of messages that were translated before counts as one step."""
 
 VALUES_PER_STEP: Final = 32
 SCHEMA_BYTES_PER_STEP: Final = 8192
-"""Values of a schema that is made anew, and bytes of its texts, for a step."""
+"""This number of values, or of bytes, of a schema that is translated anew counts as one step."""
 
 _NO_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b"[{:,")
 _NO_STRUCTURE_OR_QUOTES: Final = bytes(byte for byte in range(256) if byte not in b'[{:,"')
@@ -69,11 +69,11 @@ _WINDOW_BYTES: Final = 262_144
 
 
 class TooMuch(Exception):
-    """More than may be made where a body is read: another process may."""
+    """The event loop may not do this much work for a body; another process may."""
 
 
 class TranslationWork:
-    """The steps that are left to a translator."""
+    """Counts the steps that a translator may still take."""
 
     __slots__ = ("_in_loop", "_left")
 
@@ -95,19 +95,19 @@ class TranslationWork:
             raise BadRequest("", f"holds more than {MAX_STEPS} messages, parts and tools")
 
     def take_tools(self, raw: Raw) -> list[Raw]:
-        """The elements of a list of tools, whose steps are taken. Raises: as `take`; BadRequest, if it is too long."""
+        """The elements of a list of tools; each takes a step. Raises: as `take`; BadRequest, if it is too long."""
         if len(memoryview(raw)) > MAX_TOOLS_BYTES:
             raise BadRequest("tools", f"has more than {MAX_TOOLS_BYTES} bytes of JSON")
         return self.take_list(raw, "tools")
 
     def take_list(self, raw: Raw, path: str) -> list[Raw]:
-        """The elements of a list, whose steps are taken. Raises: as `take`."""
+        """The elements of a list; each takes a step. Raises: as `take`."""
         found = list_at(raw, path)
         self.take(len(found))
         return found
 
     def take_values(self, raw: bytes) -> None:
-        """Take the steps for a schema that is made anew."""
+        """Take the steps for a schema that is translated anew."""
         self.take(1 + len(raw.translate(None, _NO_STRUCTURE)) // VALUES_PER_STEP + len(raw) // SCHEMA_BYTES_PER_STEP)
 
 
@@ -124,7 +124,7 @@ def is_dense(raw: bytes | memoryview) -> bool:
     raw = bytes(raw)
     most = most_brackets(size)
     if not _is_more(raw.translate(None, _NO_STRUCTURE), most):
-        return False  # as mostly: not even with what stands in its texts
+        return False  # the usual case: few, even with its strings
     if size > TEXTS_BYTES:
         return True
     bare = _unescaped(raw).translate(None, _NO_STRUCTURE_OR_QUOTES)
@@ -148,7 +148,7 @@ def check_values(raw: bytes) -> None:
 def check_answer(raw: bytes) -> None:
     """Raises: ValueError, if an answer of an engine holds too many values to be translated in the event loop."""
     if len(raw) <= SMALL_BYTES or raw.count(b"{") + raw.count(b"[") <= MAX_BRACKETS:
-        return  # as almost always: not even with what stands in its texts
+        return  # the usual case: few, even with its strings
     brackets = 0
     for outside, _ in _outside_of_texts(raw):
         brackets += _counted(outside)[0]
@@ -162,7 +162,7 @@ def check_event(raw: bytes) -> None:
     if raw.count(b"\\u") > MAX_EVENT_VALUES:
         raise ValueError(f"an event holds more than {most}")
     if not _is_much(*_counted(raw)):
-        return  # as almost always: not even with what stands in its texts
+        return  # the usual case: few, even with its strings
     brackets = members = commas = 0
     for outside, _ in _outside_of_texts(raw):
         more_brackets, more_members, more_commas = _counted(outside)
@@ -190,17 +190,17 @@ def _counted(found: bytes) -> tuple[int, int, int]:
 
 
 def _exceed(brackets: int, members: int, commas: int, quotes: int) -> bool:
-    most_quotes = 2 * (MAX_BRACKETS + MAX_MEMBERS + MAX_COMMAS)  # each text is a name or a value
+    most_quotes = 2 * (MAX_BRACKETS + MAX_MEMBERS + MAX_COMMAS)  # each string is a name or a value
     return brackets > MAX_BRACKETS or members > MAX_MEMBERS or commas > MAX_COMMAS or quotes > most_quotes
 
 
 def _unescaped(raw: bytes) -> bytes:
-    """A JSON text without the escapes in its strings that have a quote or a backslash."""
+    """A JSON text without escaped quotes and escaped backslashes."""
     return raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
 
 
 def _outside_of_texts(raw: bytes) -> Iterator[tuple[bytes, int]]:
-    """What stands outside of the strings of a JSON text, and the number of quotes, window by window."""
+    """The structure of a JSON text outside of its strings, and the number of quotes, window by window."""
     at, inside = 0, False
     while at < len(raw):
         window = raw[at : at + _WINDOW_BYTES]
@@ -213,7 +213,7 @@ def _outside_of_texts(raw: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def is_deeper(raw: bytes, levels: int) -> bool:
-    """Whether arrays and objects of a valid JSON text nest deeper: a scalar has no level, `[1]` has one."""
+    """Whether a valid JSON text nests deeper than `levels`: a scalar has no level, `[1]` has one."""
     brackets = brackets_of(raw).replace(b"[", b"{").replace(b"]", b"}")
     for _ in range(levels):
         if not brackets:
@@ -223,5 +223,5 @@ def is_deeper(raw: bytes, levels: int) -> bool:
 
 
 def _without_innermost(brackets: bytes) -> bytes:
-    """Remove each pair that holds nothing, its neighbours too, and nothing that is around them."""
+    """Remove each empty pair, and keep the pairs around it."""
     return brackets.replace(b"{}", b"")

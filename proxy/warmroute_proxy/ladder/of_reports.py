@@ -1,9 +1,9 @@
-"""Lines of foreign logs as turns of the ladder.
+"""Makes turns of the ladder from lines of foreign logs.
 
-A log says some of the steps and not others: an engine's log has what it delivered, a gateway's what was reported and
-billed, and only a log with prompts shows what was reachable. Steps that it does not say stand as they are in the one
-before, and are not in `LadderTurn.known`. A difference for which the log has no reason is `unexplained`. A cost that a
-log states was billed, whether rates are known or not.
+A log shows only some of the steps. An engine's log has `delivered`; a gateway's has `reported` and `billed`; only a log
+with prompts shows `reachable`. A step that the log does not show keeps the level of the step before it, and is not in
+`LadderTurn.known`. A difference that the log does not explain is `unexplained`. A cost in the log counts as billed,
+even if the rates are unknown.
 """
 
 from collections import Counter
@@ -19,17 +19,17 @@ from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 FREE: Final = Rates(0, 0, 0)
 MAX_MODELS: Final = 1_000
 TOKENS_OF_PIECE: Final = 16
-"""About how many tokens a piece of text has, by which a cache's size is compared with texts."""
+"""The approximate tokens of a piece of text, to convert a cache's size in tokens to pieces."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What one line of a log says; None, or nothing, if it does not say it.
+    """What one line of a log says. A field is None or empty if the log does not have it.
 
-    `delivered`: cached tokens by the engine's own account; `reported`: by the answer; `predicted`: those that the
-    gateway expected. `loss`: loss class -> tokens, as our receipts have them. `units`: the prompt, as token ids or
-    pieces of text; `answer`: the answer, where its KV is cached behind the prompt. `at`: when it came or ended, as a
-    text that sorts by time.
+    `delivered`: cached tokens in the engine's own log; `reported`: in its answer; `predicted`: as the gateway expected
+    them. `loss`: loss class -> tokens, as in receipts of this proxy. `units`: the prompt, as token ids or pieces of
+    text. `answer`: the answer's units, if its KV is cached behind the prompt. `at`: when the request came or ended, as
+    a text that sorts by time.
     """
 
     prompt_tokens: int
@@ -42,32 +42,32 @@ class Report:
     units: Sequence[int | str] | None = None
     answer: Sequence[int | str] = ()
     levels: Mapping[str, int] | None = None
-    """Step -> cached tokens, where the source has counted them itself."""
+    """Step -> cached tokens, if the source has counted them itself."""
     worker: str = ""
     at: str = ""
     keys: dict[str, str] = field(default_factory=dict)
 
 
 class Reports:
-    """Makes turns of reports, in the order in which they came."""
+    """Makes turns from reports, which must come in the order of their requests."""
 
     def __init__(self, rates: Mapping[str, Rates], kv_tokens: int | None = None, page_tokens: int = 16) -> None:
-        """`rates`: model -> rates, `""` for all others; `kv_tokens`: what each worker's cache holds."""
+        """`rates`: model -> rates, `""` for all others. `kv_tokens`: the size of a worker's cache; None: no bound."""
         self._rates = rates
         self.unrated: Counter[str] = Counter()
-        """Model -> turns that have no rates. Limits: `MAX_MODELS` models; turns of others are not in it."""
+        """Model -> turns without rates. Limits: counts `MAX_MODELS` models, and leaves further models out."""
         self._kv_tokens = kv_tokens
         self._tokens = Prefixes(kv_tokens, page_tokens)
         self._pieces = Prefixes(None if kv_tokens is None else kv_tokens // TOKENS_OF_PIECE, 1)
 
     @property
     def forgot_pages(self) -> int:
-        """Pages of prompts that were dropped because there were too many: what follows them counts as new."""
+        """Pages of prompts that were dropped because there were too many: later turns count this text as new."""
         return self._tokens.forgot + self._pieces.forgot
 
     @property
     def has_many_workers(self) -> bool:
-        """Whether there were more workers than are kept apart."""
+        """Whether there were more workers than `prefixes.MAX_WORKERS`."""
         return self._tokens.has_rest or self._pieces.has_rest
 
     def turn_of(self, report: Report) -> LadderTurn:
@@ -92,7 +92,7 @@ class Reports:
         )  # fmt: skip
 
     def _levels(self, report: Report, prompt: int, bill: Bill) -> dict[str, int]:
-        """Step -> cached tokens, of the steps that are known."""
+        """Step -> cached tokens, for the known steps."""
         if report.levels is not None:
             return {step: _within(report.levels[step], prompt) for step in STEPS if step in report.levels}
         found: dict[str, int] = {}
@@ -126,7 +126,7 @@ class Reports:
 
 
 def _of_classes(report: Report, prompt: int) -> dict[str, int]:
-    """The steps of a turn whose receipt stands in the log."""
+    """The steps of a turn whose log line has the loss classes of its receipt."""
     loss = report.loss or {}
     cached = _within(report.reported or 0, prompt)
     moved = sum(loss.get(name, 0) for name in CAUSES["chosen"])
@@ -153,7 +153,7 @@ def _losses(report: Report, prompt: int, levels: Mapping[str, int]) -> Iterator[
 
 
 def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) -> str:
-    """What a loss is called that the log has no class for."""
+    """The cause of a loss for which the log has no class."""
     if step == "reachable":
         return "new" if levels["reachable"] else "cold"
     if (report.units is not None or report.levels is not None) and step in {"kept", "chosen"}:

@@ -1,12 +1,12 @@
 """How much of each prompt was seen before, and how much of it caches of a given size would still hold.
 
-A prompt is a list of units: token ids, or pieces of text. It is cut into pages, and a page stands for itself and all
-before it, as in an engine's prefix cache. Each worker has a cache that drops what was least recently used, ends of
-prompts first. Without a size nothing is dropped.
+A prompt is a list of units: token ids, or pieces of text. The prompt is cut into pages, and a page stands for itself
+and all pages before it, as in an engine's prefix cache. Each worker has a cache that drops the least recently used
+pages, ends of prompts first. A cache without a size drops nothing.
 
-Limits: `MAX_PAGES` pages are remembered, those of all caches together; then the oldest of the largest cache are
-dropped, which `Prefixes.forgot` counts. `MAX_WORKERS` workers have a cache of their own; all others share one, which
-`Prefixes.has_rest` says.
+Limits: all caches together remember `MAX_PAGES` pages. Beyond that, the largest cache drops its oldest pages, which
+`Prefixes.forgot` counts. `MAX_WORKERS` workers have their own caches. All further workers share one cache, and
+`Prefixes.has_rest` is set.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ _REST: Final = "\0rest"
 
 
 class Seen(NamedTuple):
-    """Units at the beginning of a prompt: seen before, held by some worker, and held by the one that got it."""
+    """Units at the beginning of a prompt: seen before, held by some worker, and held by the prompt's own worker."""
 
     reachable: int
     held: int
@@ -41,7 +41,7 @@ class _Cache:
         return len(chain)
 
     def use(self, chain: Sequence[int]) -> None:
-        """Hold these pages; the end of a prompt is dropped before its beginning."""
+        """Hold these pages. Later, the end of the prompt is dropped before its beginning."""
         for page in reversed(chain):
             self._held[page] = None
             self._held.move_to_end(page)
@@ -57,7 +57,7 @@ class _Cache:
 
 
 class Prefixes:
-    """What was sent so far. `units`: what the cache of each worker holds; None: all."""
+    """The prompts that were sent so far. `units`: the capacity of each worker's cache; None: no bound."""
 
     def __init__(self, units: int | None = None, page_units: int = PAGE_UNITS) -> None:
         self._page_units = page_units
@@ -70,7 +70,7 @@ class Prefixes:
         """Whether there were more than `MAX_WORKERS` workers."""
 
     def add(self, units: Sequence[Hashable], worker: str = "", answer: Sequence[Hashable] = ()) -> Seen:
-        """What was there before this prompt, which `worker` then holds, too, with its answer behind it."""
+        """Return what was there before this prompt. From now on `worker` also holds the prompt and its answer."""
         chain = self._chain(units)
         caches = self._workers
         if worker not in caches and len(caches) >= MAX_WORKERS:

@@ -1,16 +1,16 @@
-"""The steps of the ladder, from the whole prompt to what was billed as cached; what is lost, and what wins it back.
+"""The steps of the ladder, from the whole prompt to the tokens billed as cached; the causes of losses, and remedies.
 
     prompt      all prompt tokens
     reachable   text that was computed before: the best that any placement could have found in a cache
-    kept        of it, what some cache of the fleet still held
-    predicted   what the proxy expected of the best place
-    chosen      what it expected of the place that it chose
+    kept        the part that some cache of the fleet still held
+    predicted   what the proxy expected at the best place
+    chosen      what the proxy expected at the place that it chose
     delivered   what the engine found in its cache
     reported    what the engine's answer said
     billed      what was charged as cached
 
-Each loss stands at the step that it leads to. A step is at most the one before it, except by a cause that is negative
-by its nature (`NEGATIVE`): a prediction that was too high raises `predicted` above `kept`, and the same tokens are lost
+A loss between two steps is listed at the lower step. A step is above the step before it only through a negative cause
+(`NEGATIVE`). For example, a prediction that was too high raises `predicted` above `kept`, and the same tokens are lost
 again at `delivered`.
 """
 
@@ -30,8 +30,7 @@ CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "reported": ("not_reported",),
     "billed": ("not_charged", "estimated", "credit", "voided"),
 }
-"""Step -> the causes of what is lost on the way to it; any step may also have `UNEXPLAINED`, where a source does not
-say more."""
+"""Step -> the causes of its losses. Any step may also have `UNEXPLAINED`, if the source does not say more."""
 
 UNEXPLAINED: Final = "unexplained"
 
@@ -41,7 +40,7 @@ NEGATIVE: Final[Mapping[str, frozenset[str]]] = {
     "reported": frozenset({UNEXPLAINED}),
     "billed": frozenset({"estimated", "credit", "voided", UNEXPLAINED}),
 }
-"""Step -> the causes that may be below zero there."""
+"""Step -> the causes whose losses may be negative at that step."""
 
 MEANINGS: Final[Mapping[str, str]] = {
     "new": "appended in this turn",
@@ -69,9 +68,9 @@ MEANINGS: Final[Mapping[str, str]] = {
 
 
 class Remedy(NamedTuple):
-    """Something that an operator or a client can do. `causes`: of the losses that it can win back.
+    """Something that an operator or a client can do. `causes`: the causes whose losses it can win back.
 
-    A wrong prediction loses no tokens alone, so it has no remedy.
+    A wrong prediction alone does not lose tokens, so it has no remedy.
     """
 
     name: str
@@ -95,7 +94,7 @@ REMEDIES: Final = (
 
 
 class Win(NamedTuple):
-    """What a remedy can win at most."""
+    """The most that a remedy can win back."""
 
     remedy: Remedy
     tokens: int
@@ -103,9 +102,9 @@ class Win(NamedTuple):
 
 
 def wins(lost: Mapping[str, tuple[int, int]]) -> list[Win]:
-    """The remedies of the losses, the most expensive loss first. Bounds: two remedies may recover the same tokens.
+    """The remedies of the losses, the most expensive loss first. `lost`: cause -> tokens and nanodollars.
 
-    `lost`: cause -> tokens and nanodollars.
+    The wins are upper bounds, and do not add up: two remedies may win back the same tokens.
     """
     found: Iterable[Win] = (
         Win(each, sum(max(0, lost[name][0]) for name in named), sum(max(0, lost[name][1]) for name in named))

@@ -1,4 +1,4 @@
-"""Turns of the ladder added up, in all or by a key such as the model.
+"""Adds up turns of the ladder, in all or by a key such as the model.
 
 Limits: `MAX_GROUPS` groups are kept; turns of further keys are added to `REST`.
 """
@@ -15,7 +15,7 @@ REST: Final = "(all others)"
 
 
 class LadderSums:
-    """What some turns add up to."""
+    """The sums of some turns."""
 
     __slots__ = (
         "billed_nanousd", "billed_rows", "known_rows", "list_nanousd", "lost", "off_nanousd", "off_rows",
@@ -28,35 +28,35 @@ class LadderSums:
         self.list_nanousd = 0
         self.price_nanousd = 0
         self.whole_nanousd = 0
-        """The price if all prompt tokens were cached."""
+        """The price if all prompt tokens had been cached."""
         self.lost: dict[tuple[str, str], tuple[int, int]] = {}
         """Step and cause -> tokens and nanodollars."""
         self.rows = 0
-        """Turns, and what takes turns back or is of no turn."""
+        """Rows of all kinds: turns, rows that take turns back, and rows without a turn, such as credits."""
         self.known_rows = dict.fromkeys(STEPS, 0)
         """Step -> rows whose source knows it."""
         self.rated_rows = 0
         self.billed_rows = 0
         self.billed_nanousd = 0
         self.saved_nanousd = 0
-        """Of the rows of which it is known what was billed."""
+        """List price minus price, of the rows whose billed amount is known."""
         self.off_rows = 0
-        """Rows whose price is not what they say themselves, and by how much in all, whether too high or too low."""
+        """Rows whose price differs from their own counts and rates; `off_nanousd` sums the absolute differences."""
         self.off_nanousd = 0
 
     @property
     def known(self) -> frozenset[str]:
-        """The steps that the source of some row knows; without a row, all."""
+        """The steps that are known for at least one row; without rows, all steps."""
         return frozenset(step for step, rows in self.known_rows.items() if rows or not self.rows)
 
     @property
     def is_rated(self) -> bool:
-        """Whether rates of some row are known; without a row, they are."""
+        """Whether at least one row has known rates; without rows, True."""
         return self.rated_rows > 0 or not self.rows
 
     @property
     def is_billed(self) -> bool:
-        """Whether it is known of all rows what was billed."""
+        """Whether the billed amount of every row is known."""
         return self.billed_rows == self.rows
 
     def add(self, turn: LadderTurn) -> None:
@@ -103,9 +103,7 @@ class LadderSums:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON. Steps that no source of a row knows have null tokens, and prices without rates are
-        null.
-        """
+        """Plain values for JSON. The tokens of unknown steps are null, and so are prices without rates."""
         levels, steps = self.levels(), []
         before = levels[PROMPT]
         for step in (PROMPT, *STEPS):
@@ -147,7 +145,7 @@ class Ladder:
     """The sums of all turns, and of each group."""
 
     def __init__(self, by: str | None = None) -> None:
-        """`by`: the key that turns are grouped by; None: not at all."""
+        """`by`: the key that groups turns; None: no groups."""
         self.by = by
         self.all = LadderSums()
         self.groups: dict[str, LadderSums] = {}

@@ -1,7 +1,7 @@
-"""One turn on the ladder: what it lost at each step, by cause, and what that cost.
+"""One turn on the ladder: what it lost at each step, by cause, and the cost of each loss.
 
-The price of a step is what the turn would have cost with that step's tokens cached, by its own rates. It is rounded as
-a receipt's is, so that the last step costs what the ledger says, to the nanodollar, and all losses add up to it.
+The price of a step is what the turn would have cost, by its own rates, with that step's tokens cached. The price is
+rounded as in a receipt. So the last step costs what the ledger says, to the nanodollar, and all losses add up to it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from warmroute_proxy.ladder.steps import STEPS
 
 
 class Loss(NamedTuple):
-    """Tokens that are lost on the way to a step; below zero where that step has more than the one before."""
+    """Tokens that are lost between the step before and this step; negative if this step has more."""
 
     step: str
     cause: str
@@ -29,8 +29,10 @@ class Cost(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """What a price is made from, besides the cached tokens. `host`, `storage`: cached tokens of these tiers as they
-    were; `write_5m`, `write_1h`: tokens written to a cache.
+    """What determines a price, besides the cached tokens.
+
+    `host`, `storage`: tokens of the turn that came from these cache tiers. `write_5m`, `write_1h`: tokens written to a
+    cache for 5 minutes or 1 hour.
     """
 
     rates: Rates
@@ -53,10 +55,11 @@ class Bill(NamedTuple):
 
 
 class LadderTurn(NamedTuple):
-    """One turn. `counts`: 1; -1 if it takes another one back, 0 if it is not a turn. `costs` are in the order of the
-    steps. `keys`: how it is grouped, such as `model`. `known`: the steps that its source knows. `is_rated`: its rates
-    are known; `is_billed`: what was billed is known. `off_nanousd`: how far its price is from what its own row says,
-    below zero too.
+    """One turn. `counts`: 1; -1 if the row takes another one back, 0 if the row is not of a turn.
+
+    `costs` are in the order of the steps. `keys`: the values that group the turn, such as `model`. `known`: the steps
+    that its source knows. `is_rated`: whether its rates are known. `is_billed`: whether the billed amount is known.
+    `off_nanousd`: its price minus the price by its own row; may be negative.
     """
 
     counts: int
@@ -72,7 +75,7 @@ class LadderTurn(NamedTuple):
 
 
 def priced(losses: Iterable[Loss], bill: Bill, sign: int = 1) -> tuple[Cost, ...]:
-    """What each loss cost. `losses`: in the order of the steps; `sign`: -1 for a turn that takes another one back."""
+    """The cost of each loss. `losses`: in the order of the steps. `sign`: -1 for a row that takes another one back."""
     level, price = bill.prompt_tokens, bill.price(bill.prompt_tokens)
     found = []
     for step, cause, tokens in losses:

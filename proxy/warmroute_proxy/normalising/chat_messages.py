@@ -1,4 +1,4 @@
-"""The messages of a chat completion without what the rules take out of their texts."""
+"""Applies the rules to the messages of a chat completion."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,15 +24,15 @@ def _take_any(_number: int) -> None:
 
 
 Take = Callable[[int], None]
-"""Called with a number of messages or parts before they are cleaned; it may raise."""
+"""Called with the number of messages or parts before they are cleaned; may raise."""
 
 
 def cleaned(raw: Raw, texts: Texts, take: Take = _take_any) -> bytes | None:
-    """The list of messages, as JSON; None if it stays as it is. A message that has nothing left is left out."""
+    """The cleaned list of messages, as JSON; None if no rule changed it. A message with nothing left is dropped."""
     try:
         messages = _decode_messages(raw)
     except _PROBLEMS:
-        return None  # whoever reads it next says what is wrong
+        return None  # a later parser says what is wrong
     take(len(messages))
     found: list[dict[str, Raw]] = []
     may_be_late = LATE_SYSTEM in texts.on
@@ -58,7 +58,7 @@ def _reminder(message: dict[str, Raw], texts: Texts) -> dict[str, Raw]:
         else:
             text = "\n".join([_decode_text(piece["text"]) for piece in _decode_parts(content) if "text" in piece])
     except _PROBLEMS:
-        return message  # whoever reads it next says what is wrong
+        return message  # a later parser says what is wrong
     texts.applied.add(LATE_SYSTEM)
     return {**message, "role": _USER, "content": Raw(_encode(reminded(text)))}
 

@@ -1,10 +1,10 @@
-"""The rules by name: what each takes out of a text, and who reported that it spoils prefixes.
+"""The rules by name: the text that each takes out, and the reports that this text spoils prefixes.
 
-A rule looks for its `marker` in the raw JSON of a text first, in `reach_bytes` from its beginning, so that a text
-without it costs next to nothing. Then `without` is given the decoded text.
+A rule first looks for its `marker` in the first `reach_bytes` of a text's raw JSON, so a text without the marker costs
+next to nothing. If the marker is there, `without` gets the decoded text.
 
-That is a client's, and up to 2 MB of it are read in the event loop. So a rule looks for plain words, `MAX_FOUND` times
-at most, and tries its pattern only there; a pattern gives nothing back (`*+`), or is bounded.
+The text comes from a client, and up to 2 MB of it are read in the event loop. So a rule looks for plain words, at most
+`MAX_FOUND` times, and tries its pattern only there. A pattern is possessive (`*+`) or bounded.
 """
 
 import re
@@ -20,8 +20,9 @@ _SYSTEM_AND_USER: Final = frozenset({"system", "user"})
 
 
 class Rule(NamedTuple):
-    """One rule. `roles`: of the messages whose texts it reads. `without`: a text without what it takes out.
-    `is_default`: on where the config does not say.
+    """One rule. `roles`: the roles of the messages that it reads. `without`: returns a text without the match.
+
+    `is_default`: whether the rule is on if the config does not name any.
     """
 
     name: str
@@ -53,8 +54,10 @@ def _without_counter(text: str) -> str:
 def _without_places(
     word: str, before: int, span_at: Callable[[str, int, int], tuple[int, int] | None], text: str
 ) -> str:
-    """A text without the places of a word. `span_at`: where one begins and ends that is `before` characters in front of
-    the word, given where the last one ended.
+    """A text without the spans around a word.
+
+    `span_at`: takes the text, the end of the last span, and the position `before` characters in front of the word. It
+    returns the beginning and end of the span there, or None.
     """
     left_texts: list[str] = []
     ended = 0
@@ -72,7 +75,7 @@ def _without_places(
 
 
 def _date_line(text: str, ended: int, at: int) -> tuple[int, int] | None:
-    """A line that begins with a date, behind spaces and the mark of a list."""
+    """The span of a line that begins with a date, maybe behind spaces and a list mark."""
     found = _DATE_LINE.match(text, at) if at >= ended else None
     if found is None:
         return None
@@ -93,16 +96,17 @@ def _date_tag(text: str, ended: int, at: int) -> tuple[int, int] | None:
 
 RULES: Final = (
     # Claude Code's first system block: `x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=sdk-cli;
-    # cch=36ee5;`. `cch` is new with each request, the end of `cc_version` with each start. It tells Anthropic whom to
-    # bill, and a model nothing (anthropics/claude-code#68900, sgl-project/sglang#36877, vllm-project/vllm#36829).
+    # cch=36ee5;`. `cch` changes with each request, the end of `cc_version` with each start. The block tells Anthropic
+    # whom to bill, and a model nothing (anthropics/claude-code#68900, sgl-project/sglang#36877,
+    # vllm-project/vllm#36829).
     Rule("billing_line", _SYSTEM, BILLING_MARK, 64, _without_billing_line, True),
-    # Claude Code from 2.1.233 sends a system message after each user's turn and tool result. Templates that move such
-    # messages to the front change the prompt from there on, and by default the number does not say how full the
-    # context is (ollama/ollama#18431 and #17918, anthropics/claude-code#81259, #88211 and #96101).
+    # From 2.1.233, Claude Code sends a system message with a token count after each user's turn and tool result. A
+    # template that moves such messages to the front changes the prompt from there on. By default the number does not
+    # say how full the context is (ollama/ollama#18431 and #17918, anthropics/claude-code#81259, #88211 and #96101).
     Rule("token_counter", _SYSTEM_AND_USER, b"total_tokens>", 128, _without_counter, True),
     # The line with the date: OpenCode's `Today's date: Sat Nov 21 2026`, Claude Code's `Today's date is 2026-11-21.`,
-    # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. It is another one after midnight
-    # (anomalyco/opencode#32622). Models use it, so it stays unless the operator says otherwise.
+    # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. The line changes at midnight
+    # (anomalyco/opencode#32622). Models use the date, so the line stays unless the operator says otherwise.
     Rule("date_line", _SYSTEM_AND_USER, b"oday's ", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
     # Codex writes: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
     Rule(
@@ -116,8 +120,8 @@ RULES: Final = (
 )
 
 LATE_SYSTEM: Final = "late_system"
-"""Changes whose message a text is: a system message that is not the first one becomes a user's at its place, for models
-whose template refuses it. To put it in front would change the prompt from there on.
+"""This rule changes a role: a system message that is not the first message becomes a user's message at its place. It is
+for models whose template refuses such a message. Moving the message to the front would change the prompt from there on.
 """
 
 

@@ -1,4 +1,4 @@
-"""Applies the rules to the texts of one prompt, and keeps which of them changed something, or would have."""
+"""Applies the rules to the texts of one prompt, and records which rules changed a text or would have changed one."""
 
 from typing import Final
 
@@ -14,18 +14,18 @@ _NO_RULES: Final[tuple[Rule, ...]] = ()
 
 
 class Texts:
-    """The texts of one prompt. `applied`: rules that took something out; `off`: those that would have, if on."""
+    """Cleans the texts of one prompt. `applied`: rules that changed a text. `off`: rules that would have, if on."""
 
     __slots__ = ("applied", "off", "on")
 
     def __init__(self, on: frozenset[str]) -> None:
-        """`on`: the names of the rules that are."""
+        """`on`: the names of the rules that are on."""
         self.on = on
         self.applied: set[str] = set()
         self.off: set[str] = set()
 
     def clean(self, raw: Raw, role: str) -> Raw | None:
-        """A text of a message of this role, as JSON, without what the rules take out; None if nothing is left."""
+        """Clean a JSON text from a message of this role; None if nothing is left of it."""
         for rule in _RULES_BY_ROLE.get(role, _NO_RULES):
             if rule.marker in bytes(memoryview(raw)[: rule.reach_bytes]):
                 cleaned = self._without(raw, rule)
@@ -35,7 +35,7 @@ class Texts:
         return raw
 
     def scope(self) -> tuple[frozenset[str], frozenset[str]]:
-        """What was applied and what was off so far, to be added to others' by `add`."""
+        """The `applied` and `off` rules so far, for `add`."""
         return frozenset(self.applied), frozenset(self.off)
 
     def add(self, applied: frozenset[str], off: frozenset[str]) -> None:
@@ -51,7 +51,7 @@ class Texts:
         try:
             text = _decode_text(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return raw  # whoever reads it next says what is wrong
+            return raw  # a later parser says what is wrong
         cleaned = rule.without(text)
         if len(cleaned) == len(text):
             return raw

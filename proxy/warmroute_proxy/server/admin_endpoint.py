@@ -14,10 +14,10 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
 OPERATOR: Final = "the operator"
-"""In whose share the connections of the admin key count; no tenant has a space in its name."""
+"""The name under which the admin key's connections are counted. Tenants' names have no spaces, so it is unique."""
 
 MAX_VIEWS: Final = 8
-"""Views of a tenant that may wait for an answer; a browser asks six questions at a time."""
+"""The most views of a tenant that may wait for an answer; a browser sends six requests at a time."""
 
 
 class AdminEndpoint:
@@ -34,7 +34,7 @@ class AdminEndpoint:
         self._under_way: Counter[str] = Counter()  # views, by tenant
 
     def on_head(self, request: Request) -> None:
-        """Refuse without a key that opens the path."""
+        """Refuse a request without a key that opens its path. Raises: Refusal."""
         if _is_page(request.path):
             if request.method not in {"GET", "HEAD"} or request.length != 0:
                 raise _without_body(request)
@@ -43,19 +43,19 @@ class AdminEndpoint:
         viewer = self._viewer(request)
         if viewer is not None:
             request.tenant = viewer.name
-            if request.length != 0:  # bodies of tenants have their memory at the public listener
+            if request.length != 0:  # only the public listener has memory for tenants' bodies
                 raise _without_body(request)
         else:
             request.tenant = OPERATOR
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Hand it to the control plane, with the tenant whose key it has; None: it has the admin key."""
+        """Hand a request to the control plane, with its tenant as `viewer`; None stands for the admin key."""
         if _is_page(request.path):
             self._control_plane.handle(exchange)
             return
         try:
             viewer = self._viewer(request)
-        except Refusal as refusal:  # its key was revoked since
+        except Refusal as refusal:  # the key was revoked in the meantime
             exchange.refuse(refusal)
             return
         if viewer is None:
@@ -75,7 +75,7 @@ class AdminEndpoint:
             del self._under_way[tenant]
 
     def _viewer(self, request: Request) -> TenantConfig | None:
-        """The tenant of a request for a view; None of one with the admin key. Raises: Refusal."""
+        """The tenant whose key a request for a view has; None if the request has the admin key. Raises: Refusal."""
         key = bearer(request)
         if self._key_matches(key):
             return None
@@ -93,7 +93,7 @@ class AdminEndpoint:
         return refusal
 
     def on_status(self, request: Request, status: int) -> None:
-        """Count nothing: `warmroute_requests_total` is of clients."""
+        """Do nothing: `warmroute_requests_total` counts clients' requests only."""
 
 
 def _without_body(request: Request) -> Refusal:

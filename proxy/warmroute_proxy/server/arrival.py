@@ -1,8 +1,8 @@
-"""A whole request on its way to an `InferenceRequest`: whose it is, what it says, and whether it may begin.
+"""Turns a whole request into an `InferenceRequest`: finds its tenant, reads it, and checks whether it may begin.
 
-An `Arrival` takes its steps in order. A step that waits, for another process that reads a large body or for Redis,
-returns False, and `go_on` takes the next one when the answer is there. Any step may refuse: the client is told here,
-and only here, in the shape of its API.
+An `Arrival` takes its steps in order. A step may wait for Redis, or for another process that reads a large body. Such a
+step returns False, and `go_on` takes the next step when the answer is there. Any step may refuse the request. This
+module then tells the client, in the shape of the client's API; no other module does.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedEx
 from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 
-# A request of another API as one to `/v1/chat/completions`.
+# Translation of a request of another API into one for `/v1/chat/completions`.
 
 
 def translate(request: Request, dialect: Dialect, terms: Terms) -> tuple[Request, Translated]:
-    """The request as one of chat, in the event loop. It takes the body over. Raises: Refusal, TooMuch."""
+    """Translate a request into one of chat, which takes over the body, in the event loop. Raises: Refusal, TooMuch."""
     raw = bytes(request.body)
     check_light(raw)
     by = partial(dialect.translate, request.path, request.query)
@@ -48,7 +48,7 @@ def translate(request: Request, dialect: Dialect, terms: Terms) -> tuple[Request
 
 
 def chat_request_of(request: Request) -> Request:
-    """A request to chat completions with the body of this one, which was translated; it takes it over."""
+    """A chat request that takes over the translated body of `request`."""
     chat = Request(request.received_s, request.method, CHAT, request.headers)
     chat.caller, chat.tenant, chat.body_reservation = request.caller, request.tenant, request.body_reservation
     chat.body, chat.shared, chat.length = request.body, request.shared, len(request.body)
@@ -58,13 +58,13 @@ def chat_request_of(request: Request) -> Request:
 
 
 def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
-    """A translated request, with its own route and what was changed in it."""
+    """A translated request with the route of its own API and the changes of the translation."""
     dialect.begins(read.parsed.routing.lineage)
     return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))
 
 
 class Arrivals:
-    """What all arrivals use. `path` is what each inference request uses, `new_request` makes one."""
+    """Begins requests. `path`: the parts that each inference request uses. `new_request` makes an inference request."""
 
     def __init__(
         self,
@@ -84,8 +84,9 @@ class Arrivals:
         self.token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
 
     def begin(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request of chat: most have nothing to wait for, and take no steps (1 % of a small request). Raises:
-        Refusal.
+        """Begin a request of chat. Raises: Refusal.
+
+        Most requests do not wait for anything, so they skip the steps, which would take 1 % of a small request's time.
         """
         caller = request.caller
         if isinstance(caller, Caller) and not caller.idempotent and request.shared is None:
@@ -112,7 +113,7 @@ class Arrivals:
 
 
 class Arrival:
-    """One request. `dialect`: that of its API; None: it is chat's own."""
+    """One request on its way. `dialect`: that of its API; None for chat completions."""
 
     def __init__(self, uses: Arrivals, request: Request, exchange: Exchange, dialect: Dialect | None) -> None:
         """Raises: Refusal, if no request may begin."""
@@ -122,10 +123,10 @@ class Arrival:
         self._exchange = exchange
         self._dialect = dialect
         self._caller = caller if isinstance(caller, Caller) else None
-        self._claim: Forward | None = None  # of the proxy that forwards it, once it is spent
-        self._call: IdempotentCall | None = None  # that its Idempotency-Key names
-        self._chat: Request | None = None  # it in terms of chat
-        self._found: Any = None  # what translates its answer
+        self._claim: Forward | None = None  # the forwarding proxy's, once it is spent
+        self._call: IdempotentCall | None = None  # the call that its Idempotency-Key names
+        self._chat: Request | None = None  # the request in chat's terms
+        self._found: Any = None  # the translation, which translates the answer
         self._read: ReadRequest | None = None
         if dialect is not None:
             self._steps = iter(_TRANSLATED)
@@ -139,7 +140,7 @@ class Arrival:
             self._steps = iter(_IDEMPOTENT if self._caller.idempotent else _LARGE)
 
     def go_on(self) -> None:
-        """Take the steps that are left, up to one that waits."""
+        """Take the remaining steps, up to the first that waits."""
         try:
             for step in self._steps:
                 if not step(self):
@@ -152,7 +153,7 @@ class Arrival:
         return True
 
     def _take_claim(self) -> bool:
-        """Spend the claim of the proxy that forwards it; no other proxy of the region may have had it."""
+        """Spend the forwarding proxy's claim, and ask whether another proxy of the region has already spent it."""
         uses, caller = self._uses, self._caller
         if self._claim is not None or (caller is not None and caller.region is None):
             return True
@@ -176,7 +177,7 @@ class Arrival:
         return self._uses.parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
 
     def _join(self) -> bool:
-        """Read the answer of the call that its key names, if there is one."""
+        """If another request with the same idempotency key has begun, join that request's answer."""
         uses, caller, request = self._uses, self._caller, self._request
         assert caller is not None
         if not caller.idempotent or self._claim is not None:
@@ -191,7 +192,7 @@ class Arrival:
         return self._read_elsewhere(None)
 
     def _read_body(self) -> bool:
-        """Read it in the event loop, or have another process do so."""
+        """Read the body in the event loop, or have another process read it."""
         assert self._caller is not None
         try:
             self._read = self._uses.parser.read(self._request, self._caller)
@@ -211,14 +212,14 @@ class Arrival:
     def _was_read(self, read: ReadRequest | Refusal, found: object) -> None:
         if self._exchange.ended:
             return
-        if isinstance(read, Refusal):  # not raised: its traceback would hold this frame, and so the body
+        if isinstance(read, Refusal):  # not raised: the traceback would keep this frame, and thus the body
             self._refuse(read)
         else:
             self._read, self._found = read, found
             self.go_on()
 
     def _translate(self) -> bool:
-        """Make a request of chat of it, here or in another process."""
+        """Translate the request into one of chat, here or in another process."""
         request, dialect, caller = self._request, self._dialect, self._caller
         assert dialect is not None
         if caller is None:
@@ -233,7 +234,7 @@ class Arrival:
         return self._read_elsewhere(dialect.elsewhere(request.path, request.query))
 
     def _take_translation(self) -> bool:
-        """Go on in chat's terms; what is only counted or kept is answered here."""
+        """Go on with the translated request. Answer here if its tokens are only counted, or its messages only kept."""
         uses, caller, dialect, found, read = self._uses, self._caller, self._dialect, self._found, self._read
         assert caller is not None
         assert dialect is not None
@@ -277,7 +278,7 @@ class Arrival:
         return True
 
     def _begin_shared(self, shared: SharedExchange, read: ReadRequest) -> None:
-        """Begin a call that no other process has, maybe a moment after it came."""
+        """Begin a call with an idempotency key, once no other process has it; this may take a moment."""
         uses = self._uses
         try:
             uses.check_open()
@@ -295,7 +296,7 @@ class Arrival:
 
 
 Step = Callable[[Arrival], bool]
-"""Whether the next one may follow at once."""
+"""Takes a step; returns whether the next step may follow at once."""
 
 _IDEMPOTENT: Final[tuple[Step, ...]] = (Arrival._join, Arrival._read_body, Arrival._begin)
 _FORWARDED: Final[tuple[Step, ...]] = (Arrival._take_claim, Arrival._open, Arrival._read_body, Arrival._begin)
@@ -307,7 +308,7 @@ _TRANSLATED: Final[tuple[Step, ...]] = (
 
 
 def _shared(request: Request) -> SharedBytes:
-    """The body of a request, where another process can read it. Raises: Refusal, if the tenant has many there."""
+    """Move a body into memory that another process can read. Raises: Refusal, if too many bodies wait there."""
     if request.shared is None:
         shared = SharedBytes.of([bytes(request.body)], request.tenant)
         if shared is None:
@@ -318,7 +319,7 @@ def _shared(request: Request) -> SharedBytes:
 
 
 def _as_claimed(read: ReadRequest, claim: Forward) -> ReadRequest:
-    """A forwarded request, with what the proxy that its client has reached knows of it."""
+    """A forwarded request, with the route, changes and round trip that the forwarding proxy's claim states."""
     parsed = read.parsed
     if claim.route is None and claim.changes == NO_CHANGES:
         parsed = replace(parsed, rtt_ms=claim.rtt_ms)
@@ -328,6 +329,6 @@ def _as_claimed(read: ReadRequest, claim: Forward) -> ReadRequest:
 
 
 def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: bool) -> None:
-    """Answer with a number of tokens, unless the client has left."""
+    """Answer with a count of tokens, unless the client has left."""
     if not exchange.ended:
         exchange.respond(200, (("content-type", "application/json"),), dialect.count(tokens, estimated=estimated))

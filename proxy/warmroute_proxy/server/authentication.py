@@ -1,6 +1,6 @@
-"""Whose request it is: a tenant's by its API key, or one that another proxy vouches for.
+"""Finds the tenant of a request: by its API key, or by the claim of another proxy that vouches for the tenant.
 
-Keys and tokens are checked by the head alone, before a body is read.
+Keys and tokens are checked on the head alone, before a body is read.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
 
 PROXIES: Final = "other proxies"
-"""In whose share connections of other proxies count for requests of their own; no tenant has a space in its name."""
+"""The name that counts connections of other proxies with requests of their own. Tenants' names have no spaces."""
 
 
 def bearer(request: Request) -> bytes:
@@ -41,8 +41,9 @@ class Authentication:
     def __init__(
         self, config: Config, api_keys: ApiKeys | None, forwards: Forwards, region_nonces: RegionNonces | None = None
     ) -> None:
-        """`api_keys`: those of a directory, which keeps them as they are now; None: they are those of the config.
-        `region_nonces`: None if proxies share no Redis.
+        """`api_keys`: the keys of a directory, which keeps them current; None: the keys of the config.
+
+        `region_nonces`: None if the proxies do not share a Redis.
         """
         self._keys_of_config = api_keys is None
         self._tenants = config.tenant_by_name
@@ -52,18 +53,18 @@ class Authentication:
         self._known: dict[str, KnownKey] = {}  # by `Authorization` header, only valid ones; cleared when full
 
     def replace(self, config: Config) -> None:
-        """Know the tenants of another config, and check keys again."""
+        """Use the tenants of another config, and check all keys anew."""
         self._tenants = config.tenant_by_name
         if self._keys_of_config:
             self._api_keys.replace(config.tenant_by_sha256())
         self._known.clear()
 
     def forget(self) -> None:
-        """Check keys anew: they have changed."""
+        """Check all keys anew, since they have changed."""
         self._known.clear()
 
     def of_head(self, request: Request) -> KnownKey | None:
-        """The key of a request, with its tenant; None if a proxy vouches for it, whose token is checked."""
+        """The key of a request, with its tenant; None if another proxy forwards it, with a valid token in the head."""
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known
@@ -73,7 +74,7 @@ class Authentication:
         return None
 
     def check_proxy(self, request: Request, max_bytes: int) -> None:
-        """Check by the head that another proxy sends a request of its own, with a body of at most `max_bytes`."""
+        """Check on the head that another proxy sends a request of its own, with a body of at most `max_bytes`."""
         if request.method != "POST" or not _is_forwarded(request):
             raise Refusal(404, f"there is no route {request.path}", code="not_found")
         if request.length is None or request.length > max_bytes:
@@ -82,7 +83,7 @@ class Authentication:
         request.tenant = PROXIES
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
-        """The tenant of a request that came whole, and the claim of the proxy that forwards it."""
+        """The tenant of a whole request, and the claim of the proxy that forwards it, if any."""
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known.tenant, None
@@ -91,18 +92,20 @@ class Authentication:
         return self.of_forwarded(request)
 
     def of_forwarded_head(self, request: Request) -> tuple[TenantConfig, Forward]:
-        """Check a head before its body is known; the claim is not spent."""
+        """The tenant and claim of a forwarded head, before its body is known. The claim is not spent."""
         claim = self._forwards.check_head(request.headers[names.FORWARD])
         return self._vouched_for(claim), claim
 
     def of_forwarded(self, request: Request) -> tuple[TenantConfig, Forward]:
-        """The tenant that another proxy vouches for, and its claim, which is spent."""
+        """The tenant and claim of a whole forwarded request. The claim is spent."""
         claim = self._forwards.check(request.headers[names.FORWARD], request.body_sha256())
         return self._vouched_for(claim), claim
 
     def once_in_region(self, claim: Forward | None, answered: Callable[[Refusal | None], None]) -> None:
-        """Ask whether another proxy of the region has taken a claim that is spent here; None: no claim. `answered`
-        gets why the request must not begin, at once where there is nothing to ask.
+        """Ask whether another proxy of the region has already spent a claim.
+
+        `claim`: None if the request has no claim. `answered` gets the reason why the request must not begin, or None.
+        Without a claim or a shared Redis it gets None at once.
         """
         if claim is None or self._region_nonces is None:
             answered(None)
@@ -110,7 +113,7 @@ class Authentication:
             self._region_nonces.spend(claim, lambda fresh: answered(None if fresh else used_before()))
 
     def may_be_served(self, tenant: str, region: str) -> bool:
-        """Whether there is a tenant of this name that may be served in a region."""
+        """Whether a tenant of this name exists and may be served in a region."""
         found = self._tenants.get(tenant)
         return found is not None and found.may_be_served(region)
 
@@ -137,5 +140,5 @@ class Authentication:
 
 
 def _is_forwarded(request: Request) -> bool:
-    """A request with a key of its own is a client's: its forward header, if any, is dropped."""
+    """Whether another proxy forwards a request. A request with a key is a client's; its forward header is ignored."""
     return names.FORWARD in request.headers and not bearer(request)

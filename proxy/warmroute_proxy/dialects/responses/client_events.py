@@ -1,4 +1,4 @@
-"""What a client says on a WebSocket: `response.create` with the members of a request, `response.cancel`, and more."""
+"""The events that a client sends on a WebSocket: `response.create` with a request's members, `response.cancel`, ..."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -14,18 +14,20 @@ CREATE: Final = "response.create"
 CANCEL: Final = "response.cancel"
 STEER: Final = "response.steer"
 PROCESSED: Final = "response.processed"
-"""Codex says so of each response that it has read; nothing follows from it."""
+"""Codex sends this event for each response that it has read; the proxy ignores it."""
 
 MAX_STREAM_CHARS: Final = 256
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "event_id", "previous_response_id", "idempotency_key"})
 _REQUEST: Final = tuple(sorted(READ - _ENVELOPE))
-_AT_STREAM: Final = "`$.stream_id`"  # msgspec's words
+_AT_STREAM: Final = "`$.stream_id`"  # as msgspec's messages name the member
 _STREAM_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
 class ClientEvent(msgspec.Struct):
-    """An event of a client: what is read of it before its turn. `generate`: whether the model is to answer;
-    `idempotency_key`: what a POST says in the header of that name, since a message has no headers.
+    """The members of a client's event that are read before its turn begins.
+
+    `generate`: whether the model should answer. `idempotency_key` stands for the header `Idempotency-Key` of a POST,
+    since a message has no headers.
     """
 
     type: str
@@ -38,7 +40,7 @@ class ClientEvent(msgspec.Struct):
 
 
 class InvalidStream(ValueError):
-    """`stream_id` is not a name of a stream."""
+    """`stream_id` is not a valid name of a stream."""
 
 
 _KnownEvent: Any = msgspec.defstruct(
@@ -47,14 +49,14 @@ _KnownEvent: Any = msgspec.defstruct(
     bases=(ClientEvent,),
     forbid_unknown_fields=True,
 )
-"""An event without members that are not known here: those of its request are found in the same pass."""
+"""An event with known members only. One pass decodes the event and finds the members of its request."""
 
 _decode_known: Final[Callable[[bytes], ClientEvent]] = msgspec.json.Decoder(_KnownEvent).decode
 _decode: Final = msgspec.json.Decoder(ClientEvent).decode
 
 
 def client_event(raw: bytes) -> ClientEvent:
-    """Read an event, the members of its request as they stand there. Raises: BadRequest, InvalidStream."""
+    """Read an event; the members of its request stay raw JSON. Raises: BadRequest, InvalidStream."""
     try:
         try:
             event = _decode_known(raw)
@@ -73,7 +75,7 @@ def client_event(raw: bytes) -> ClientEvent:
 
 
 def steer_failed(event: ClientEvent) -> bytes:
-    """The answer to a `response.steer`, which gives its input back. It ends no turn, as an `error` would seem to."""
+    """The answer to a `response.steer`, with the input given back. An `error` event would seem to end the turn."""
     given = event.input if bytes(event.input) else Raw(b"null")
     steer = {"id": f"steer_{uuid4().hex}", "previous_response_id": event.previous_response_id, "input": given}
     problem = "a response is not steered here: send the input with the next turn"
@@ -87,19 +89,22 @@ def _names_stream(value: str) -> bool:
 
 
 class CreatedRequest(NamedTuple):
-    """The request of a `response.create`: its members, as those of a POST, and the elements of its input."""
+    """The request of a `response.create`: its members, as a POST would have them, and the elements of its input.
+
+    `items` is None if `members` holds the input, or there is no input.
+    """
 
     members: Members
     items: list[Raw] | None
 
 
 def created_request(raw: bytes, event: ClientEvent | None = None) -> CreatedRequest:
-    """The request of a `response.create`; `event`: what was read of it, if it was. The answer of each is a stream.
+    """The request of a `response.create`, which always asks for a stream. Raises: BadRequest.
 
-    Raises: BadRequest.
+    `event`: the decoded event; None: it is read from `raw`.
     """
     event, items = event or client_event(raw), None
-    if isinstance(event, _KnownEvent) and event.response_id is None:  # no member of a request
+    if isinstance(event, _KnownEvent) and event.response_id is None:  # a request has no `response_id`
         members = given_members(event, _REQUEST)
         if "input" in members and is_list(event.input):
             items = list_at(members.pop("input"), "input")

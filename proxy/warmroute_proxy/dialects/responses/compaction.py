@@ -1,8 +1,8 @@
-"""The answer to a request that sums up its conversation: one item, whose summary is sealed as reasoning is.
+"""The answer to a request for a summary of its conversation: one item, whose summary is sealed like reasoning.
 
-Where the item comes back, its summary is a user's message (`item_reading`). So Codex compacts as it does at OpenAI, and
-nothing is stored. A model that only thinks has thought of a summary; one that calls a tool has given none. The request
-is the conversation and one message more, so most of its prompt is in the cache.
+When a client sends the item back, its summary becomes a user's message (`item_reading`). So Codex compacts as it does
+at OpenAI, and nothing is stored. If the model writes only reasoning, the reasoning is the summary; if it only calls a
+tool, there is no summary. The request is the conversation plus one message, so most of its prompt is in the cache.
 """
 
 from warmroute_proxy.dialects.chat_answers import Output, read_answer
@@ -21,7 +21,7 @@ def _item(response: Response, summary: str) -> Json:
 
 
 def whole_compaction(raw: bytes, response: Response) -> bytes:
-    """A whole answer, as a response or as what `/v1/responses/compact` gives. Raises: ValueError, without a summary."""
+    """Translate a whole answer, as a response or for `/v1/responses/compact`. Raises: ValueError, without a summary."""
     choice, usage = read_answer(raw)
     item = _item(response, choice.message.text() or choice.message.reasoning_content or "")
     kept_items = response.found.kept_items
@@ -35,7 +35,7 @@ def whole_compaction(raw: bytes, response: Response) -> bytes:
 
 
 class CompactionTranslator(EventTranslator):
-    """A streamed answer: its item is added and done at the end. It cannot be continued by its id."""
+    """A streamed answer. Its item is added and done at the end. No request can continue this response by its id."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response)
@@ -47,7 +47,7 @@ class CompactionTranslator(EventTranslator):
         self._thoughts.pieces.append((output.reasoning_content or "").encode())
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:  # noqa: ARG002
-        """It is gathered, and not shown."""
+        """Return None: `added` gathers the text, and the client gets it only sealed."""
         return None
 
     def gathered_bytes(self) -> int:

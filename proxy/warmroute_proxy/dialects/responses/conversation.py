@@ -1,13 +1,14 @@
-"""The conversation of a connection, kept once, as the messages of chat that the next request begins with.
+"""The conversation of a connection, kept once, as the chat messages that the next request begins with.
 
-A response ends a conversation as far as it has come: what the client has sent, and what the model has answered, as if
-the client had sent it back. A turn that continues it brings new items only. They are read with what the items before
-mean for them (`ReadItems`), and their messages are put behind, so the body of the chat is, byte for byte, that of a
-request with the whole input.
+A conversation holds the items that the client has sent, and the model's answers as if the client had sent them back. A
+turn that continues it brings new items only. The new items are read with what earlier items mean for them
+(`ReadItems`), and their messages are appended. So the chat body is, byte for byte, the body of a request with the whole
+input.
 
-Each conversation has a buffer of its own. A turn adds to it once it has ended well, so one that fails leaves nothing;
-another line of turns that continues it gets a copy. It is kept up to `MAX_KEPT_BYTES`, and continued while a body of
-its shape would be read in the event loop (`is_light`), since each turn is such a body.
+Each conversation has its own buffer. A turn appends to the buffer once the turn has ended well, so a failed turn leaves
+nothing. Another line of turns that continues the same conversation gets a copy. A conversation is kept up to
+`MAX_KEPT_BYTES`. It is continued while a body of its shape would be read in the event loop (`is_light`), since each
+turn makes such a body.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,19 +27,19 @@ MAX_KEPT_BYTES: Final = 2_097_152
 
 
 class ResponsesConversation:
-    """The messages of a conversation but for those of `instructions`, which each request brings anew."""
+    """The messages of a conversation, without the message of `instructions`, which each request brings anew."""
 
     __slots__ = ("_counted_bytes", "_messages", "_objects", "read")
 
     def __init__(self, messages: bytes | bytearray = b"", read: ReadItems | None = None) -> None:
-        """`messages`: with commas between them; `read`: what they mean for what follows, None if there are none."""
+        """`messages`: JSON, separated by commas. `read`: what they mean for later items; None if there are none."""
         self._messages = bytearray(messages)
-        self._counted_bytes = self._objects = 0  # of the messages, and at least as many objects as are there
+        self._counted_bytes = self._objects = 0  # what `is_light` has counted
         self.read = read
 
     @property
     def size_bytes(self) -> int:
-        """Of its messages, of the model's message that is still open, and of the ids of its calls."""
+        """The size of the messages, and of what `read` holds: an open message of the model, tools, ids of calls."""
         read = self.read
         if read is None:
             return 0
@@ -46,16 +47,17 @@ class ResponsesConversation:
 
     @property
     def is_light(self) -> bool:
-        """Whether a turn that continues it has few enough objects to be read in the event loop. They are counted here:
-        a client that sends all of it again never asks.
+        """Whether a turn that continues the conversation has few enough objects to be read in the event loop.
+
+        Objects are counted here, and not in `append`: a client that sends the whole input again never asks.
         """
-        self._objects += self._messages.count(b'{"', self._counted_bytes)  # in a text, a quote is escaped
+        self._objects += self._messages.count(b'{"', self._counted_bytes)  # strings escape their quotes
         self._counted_bytes = len(self._messages)
         return self._objects <= most_brackets(self._counted_bytes)
 
     @property
     def messages(self) -> Piece:
-        """The messages as JSON, with commas between them: the buffer itself, which the end of a turn adds to."""
+        """The messages as JSON, separated by commas: the buffer itself, which grows when a turn ends."""
         return self._messages
 
     def copy(self) -> "ResponsesConversation":
@@ -69,7 +71,7 @@ class ResponsesConversation:
 
 
 class Continued(NamedTuple):
-    """What a turn adds to a conversation, once it has ended well."""
+    """What a turn adds to a conversation once the turn has ended well. `before`: the conversation that it continues."""
 
     before: ResponsesConversation
     messages: list[bytes]
@@ -84,7 +86,7 @@ class Continued(NamedTuple):
         return self.before
 
     def answered(self, output: Sequence[dict[str, Any]], seal: Opens) -> ResponsesConversation:
-        """The same, and with what the model has answered: the items of a response. Raises: BadRequest."""
+        """The conversation after the turn and the model's answer, the items `output`. Raises: BadRequest."""
         _, rules_on = self.read.scope
         reader = ItemReader(seal, Texts(rules_on), TranslationWork(), self.read)
         reader.take([Raw(encode(item)) for item in output])
@@ -102,10 +104,10 @@ def continued(
     *,
     asks: bool,
 ) -> tuple[ChatRequest, Continued]:
-    """Translate a request that continues a conversation, or begins one; what it adds to the conversation.
+    """Translate a request that continues or begins a conversation, and return what it adds to the conversation.
 
-    `asks`: whether the model is to answer; else no body is made. Raises: BadRequest; OtherScope, if the conversation
-    was read by others' rules.
+    `asks`: whether the model should answer; if not, the request leaves the conversation's messages out.
+    Raises: BadRequest; OtherScope, if `before` was read for another tenant or by other rules.
     """
     reading = RequestReading(members, seal, texts_of, work, None if before is None else before.read)
     reader = reading.read_input(items, may_be_empty=before is not None or not asks)

@@ -1,4 +1,4 @@
-"""The events of a chat stream as those of a response, numbered from 0: one item after the other is added and done."""
+"""Translates a chat stream into the events of a response, numbered from 0. Items are added and done one by one."""
 
 import sys
 from collections.abc import Callable
@@ -25,17 +25,16 @@ from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 # The events of one item of a stream: it is added, grows by deltas, and is done.
 #
-# The events of a delta differ only in the text and in the number of the event, so what stands around them is written
-# once an item.
+# The delta events of an item differ only in their text and number, so the bytes around these are encoded once per item.
 
 Emit = Callable[[str, Json], None]
-"""Writes an event: its type, and its members but for `type` and `sequence_number`."""
+"""Writes an event, given its type and its members without `type` and `sequence_number`."""
 
 _Of = Callable[[str], Json]
 
 
 class _Kind(NamedTuple):
-    """Names of an item's events and members. `piece`: what it has one of, with the member that counts them."""
+    """Names of an item's events and members. `piece`: the event prefix and the index member of its one part, if any."""
 
     delta: str
     done: str
@@ -58,24 +57,24 @@ _SUMMARY: Final = _Kind(
 )  # fmt: skip
 _FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments")
 _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
-_SEARCH: Final = _Kind("", "", "")  # has no events of its own
+_SEARCH: Final = _Kind("", "", "")  # a search has only the events of an item
 
 
-ITEM_BYTES: Final = 1024  # of an item beside its text
+ITEM_BYTES: Final = 1024  # of an item without its text
 MANY_DELTAS: Final = 1024
 DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(MANY_DELTAS)]
 
 
 def delta_end(number: int) -> bytes:
-    """What stands behind the text of a delta; that of most events is written once."""
+    """The bytes behind the text of a delta event; for the first `MANY_DELTAS` numbers they are made once."""
     return DELTA_ENDS[number] if number < MANY_DELTAS else b'","sequence_number":%d}\n\n' % number
 
 
 class OpenItem:
-    """An item that grows. `texts`: what it has; `delta_begins`: what is in front of a text."""
+    """An item that grows. `texts`: its text so far. `delta_begins`: the bytes before a delta's text."""
 
     def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: _Of | None, whole: _Of) -> None:
-        """`begun`: the item with nothing in it; `piece`, `whole`: its part and itself, given the text."""
+        """`begun`: the item while it is empty. `piece`, `whole`: make its part and the whole item from the text."""
         self._index = index
         self._kind = kind
         self._piece = piece
@@ -96,15 +95,15 @@ class OpenItem:
         return whole_text(self.texts.pieces)
 
     def grow(self, text: bytes, number: int) -> bytes:
-        """The event of a delta, with the `number` of the event; none where it is shown only at the end.
+        """The event of a delta; empty for a custom tool's call or a search, whose text is shown only at the end.
 
-        `text`: as JSON, without its quotes.
+        `text`: the content of a JSON string. `number`: the event's sequence number.
         """
         self.texts.pieces.append(text)
         return b"" if self._kind in (_CUSTOM, _SEARCH) else self.delta_begins + text + delta_end(number)
 
     def end(self, emit: Emit) -> Json:
-        """Write the events at its end, and return the whole item."""
+        """Write the events that end the item, and return the whole item."""
         kind, position, text = self._kind, self._position, self.text
         item = self._whole(text)
         if kind is _CUSTOM:
@@ -124,14 +123,14 @@ class OpenItem:
 
 
 def open_message(emit: Emit, index: int, response: Response, *, refused: bool) -> OpenItem:
-    """A message begins; `refused`: it says why the model would not answer."""
+    """Begin a message. `refused`: its text says why the model would not answer."""
     begun = {**message_item(response, index, text_part("")), "status": "in_progress", "content": []}
     kind, piece = (_REFUSAL, refusal_part) if refused else (_MESSAGE, text_part)
     return OpenItem(emit, index, kind, begun, piece, lambda text: message_item(response, index, piece(text)))
 
 
 def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
-    """Reasoning begins. What it is sealed to is known at its end."""
+    """Begin an item of reasoning. Its sealed form is added when it ends."""
     summarised = response.found.summarised
     name = "summary_text" if summarised else "reasoning_text"
     begun: Json = {"id": response.named("rs", index), "type": "reasoning", "summary": [], "status": "in_progress"}
@@ -143,7 +142,7 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
 
 
 def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str, name: str) -> OpenItem:
-    """A call begins; its name is known."""
+    """Begin a call."""
     tool = called(response.found.tools, name)
     kind = _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION
     whole = partial(call_item, response, number, call_id, name)
@@ -154,19 +153,19 @@ _ALIVE: Final = b": the prompt is being computed\n\n"
 
 
 class EventTranslator(ChatStream):
-    """One stream."""
+    """Translates one chat stream."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
         self._response = response
-        self._number = 0  # of the next event
+        self._number = 0  # sequence number of the next event
         self._out: list[bytes] = []
         self._output: list[Json] = []  # the items that are done
         self._output_bytes = 0
         self._open: OpenItem | None = None
         self._kind = ""  # of the open item
-        self._texts: list[bytes] = []  # of the open item, if it has a text
-        self._delta_begins = b""  # likewise
+        self._texts: list[bytes] = []  # pieces of the open item, if it is text or reasoning
+        self._delta_begins = b""  # of the open item
         self._calls = CallPieces(response.named("call"))
         self._call = -1  # the number of the newest call
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
@@ -179,7 +178,7 @@ class EventTranslator(ChatStream):
 
     @property
     def output(self) -> list[Json] | None:
-        """The items of a response that has ended as it should; None of any other."""
+        """The items of the response; None if it did not end as it should."""
         return self._output if self._is_whole else None
 
     def began(self, out: list[bytes]) -> None:
@@ -189,7 +188,7 @@ class EventTranslator(ChatStream):
         self._emit("response.in_progress", {"response": snapshot})
 
     def waits(self, out: list[bytes]) -> None:
-        """A comment, which clients ignore: Responses have no event for it."""
+        """Write an SSE comment, which clients ignore: the Responses API has no event for a wait."""
         out.append(_ALIVE)
 
     def added(self, output: Output, out: list[bytes]) -> None:
@@ -210,7 +209,7 @@ class EventTranslator(ChatStream):
             self._write_waiting()
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
-        """A delta of the item that is open, its text as it came."""
+        """The event of a delta for the open item, with the text as it came; None if another kind of item is open."""
         if kind != self._kind:
             return None
         self._texts.append(text)
@@ -220,7 +219,7 @@ class EventTranslator(ChatStream):
         return self._delta_begins + text + end
 
     def completed(self, out: list[bytes]) -> None:
-        """The last item is done, and the response with its usage."""
+        """Write the end of the last item, and the whole response with its usage."""
         self._out = out
         for piece in self._calls.rest():
             self._called(piece)
@@ -232,7 +231,7 @@ class EventTranslator(ChatStream):
         self._is_whole = True
 
     def check(self) -> None:
-        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
+        """Raises: ValueError, if the stream so far cannot become a complete answer."""
         super().check()
         if self._open is not None:
             whole_text(self._open.texts.pieces)
@@ -242,7 +241,7 @@ class EventTranslator(ChatStream):
         return size if self._open is None else size + self._open.texts.size_bytes()
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:  # noqa: ARG002
-        """The response has failed. The event has no status, so the code says what it was."""
+        """Write `response.failed`. The event has no HTTP status, so its code tells the cause."""
         self._out = out
         error = {"code": code if isinstance(code, str) else "server_error", "message": message}
         self._emit("response.failed", {"response": self._response.snapshot("failed", self._output, error=error)})
@@ -253,7 +252,7 @@ class EventTranslator(ChatStream):
         self._number += 1
 
     def _write_waiting(self) -> None:
-        """What came between pieces of a call that is whole now."""
+        """Write the texts that came between pieces of a call, which is whole now."""
         for kind, text in self._waiting:
             self._grow(kind, text)
         self._waiting.clear()
@@ -293,5 +292,5 @@ class EventTranslator(ChatStream):
     def _close(self) -> None:
         if self._open is not None:
             self._output.append(self._open.end(self._emit))
-            self._output_bytes += ITEM_BYTES + 2 * self._open.texts.size_bytes()  # reasoning is there sealed, too
+            self._output_bytes += ITEM_BYTES + 2 * self._open.texts.size_bytes()  # also sealed
             self._open, self._kind, self._texts = None, "", []

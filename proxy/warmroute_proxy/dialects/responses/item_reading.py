@@ -1,7 +1,7 @@
-"""One item of a request's input, read by itself: a message of chat, or a piece of one.
+"""Reads one item of a request's input by itself: it becomes a chat message, or a piece of one.
 
-What has no place in chat says what its texts say, and is counted by its type. Only an item that stands for another one
-(`item_reference`) is refused: nothing is stored, so the conversation would lack it.
+If chat has no place for an item, the model gets the item's texts, and the item is counted by its type. Only a
+reference to another item (`item_reference`) is refused: nothing is stored, so the conversation would lack the item.
 """
 
 from enum import Enum
@@ -41,7 +41,7 @@ from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
-# What is asked for a summary of a conversation, and how one is told to the model that goes on from it.
+# The client's item that asks for a summary of its conversation, and the message that asks the model for it.
 
 TRIGGER: Final = "compaction_trigger"
 _ASKED: Final = (
@@ -57,15 +57,15 @@ _COMPACTED: Final = frozenset({"compaction", "compaction_summary", "context_comp
 _EMPTY_BYTES: Final = len(b'""')
 
 _CIPHER: Final = "gAAAA"
-"""How what OpenAI has encrypted begins. Codex keeps what a model tells another agent as such; that of a model here is
-plain.
+"""The beginning of texts that OpenAI has encrypted. Codex keeps a model's messages to other agents in the member for
+encrypted content; those of a model behind this proxy are plain text.
 """
 
 MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64
 
 
 class _Item(msgspec.Struct):
-    """Any item: what is read of it."""
+    """The members that are read of an item of any type."""
 
     type: str = "message"
     id: str | None = None
@@ -107,23 +107,23 @@ _FILES: Final = frozenset({"input_file", "input_audio", "input_video", "file"})
 
 
 class Kind(Enum):
-    """What an item is to the message of the model that is being joined."""
+    """What an item does to the open message of the model, which is joined from several items."""
 
-    MESSAGE = 1  # of somebody else: it ends that message
-    RESULT = 2  # so does the result of a call
+    MESSAGE = 1  # of the user or system: ends the model's message
+    RESULT = 2  # of a call: ends the model's message, too
     REASONING = 3
     TEXT = 4
     CALL = 5
-    NOTHING = 6  # nothing of it is in chat
-    TRIGGER = 7  # the conversation is to be summed up
+    NOTHING = 6  # adds no message to chat
+    TRIGGER = 7  # asks for a summary of the conversation
 
 
 class InChat(NamedTuple):
-    """One item in chat. `json`: a whole message, or what the model's message gets: reasoning, content or a call.
+    """One item in chat. `json`: a whole message, or the item's piece of the model's message: reasoning, content, call.
 
-    `call_id`: of a call or of its result. `dropped`: types of the item and of parts that are not as they came.
-    `images`: of a result, as parts. `tools`: definitions that stand in it. `applied` and `off`: what rules did to its
-    texts.
+    `call_id`: the id of a call, or of the call that a result answers. `dropped`: types of the item and its parts that
+    the model does not see as they came. `images`: the images of a result, as parts. `tools`: the tool definitions in
+    the item. `applied` and `off`: as in `Texts`.
     """
 
     kind: Kind
@@ -141,7 +141,7 @@ class InChat(NamedTuple):
 
 
 class ItemReading(MessageDraft):
-    """Reads one item."""
+    """Reads one item of an input."""
 
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, *, is_late: bool) -> None:
         super().__init__(texts, work, is_late=is_late)
@@ -175,7 +175,7 @@ class ItemReading(MessageDraft):
         return self._foreign(item, raw)
 
     def _item(self, raw: Raw) -> _Item:
-        """What is read of an item, without members of another type than it has."""
+        """Decode an item, leaving out members whose values have a wrong type."""
         try:
             return _decode_item(raw)
         except _PROBLEMS:
@@ -209,7 +209,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.MESSAGE, in_list(self.message_with(role, left)))
 
     def _reason(self, item: _Item, path: str) -> InChat:
-        """Reasoning that was sealed here; without a seal, the text that the client has."""
+        """Reasoning: its sealed text, if this proxy has sealed it; without a seal, the item's plain text."""
         text: str | None = None
         if item.encrypted_content:
             text = self._seal.open(item.encrypted_content)
@@ -222,7 +222,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.REASONING, encode(text)[1:-1])
 
     def _compacted(self, item: _Item) -> InChat:
-        """A summary that was sealed here; nobody can read that of another provider."""
+        """A summary that this proxy has sealed; another provider's cannot be opened, and is dropped."""
         text = self._seal.open(item.encrypted_content) if item.encrypted_content else None
         if not text:
             self.dropped.append(item.type)
@@ -230,7 +230,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.MESSAGE, encode({"role": "user", "content": f"{SUMMED_UP}{text}"}))
 
     def _call(self, item: _Item, raw: Raw) -> InChat:
-        """A call. That of a tool which the client runs, but only OpenAI describes, is one of its type's name."""
+        """A call. If only OpenAI defines the tool and the client runs it, the tool is named after the item's type."""
         name, call_id, given = item.name, item.call_id, item.arguments
         if item.type == "custom_tool_call":
             arguments = encode({INPUT: _text_or_json(item.input)}).decode()
@@ -251,7 +251,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.CALL, encode(call), call["id"])
 
     def _arguments(self, given: Raw) -> str:
-        """Arguments as a text; those that are not objects, as one that holds them."""
+        """Arguments as the text of a JSON object; a value that is not an object is put into one."""
         text = _decode_text(given) if is_given(given) and is_text(given) else bytes(given).decode("utf-8", "replace")
         found = object_text(text)
         if found is not text and text.strip():
@@ -259,7 +259,7 @@ class ItemReading(MessageDraft):
         return found
 
     def _result(self, item: _Item, path: str) -> InChat:
-        """The result of a call. Its images stand behind the last result: a message of a tool has no place for them."""
+        """The result of a call. Its images follow the last result: a tool's message has no place for images."""
         kind = item.type
         tools: tuple[bytes, ...] = ()
         if kind == "tool_search_output":
@@ -276,7 +276,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.RESULT, json, call_id, in_list(images), tools)
 
     def _output(self, raw: Raw, path: str) -> list[ChatPart]:
-        """What a tool has given: a text, parts, a picture, or any JSON."""
+        """The parts of a tool's output, which may be a text, parts, one image, or any JSON."""
         if not is_given(raw):
             return []
         if is_text(raw) or is_list(raw):
@@ -294,7 +294,7 @@ class ItemReading(MessageDraft):
         return tuple(bytes(each) for each in found if is_object(each))
 
     def _foreign(self, item: _Item, raw: Raw) -> InChat:
-        """An item that is not known here, or of something that only OpenAI runs: what it says."""
+        """An item of unknown type, or of a tool that only OpenAI runs: the texts in it."""
         self.dropped.append(item.type)
         text = self._texts_in(raw)
         if not text:
@@ -303,7 +303,7 @@ class ItemReading(MessageDraft):
         return self._of(role, [text_of(text)])
 
     def _pieces(self, raw: Raw, path: str, role: str) -> list[ChatPart]:
-        """Content that is a text or a list of parts. Only users and tools show images."""
+        """The parts of content that is a text or a list. Images are kept only for users and tools."""
         if not is_given(raw):
             return []
         if is_text(raw):
@@ -332,7 +332,7 @@ class ItemReading(MessageDraft):
         return texts_in(object_at(raw, ""), self.work) if is_object(raw) else ""
 
     def _piece(self, piece: _Piece, path: str, *, shows: bool) -> list[ChatPart] | None:
-        """A part in chat; None of one that is not known here, which is counted."""
+        """A part in chat's terms; None if its type is unknown. A part that changes is counted in `dropped`."""
         kind = piece.type
         text = piece.refusal if kind == "refusal" else piece.text
         if (kind in _TEXTS or kind in ("refusal", "")) and is_given(text) and is_text(text):
@@ -356,7 +356,7 @@ class ItemReading(MessageDraft):
         return None
 
     def _image(self, raw: Raw, path: str) -> ChatPart | None:
-        """An image; None if nothing here could show it, as of a file that only OpenAI has."""
+        """An image; None if no engine here could load it, as when only OpenAI has the file."""
         if not is_given(raw):
             return None
         if memoryview(raw)[0] == ord("{"):
@@ -365,7 +365,7 @@ class ItemReading(MessageDraft):
 
 
 def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:
-    """A part; a text among parts is one, too."""
+    """Decode a part; a plain string in the list is a part of text."""
     if is_text(raw):
         return _Piece(text=raw)
     return readable(_decode_piece, raw, work)
@@ -390,7 +390,7 @@ def _names(tools: tuple[bytes, ...]) -> list[str]:
 
 
 def _plain(text: Raw) -> str:
-    """A text, decoded; an empty one in the place of anything else."""
+    """Decode a text; any other value gives an empty text."""
     return _decode_text(text) if is_given(text) and is_text(text) else ""
 
 

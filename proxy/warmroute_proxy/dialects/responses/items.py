@@ -1,9 +1,9 @@
-"""The items of a request's input, joined: each is a message of chat, or a piece of the model's message before it.
+"""Joins the items of a request's input into chat messages: an item is a message, or a piece of the model's message.
 
-What the model said in one turn is one message of chat: reasoning, then text, then calls, in whichever order its items
-come, and pictures of results follow behind the last of these, since nothing may stand between a call and its result. An
-item is read by itself (`item_reading`), so its translation is kept
-by its bytes (`Known`); what it means for those around it is worked out each time.
+The model's items of one turn make one chat message: reasoning, then text, then calls, whichever order they come in. The
+images of results follow the last result, since nothing may stand between a call and its result. Each item is read by
+itself (`item_reading`), so its translation is kept by its bytes (`Known`). Its effect on the items around it is worked
+out each time.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,16 @@ from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading,
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
-_SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
+_SLOTS_BYTES: Final = 64  # memory of an id in a set, besides the string
 _KNOWN: Final[Known[InChat]] = Known()
 
 
 class ReadItems(NamedTuple):
-    """What items that were read mean for those behind them. `scope`: what their translation depends on.
+    """What earlier items mean for later ones. `scope`: what a translation depends on: the tenant's key and the rules.
 
-    `ids_bytes`: of the ids, in memory. `tools`: definitions that stand in them. `reasoning`, `content` and `called`: of
-    the model's message that is still open. `applied` and `off`: what rules did.
+    `calls`: the ids of their calls; `ids_bytes`: the memory of these ids. `tools`: the tool definitions in the items.
+    `reasoning`, `content` and `called`: pieces of the model's message, if it is still open. `applied` and `off`: as in
+    `Texts`.
     """
 
     scope: tuple[bytes, frozenset[str]]
@@ -44,7 +45,7 @@ class ReadItems(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the model's message that is still open, of tools and of the ids."""
+        """The size of the open message of the model, the tools and the ids."""
         return self.ids_bytes + sum(map(len, self.tools + self.reasoning + self.content + self.called))
 
 
@@ -63,19 +64,19 @@ _NOTHING_READ: Final = ReadItems(
 
 
 class ItemReader(HistoryDraft):
-    """The messages of one input. `tools`: definitions in them. `compacts`: whether the model is to sum it up."""
+    """Makes the messages of one input. `tools`: definitions in items. `compacts`: whether it asks for a summary."""
 
     def __init__(
         self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None, *, is_led: bool = False
     ) -> None:
-        """`before`: what is in front of them, in the same scope. `is_led`: whether anything is in front of them."""
+        """`before`: what earlier items mean, in the same scope. `is_led`: whether other messages come first."""
         super().__init__(texts, seal.key, work)
         self.tools: list[bytes] = []
         self.compacts = False
         self._seal = seal
         self._is_led = is_led or before is not None
         self._before = _NOTHING_READ
-        self._calls: set[str] = set()  # of these items; those before are not copied
+        self._calls: set[str] = set()  # of these items; `before.calls` is not copied
         self._reasoning: list[bytes] = []
         self._content: list[bytes] = []
         self._called: list[bytes] = []
@@ -107,12 +108,12 @@ class ItemReader(HistoryDraft):
             self.messages.append(encode({"role": role, "content": text}))
 
     def read(self, raws: list[Raw]) -> None:
-        """Take all items, behind which the model is to speak. Raises: BadRequest."""
+        """Take all items of an input; the model speaks next, so its own message ends. Raises: BadRequest."""
         self.take(raws)
         self._end_message()
 
     def take(self, raws: list[Raw]) -> None:
-        """Take some items; what the model says in the last of them may go on. Raises: BadRequest."""
+        """Take some items; the model's message stays open, so later items may continue it. Raises: BadRequest."""
         self.work.take(len(raws) // KNOWN_PER_STEP)
         is_late = False
         scope = *self.scope, is_late
@@ -156,7 +157,7 @@ class ItemReader(HistoryDraft):
             self.tools += item.tools
 
     def _answer(self, item: InChat) -> None:
-        """The result of a call; one whose call is not there is what the user says."""
+        """Add the result of a call; without its call in the history, it becomes a user's message."""
         self._end_message()
         if item.call_id in self._calls or item.call_id in self._before.calls:
             self.messages.append(item.json)
@@ -170,7 +171,7 @@ class ItemReader(HistoryDraft):
             self.tools += item.tools
 
     def _end_results(self) -> None:
-        """Nothing is between results and what follows them but their images."""
+        """Write the images of the results, behind the last result and in front of the next message."""
         if self._images:
             self.messages.append(b'{"role":"user","content":[%b]}' % b",".join(self._images))
             self._images = []
@@ -189,7 +190,7 @@ class ItemReader(HistoryDraft):
 
 
 def _one_content(contents: Sequence[bytes]) -> bytes:
-    """Contents as one: each is a text, or a list of parts."""
+    """Join contents, each a text or a list of parts, into one."""
     if len(contents) < 2:
         return b"".join(contents)
     parts = [each[1:-1] if each[:1] == b"[" else b'{"type":"text","text":%b}' % each for each in contents]
@@ -197,6 +198,6 @@ def _one_content(contents: Sequence[bytes]) -> bytes:
 
 
 def _with(ids: frozenset[str], more: set[str]) -> tuple[frozenset[str], int]:
-    """Ids with more of them, and the bytes of those that are new."""
+    """The union of ids, and the memory of the new ones."""
     new = more - ids
     return (ids | new, sum(map(getsizeof, new)) + _SLOTS_BYTES * len(new)) if new else (ids, 0)

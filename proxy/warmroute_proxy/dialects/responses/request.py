@@ -1,4 +1,4 @@
-"""The body of a request to `/v1/responses` as one to `/v1/chat/completions`."""
+"""Translates the body of a request to `/v1/responses` into one for `/v1/chat/completions`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -36,7 +36,7 @@ MAX_KEPT_BYTES: Final = 262_144
 
 
 class _Message(msgspec.Struct):
-    """An item: whether it is a message, whose, and what it says."""
+    """The members of an item that tell whether it is a message, whose it is, and what it says."""
 
     type: str = "message"
     role: str | None = None
@@ -47,7 +47,7 @@ _decode_message: Final = msgspec.json.Decoder(_Message).decode
 
 
 class OtherScope(Exception):
-    """The items in front of an input were read by other rules, or for another tenant."""
+    """The earlier items of a conversation were read by other rules, or for another tenant."""
 
 
 _BODY: Final = BodyReader("input", READ)
@@ -56,9 +56,9 @@ _BODY: Final = BodyReader("input", READ)
 class ChatRequest(chat_draft.ChatRequest, kw_only=True):
     """A request to `/v1/responses`.
 
-    `tools`: by their names in chat. `echoed`: settings that an answer repeats. `summarised`: whether it shows reasoning
-    as a summary. `compacts`: the answer is a summary of the conversation, to go on from; `kept_items`: those that
-    `/v1/responses/compact` puts in front of it, None elsewhere.
+    `tools`: by their names in chat. `echoed`: settings that the answer repeats. `summarised`: whether the answer shows
+    reasoning as a summary. `compacts`: whether the answer is a summary of the conversation. `kept_items`: the messages
+    that `/v1/responses/compact` returns in front of the summary; None for all other requests.
     """
 
     tools: dict[str, Tool]
@@ -69,7 +69,7 @@ class ChatRequest(chat_draft.ChatRequest, kw_only=True):
 
 
 class RequestReading:
-    """Reads the members of a request, then its input. `lead`: the messages in front of the input's own."""
+    """Reads the members of a request, then its input. `lead`: the message of `instructions`, in front of the input."""
 
     def __init__(
         self,
@@ -81,8 +81,10 @@ class RequestReading:
         *,
         compacts: bool = False,
     ) -> None:
-        """`before`: what was read of the items in front of the input. `compacts`: it is to be summed up, and the answer
-        repeats what users have said. Raises: BadRequest, OtherScope.
+        """Read the members. Raises: BadRequest, OtherScope.
+
+        `before`: what earlier items of the conversation mean. `compacts`: whether the answer is a summary of the input,
+        and repeats the last messages of users.
         """
         self._kept_items: list[dict[str, Any]] | None = [] if compacts else None
         self._members = members
@@ -101,7 +103,7 @@ class RequestReading:
         self._items = ItemReader(seal, texts, work, before, is_led=bool(self.lead))
 
     def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
-        """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
+        """Read the input. `items`: its elements; None: they are read from the members. Raises: BadRequest."""
         reader, raw = self._items, self._members.get("input")
         is_one_text = items is None and raw is not None and is_text(raw)
         if items is None:
@@ -126,7 +128,7 @@ class RequestReading:
         return reader
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
-        """The request, whose messages these are behind `lead`."""
+        """The request with these messages behind `lead`."""
         members, draft = self._members, self._draft
         tools = read_tools(members, self._items.tools, self._key, self._work)
         if "tool_choice" in members:
@@ -140,7 +142,7 @@ class RequestReading:
             draft.chat = {name: value for name, value in draft.chat.items() if name not in _NOT_OF_SUMMARIES}
             messages = [*messages, PROMPT]
         draft.dropped |= tools.dropped
-        copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # without the whole body
+        copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # a view would keep the body
         return draft.request(
             ChatRequest,
             self._items,
@@ -156,7 +158,7 @@ class RequestReading:
 
 
 def _users_last(items: list[Raw]) -> list[dict[str, Any]]:
-    """The users' messages of an input: the last ones, of `MAX_KEPT_BYTES` in all."""
+    """The last users' messages of an input, of at most `MAX_KEPT_BYTES` in all."""
     found: list[dict[str, Any]] = []
     size = 0
     for raw in reversed(items):
@@ -172,7 +174,7 @@ def _users_last(items: list[Raw]) -> list[dict[str, Any]]:
 
 
 def _users_content(raw: Raw) -> Raw | None:
-    """Of a user's message; None of any other item. Whoever reads it next says what is wrong."""
+    """The content of a user's message; None for any other item. The reader of the input refuses malformed items."""
     try:
         item = _decode_message(raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -190,8 +192,8 @@ def chat_request(
 ) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
-    `texts_of`: what cleans the texts of a prompt for a model. `work`: what may be made of it. `compacts`: the
-    conversation is to be summed up.
+    `texts_of`: the `Texts` that clean a prompt for a model. `work`: the steps that translation may take. `compacts`:
+    whether the answer is a summary of the conversation.
     """
     members, items = _BODY.read(raw)
     if compacts:

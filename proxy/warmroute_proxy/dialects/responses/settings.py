@@ -1,4 +1,4 @@
-"""What a request says besides its prompt and tools: settings that chat has too, and those that need a stored state."""
+"""Settings of a request besides its prompt and tools: those that chat has too, and those that need stored state."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ READ: Final = frozenset(
         *COPIED, "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "max_output_tokens",
         "text", "reasoning", "store", "include", "truncation", "stream_options", "background",
         "previous_response_id", "conversation", "prompt", "context_management",
-        "client_metadata",  # Codex's: who sends it, which its headers say too
+        "client_metadata",  # Codex's: the sender, whom its headers name too
         "max_tool_calls",  # of tools that OpenAI runs
         "prompt_cache_options",  # how long OpenAI keeps a cache
     }
@@ -26,7 +26,7 @@ _STORED: Final = {
     "prompt": "nothing is stored here: send the prompt itself as instructions and input",
 }
 _CODES: Final = {"previous_response_id": "previous_response_not_found"}
-"""By which clients know that they are to send all of it."""
+"""Error codes by which clients know that they must send the whole conversation."""
 
 MAX_INCLUDED: Final = 64  # OpenAI has eight
 _decode_count: Final = msgspec.json.Decoder(int).decode
@@ -36,7 +36,7 @@ _SUMMARIES: Final = ("auto", "concise", "detailed", "none")
 
 
 def settings(members: Members, dropped: set[str]) -> dict[str, Any]:
-    """The settings in chat's terms; what has no place there is added to `dropped`. Raises: BadRequest."""
+    """The settings in chat's terms; names of others are added to `dropped`. Raises: BadRequest."""
     _refuse_state(members)
     _note_unserved(members, dropped)
     chat: dict[str, Any] = {name: members[name] for name in COPIED if name in members}
@@ -66,7 +66,7 @@ def _refuse_state(members: Members) -> None:
         )
     if _flag(members, "background"):
         raise BadRequest("background", "answers are not computed in the background: leave it out")
-    _flag(members, "store")  # whatever it says, nothing is stored
+    _flag(members, "store")  # only checked: nothing is stored for either value
 
 
 def _note_unserved(members: Members, dropped: set[str]) -> None:
@@ -83,12 +83,12 @@ def _note_unserved(members: Members, dropped: set[str]) -> None:
 
 
 def unlisted(members: Members) -> frozenset[str]:
-    """The members that are not known here."""
+    """The members that this translation does not know."""
     return frozenset(name for name in members if name not in READ)
 
 
 def asks_summary(members: Members) -> bool:
-    """Whether reasoning is to be shown as a summary. Raises: BadRequest."""
+    """Whether the answer should show reasoning as a summary. Raises: BadRequest."""
     if "reasoning" not in members:
         return False
     reasoning = object_at(members["reasoning"], "reasoning")

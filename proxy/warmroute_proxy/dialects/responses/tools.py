@@ -1,11 +1,11 @@
-"""Tools: functions as they are, custom tools as functions with one text, namespaces as prefixes of names.
+"""Translates tools: functions stay, custom tools become functions with one text, namespaces become name prefixes.
 
-A custom tool takes any text, and may say by a grammar which. Chat has only functions, so it becomes one with the
-argument `input`; the grammar stands in its description, and nothing enforces it. A search for tools that the client
-runs is a function, too. A tool that OpenAI runs itself is dropped by its type.
+A custom tool takes any text, and may restrict it by a grammar. Chat has only functions, so the tool becomes a function
+with the argument `input`. The grammar goes into the function's description, and nothing enforces it. A tool search that
+the client runs becomes a function, too. A tool that OpenAI runs itself is dropped, and its type is counted.
 
-Tools that stand in items (`additional_tools`, the output of a search) come behind the others, in the order in which
-they came; a tool that is defined again stays at its place.
+Tools defined in items (`additional_tools`, the output of a search) follow the others in their order of arrival. A tool
+that is defined again keeps its place.
 """
 
 from collections.abc import Mapping
@@ -30,21 +30,21 @@ from warmroute_proxy.dialects.raw_json import (
 )
 from warmroute_proxy.dialects.work import TranslationWork
 
-INPUT: Final = "input"  # the argument of a custom tool
+INPUT: Final = "input"  # the argument that holds a custom tool's text
 SEARCH: Final = "tool_search"
 _SEARCH_SCHEMA: Final = Raw(b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}')
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
-UNREAD: Final = "tools.unread"  # of those in items, as the receipt says it
+UNREAD: Final = "tools.unread"  # the receipt's word for malformed tools in items
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _SEPARATOR: Final = "__"
 _CHOICES: Final = ("auto", "required", "none")
-GRAMMAR: Final = "tools.format.grammar"  # dropped, as the receipt says it
+GRAMMAR: Final = "tools.format.grammar"  # the receipt's word for a dropped grammar
 ALLOWED: Final = "tool_choice.allowed_tools"
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class Tool(NamedTuple):
-    """What a function of chat is here."""
+    """The client's tool behind a function of chat. `searches`: whether it is a search for tools."""
 
     name: str
     namespace: str | None
@@ -53,18 +53,18 @@ class Tool(NamedTuple):
 
 
 def chat_name(name: str, namespace: str | None) -> str:
-    """The name of a tool in chat: names are unique only within their namespace."""
+    """The name of a tool in chat, with its namespace: names are unique only within one."""
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name
 
 
 def called(tools: Mapping[str, Tool], name: str) -> Tool:
-    """The tool that the model calls; one that the client has not named is a function."""
+    """The tool that the model calls; a name that the client did not define is a function."""
     return tools.get(name) or Tool(name, None, custom=False)
 
 
 class ListedTools(NamedTuple):
-    """The tools of a request. `chat`: a list of chat's as JSON, empty if there are none; `by_name`: by their names
-    in chat; `dropped`: kinds that cannot be run, and what is not kept.
+    """The tools of a request. `chat`: the JSON list for chat; empty without tools. `by_name`: by their names in chat.
+    `dropped`: types of tools that nobody can run, and names of what was lost, such as `GRAMMAR`.
     """
 
     chat: bytes
@@ -78,9 +78,9 @@ _KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
 
 
 def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
-    """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest.
+    """The tools of a request. Raises: BadRequest.
 
-    `added`: the definitions of those in items.
+    `added`: the tool definitions in items. `key`: the tenant's; translations are kept for each tenant apart.
     """
     raw = members.get("tools")
     own_count = None
@@ -104,12 +104,12 @@ class _Tools:
     def __init__(self, work: TranslationWork) -> None:
         self._work = work
         self._chat: dict[str, ChatPart] = {}  # by name in chat
-        self._deferred: dict[str, ChatPart] = {}  # likewise: behind the others, since more of them come later
+        self._deferred: dict[str, ChatPart] = {}  # likewise; last, since more of them may follow
         self._by_name: dict[str, Tool] = {}
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw, own_count: int | None) -> ListedTools:
-        """`own_count`: how many are the request's own; those behind them stand in items, and may be anything."""
+        """`own_count`: how many are in the request's `tools`; the rest come from items, and may be malformed."""
         for at, each in enumerate(self._work.take_tools(raw)):
             try:
                 self._add(each, f"tools[{at}]", None)
@@ -167,7 +167,7 @@ class _Tools:
 
 
 def tool_choice(raw: Raw, tools: ListedTools, dropped: set[str]) -> Any:
-    """`tool_choice` in chat's terms; None if it says nothing, as of a tool that was dropped. Raises: BadRequest."""
+    """`tool_choice` in chat's terms; None if nothing is left of it, as for a dropped tool. Raises: BadRequest."""
     path = "tool_choice"
     if is_text(raw):
         word = _decode_text(raw)

@@ -1,7 +1,7 @@
-"""What a reader of a log is, and what it counts.
+"""The protocol of log readers, and how they read values.
 
-Limits: a line of more than `MAX_LINE_BYTES` is passed over, and `MAX_OPEN` requests wait for what else belongs to them;
-then the oldest is read as it is.
+Limits: a line of more than `MAX_LINE_BYTES` is passed over. `MAX_OPEN` requests wait for further lines of theirs; then
+the oldest is read as it is.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,11 @@ from warmroute_proxy.ladder.of_reports import Report
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_OPEN: Final = 10_000
 PIECE_CHARS: Final = 64
-"""The characters of a unit, for a text whose tokens a log does not have."""
+"""The characters of a unit, if a log has a prompt's text and not its tokens."""
 
 
 class Reader(Protocol):
-    """Reads one log. `skipped`: lines that could have been a request's and were not read."""
+    """Reads one log. `skipped`: lines that may be of a request and could not be read."""
 
     skipped: int
 
@@ -29,7 +29,7 @@ class Reader(Protocol):
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line; None if there is none."""
+    """The JSON object in a line; None if the line has another content, or is too long."""
     if len(line) > MAX_LINE_BYTES:
         return None
     try:

@@ -1,16 +1,16 @@
 """Spans in OTLP's JSON, one export a line, as the OpenTelemetry Collector's file exporter writes them.
 
-Attributes are those of the semantic conventions for generative AI 1.40 (`gen_ai.usage.input_tokens`,
-`gen_ai.usage.cache_read.input_tokens`); older names are read too: `gen_ai.usage.prompt_tokens` of vLLM and LiteLLM.
-Spans of warmroute have the prediction and the loss classes, so that all steps are known. Input tokens include cached
-ones, as the conventions ask for (open-telemetry/semantic-conventions #3163).
+Attributes follow the semantic conventions for generative AI 1.40 (`gen_ai.usage.input_tokens`,
+`gen_ai.usage.cache_read.input_tokens`). The reader also knows an older name of vLLM and LiteLLM,
+`gen_ai.usage.prompt_tokens`. Spans of warmroute have the prediction and the loss classes, so all steps are known. Input
+tokens include cached tokens, as the conventions require (open-telemetry/semantic-conventions #3163).
 
-Several programs may trace one request: a client, a gateway, an engine. Of each trace the spans of one program are read,
-of warmroute if it has some, else of the one with most spans that count cached tokens. If a span is below another one of
-the same program, the lower one is read.
+Several programs may trace one request: a client, a gateway, an engine. From each trace, only one program's spans are
+read: warmroute's if there are any, otherwise those of the program with the most spans that count cached tokens. If a
+span has a descendant of the same program, only the descendant is read.
 
-Limits: `MAX_OPEN` traces wait for further spans until the log ends, of `MAX_SPANS` spans each, and of `MAX_WAITING`
-together. A span that comes later is a turn of its own.
+Limits: `MAX_OPEN` traces wait for further spans until the log ends. A trace has at most `MAX_SPANS` waiting spans, and
+all traces together have `MAX_WAITING`. A span that comes later is a separate turn.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ MAX_WAITING: Final = 100_000
 
 
 class _Span(NamedTuple):
-    """A span with tokens. `program`: the one that wrote it, empty for warmroute."""
+    """A span with token counts. `program`: the name of the program that wrote it; empty for warmroute."""
 
     program: str
     id: str
@@ -72,8 +72,9 @@ class _Trace:
 
 
 class Otel:
-    """Reads the spans of requests: those with a count of input tokens. `merged`: spans of requests that another span
-    of the same trace has shown.
+    """Reads the spans of requests: those with a count of input tokens.
+
+    `merged`: spans that were left out because another span of their trace shows the same request.
     """
 
     def __init__(self) -> None:
@@ -123,7 +124,7 @@ class Otel:
 
 
 def _program(resource: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
-    """What wrote a span; empty for warmroute."""
+    """The name of the program that wrote a span; empty for warmroute."""
     is_own = any(name.startswith(OWN) for name in attributes)
     return "" if is_own else text_of(resource.get("service.name")) or "(no name)"
 

@@ -1,12 +1,13 @@
 """SGLang's request log: `--log-requests`, as text or with `--log-requests-format json`.
 
-Read are the lines of finished requests (sgl-project/sglang 0.5.23, python/sglang/srt/utils/request_logger.py). All
-levels have the counts; from level 2 on the prompt's tokens are there, whole at level 3. `cached_tokens` is what the
-engine's prefix cache gave. A session is known where a client sends `x-smg-routing-key`, the one header that SGLang
-logs by itself. One file is one worker.
+The reader takes the lines of finished requests (sgl-project/sglang 0.5.23,
+python/sglang/srt/utils/request_logger.py). Each log level has the counts. Level 2 adds the prompt's tokens, which may
+be cut; level 3 has all of them. `cached_tokens` is what the engine's prefix cache delivered. The session is known if a
+client sends `x-smg-routing-key`, the only header that SGLang logs by default. Each file is the log of one worker.
 
-A text in a line is the client's: nothing in it is read as a part of the log. But the text form has names of a client's
-parameters as they came, line breaks included (`_dataclass_to_string_truncated`): only the JSON form cannot be forged.
+Texts in a line come from the client, so the reader takes nothing in them as a part of the log. The text form also has
+the names of a client's parameters as they came, line breaks included (`_dataclass_to_string_truncated`). So a client
+can forge lines of the text form, but not of the JSON form.
 """
 
 import json
@@ -22,10 +23,10 @@ FINISHED: Final = "request.finished"
 _OUT: Final = ", out={"
 _TEXT_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?Finish: obj=")
 _JSON_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?(?=\{)")
-"""The mark of a line stands at its beginning or behind the timestamp: anywhere else, a prompt may have brought it."""
+"""The mark is at the beginning of a line or behind the timestamp: anywhere else, it may come from a prompt."""
 
 _LITERAL: Final = re.compile(r"""'[^'\\]*+(?:\\.?[^'\\]*+)*+(?:'|\Z)|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)""", re.DOTALL)
-"""A text in Python's notation, of either quotes. One that is not closed ends with the line: each byte is read once."""
+"""A Python string literal, with either quotes. An unclosed literal ends with the line, so each byte is read once."""
 
 _NAME: Final = re.compile(r"'[a-z_]{1,40}'")
 _NAMES_TEXT: Final = re.compile(r"\btext=$")
@@ -37,12 +38,12 @@ _CUT: Final = " ... "
 
 
 def is_finished(line: bytes) -> bool:
-    """Whether a line is that of a finished request, in one of both forms."""
+    """Whether a line is of a finished request, in the text form or the JSON form."""
     return _TEXT_LINE.match(line) is not None or (FINISHED.encode() in line and _JSON_LINE.match(line) is not None)
 
 
 class SGLang:
-    """Reads the log of one worker. `worker`: its name; `model`: what it serves, since the log does not say it."""
+    """Reads the log of one worker. `worker`: its name; `model`: the model it serves, which the log does not name."""
 
     def __init__(self, worker: str = "", model: str = "") -> None:
         self.skipped = 0
@@ -73,7 +74,7 @@ class SGLang:
         return self._report(_object(out.get("meta_info")), _units(obj), _ids(out.get("output_ids")), session, at)
 
     def _of_text(self, line: bytes) -> Report | None:
-        """Raises: ValueError, if lists of tokens are malformed."""
+        """Read a line of the text form. Raises: ValueError, if lists of tokens are malformed."""
         if len(line) > MAX_LINE_BYTES:
             return None
         plain = _Plain(line.decode(errors="replace"))
@@ -105,8 +106,10 @@ class SGLang:
 
 
 class _Plain:
-    """A line in Python's notation, read without what its texts say. `rest`: the line with its texts taken out, but for
-    names; `text`: the prompt, empty if it is cut; `session`: that of the headers.
+    """A line of the text form, split into its structure and its texts.
+
+    `rest`: the line with empty texts, except for names. `text`: the prompt; empty if the log has cut it. `session`: the
+    session key in the headers.
     """
 
     def __init__(self, line: str) -> None:
@@ -126,7 +129,7 @@ class _Plain:
 
 
 def _plain(literal: str) -> str:
-    """The text in a literal; the same for both quotes, and else as Python writes it."""
+    """The text in a literal. Only escaped single quotes are unescaped, so both kinds of literal give the same text."""
     return literal[1:-1].replace("\\'", "'") if literal[0] == "'" else literal[1:-1]
 
 

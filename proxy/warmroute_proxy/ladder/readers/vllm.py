@@ -1,9 +1,9 @@
 """vLLM's log: `vllm serve --enable-log-requests` at the level DEBUG (`VLLM_LOGGING_LEVEL=DEBUG`).
 
-Read are the lines `Request ID details: prompt: ..., prompt_token_ids: [...]` (vllm-project/vllm 0.32,
-vllm/entrypoints/serve/utils/request_logger.py). They show what was asked, so reachable and kept tokens are exact. vLLM
-logs no cached tokens of a request: what it delivered is only in its answers, and the rate over its last thousand
-requests in its line of statistics, which `hit_rate` has. One file is one worker.
+The reader takes the lines `Request ID details: prompt: ..., prompt_token_ids: [...]` (vllm-project/vllm 0.32,
+vllm/entrypoints/serve/utils/request_logger.py). They have the prompts, so reachable and kept tokens are exact. vLLM
+does not log the cached tokens of a request; only its answers have them. `hit_rate` comes from the statistics line,
+which has the rate over the last thousand requests. Each file is the log of one worker.
 """
 
 import json
@@ -19,7 +19,7 @@ _IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
 _AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
 _REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request [!-~]{1,300} details: prompt: ")
-"""Before any text of a client."""
+"""Matches a line up to its first text of a client."""
 
 
 def is_request(line: bytes) -> bool:
@@ -27,7 +27,7 @@ def is_request(line: bytes) -> bool:
 
 
 class VLLM:
-    """Reads the log of one worker. `hit_rate`: the last that it states, a share of 1; None: it states none."""
+    """Reads the log of one worker. `hit_rate`: the last rate in the log, from 0 to 1; None if the log has no rate."""
 
     def __init__(self, worker: str = "", model: str = "") -> None:
         self.skipped = 0

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for: the event loop itself would drop one that nothing else refers to."""
+"""Keeps references to tasks that nobody waits for: the event loop alone would let them be collected."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """Those of one object. What starts them bounds their number."""
+    """The background tasks of one object, which bounds their number."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        """Run it in the loop of the caller."""
+        """Run a coroutine in the caller's event loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

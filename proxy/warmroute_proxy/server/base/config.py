@@ -1,6 +1,6 @@
-"""The configuration of a proxy: frozen, checked values, read by `config_file`.
+"""The configuration of a proxy: frozen, checked values, which `config_file` reads.
 
-The core never gets these objects: the server gives it plain values.
+The server gives plain values to `core`, and never these objects.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ MAX_PROCESSES: Final = 64
 
 
 def authority(host: str, port: int | str) -> str:
-    """A host and a port as they stand in an address: one of IPv6 is in brackets there."""
+    """The `host:port` part of an address, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -46,28 +46,28 @@ class ProxyConfig:
     state_dir: Path = Path(DEFAULT_STATE_DIR)
     admin_key_sha256: Annotated[str, DIGEST] | None = None
     record: Path | None = None
-    """The file that records every decision with its input; None: none is recorded."""
+    """The file that records every decision with its input; None: the proxy records no decisions."""
 
     processes: Annotated[int, within(1, MAX_PROCESSES)] = 1
     other_proxies: Annotated[tuple[str, ...], ADDRESSES] = ()
-    """The addresses of the other proxies of this region, before the same engines."""
+    """The addresses of the other proxies of this region, which use the same engines."""
 
     counts_alone: bool = False
-    """Whether each proxy of the region counts budgets and limits alone, so that together they spend them more often."""
+    """Whether each proxy of the region counts budgets and limits alone. N proxies can then spend a budget N times."""
 
     log_format: Literal["text", "json"] = "text"
     tls_cert: Path | None = None
-    """The certificate of the clients' port, and its key; None: no TLS."""
+    """The certificate of the clients' port; None: no TLS. `tls_key` has its key."""
 
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
-    """The authorities of the certificates that a gateway must show to a picker; None: it needs none."""
+    """The CAs of the certificates that gateways must show to a picker; None: gateways need no certificate."""
 
     picker_addresses: Annotated[int, within(1, 8)] = 3
     """How many engines a picker names to its gateway, the cheapest first."""
 
     websockets: Annotated[bool, LIVE] = True
-    """Whether `/v1/responses` is served over WebSockets, too."""
+    """Whether the proxy serves `/v1/responses` over WebSockets, too."""
 
     cors_origins: Annotated[tuple[str, ...], LIVE] = ()
     """The origins whose pages may read answers in a browser; `*`: all."""
@@ -76,26 +76,25 @@ class ProxyConfig:
     """Whether the proxy applies a changed config file without a request to do so."""
 
     media: Annotated[Addresses, LIVE] = PUBLIC
-    """The addresses of images, audio and files that engines may be sent to."""
+    """The addresses from which engines may load images, audio and files."""
 
     def others_than(self, host: str) -> tuple[str, ...]:
-        """`other_proxies` without this proxy's address, so that all pods of a StatefulSet can share a config.
+        """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config.
 
-        The address of this proxy begins with `host`, the machine's name, and has the port `port`, or `admin_port`
-        if it is a picker's.
+        `host`: the machine's name. The own address begins with it, and has `port`, or a picker's `admin_port`.
         """
         own, ports = host.partition(".")[0], {self.port, self.admin_port}
         return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))
 
     @property
     def tls_files(self) -> tuple[Path | None, ...]:
-        """The files of TLS, which may be replaced at any time."""
+        """The TLS files, which an operator may replace at any time."""
         return self.tls_cert, self.tls_key, self.tls_client_ca
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The table [limits]: sizes, times and counts that clients and engines may use."""
+    """The table [limits]: the most bytes, time and requests that clients and engines may use."""
 
     body_bytes: Annotated[int, within(1_024, 2**31 - 1, live=True)] = 33_554_432
     body_memory_bytes: Annotated[int, within(1_024, 2**40)] = 1_073_741_824
@@ -130,7 +129,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RegionConfig:
-    """A region. `url`: the address of its proxy, empty for the own region. `rtt_ms`: the round trip from here."""
+    """A region. `url`: the address of its proxy; empty for this proxy's region. `rtt_ms`: the round trip from here."""
 
     name: Annotated[str, NAME]
     url: Annotated[str, ADDRESS] = ""
@@ -139,7 +138,7 @@ class RegionConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine. `models` contains `*` where it serves all."""
+    """One engine. `models` contains `*` if it serves all models."""
 
     id: str
     url: Annotated[str, ADDRESS]
@@ -150,28 +149,28 @@ class EngineConfig:
     bootstrap_host: str | None = None
     bootstrap_port: Annotated[int, within(1, 65_535)] | None = None
     store: Annotated[str, NAME] | None = None
-    """The name of the KV store that it shares with other engines; None: it shares none."""
+    """The name of the KV store that it shares with other engines; None: it does not share a store."""
 
     kv_events: bool = True
-    """Whether the proxy follows its KV events, where it publishes any."""
+    """Whether the proxy follows its KV events, if it publishes any."""
 
     key_file: Path | None = None
-    """The file with the key that its requests need; None: they need none."""
+    """The file with the key for its requests; None: they need no key."""
 
     admin_key_file: Path | None = None
-    """The file with the key that aborts need; None: the key of `key_file`, if any."""
+    """The file with the key for aborts; None: the key of `key_file`, if any."""
 
     keys_within: tuple[Path, ...] = ()
-    """The folders that both must be in; empty: anywhere. A file of a folder that names engines does not say where."""
+    """The folders that both key files must be in; empty: anywhere. Discovery sets them; a file of engines cannot."""
 
     max_running: Annotated[int, within(1, 1_000_000)] | None = None
-    """How many requests each rank gets at once; None: as many as the engine reports."""
+    """The most concurrent requests of each rank; None: the number that the engine reports."""
 
     provider: Provider = UNKNOWN
     """For `kind = "openai"`: how a request names its session to the server."""
 
     model_names: Mapping[str, str] = field(default_factory=dict)
-    """The engine's name of each model, by the model's name here."""
+    """Model name in this config -> the engine's name of the model."""
 
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -179,8 +178,9 @@ SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
-    """Where engines are found beside those of the config. `kind`: a folder of files, SRV records of a DNS name, or a
-    Service or InferencePool of a Kubernetes cluster.
+    """A source of further engines, besides those of the config.
+
+    `kind`: a folder of files, SRV records of a DNS name, or a Service or InferencePool of a Kubernetes cluster.
     """
 
     id: str
@@ -190,17 +190,17 @@ class DiscoveryConfig:
     """The folder."""
 
     key_folder: Path | None = None
-    """Another folder that its engines' key files may be in; None: they are in the folder itself."""
+    """Another folder that may have its engines' key files; None: they are in `path`."""
 
     name: str = ""
     """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`; or the name of the Service or InferencePool."""
 
     scheme: Literal["http", "https"] = "http"
     servers: tuple[str, ...] = ()
-    """`host:port` of the DNS servers that are asked; empty: those of the system."""
+    """`host:port` of the DNS servers to ask; empty: the system's DNS servers."""
 
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of an [[engine]], which all engines of a DNS name, Service or InferencePool have."""
+    """Further keys of [[engine]], the same for all engines of the DNS name, Service or InferencePool."""
 
     namespace: str = ""
     """The namespace of the Service or InferencePool; empty: the namespace of this pod."""
@@ -209,22 +209,22 @@ class DiscoveryConfig:
     """The port of a Service's endpoints, by name or number; empty: the port named `http`, or the only port."""
 
     api: Annotated[str, ADDRESS] = ""
-    """The address of the API server; empty: that of the cluster that this process runs in."""
+    """The address of the API server; empty: the API server of the cluster that runs this process."""
 
     credentials: Path = Path(SERVICE_ACCOUNT)
     """The folder with `token`, `ca.crt` and `namespace`."""
 
     deletion_cost: bool = False
-    """Whether the annotation `pod-deletion-cost` of the engines' pods follows what they hold warm."""
+    """Whether the proxy sets `pod-deletion-cost` on the engines' pods by how much their caches hold warm."""
 
     @property
     def keys_within(self) -> tuple[Path, ...]:
-        """The folders that key files of its engines must be in; none if the config itself names the files."""
+        """The folders that its engines' key files must be in; empty if the config itself names the files."""
         return tuple(folder for folder in (self.path, self.key_folder) if folder is not None)
 
 
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
-    """How often a body may be in memory: as it came, and as each engine of a request is sent it."""
+    """The most copies of a body in memory: the body as it came, and a copy for each engine of a request."""
     return 3 if any(engine.role == "prefill" for engine in engines) else 2
 
 
@@ -235,20 +235,20 @@ class ModelConfig:
     name: Annotated[str, NAME]
     aliases: tuple[str, ...] = ()
     books: tuple[PriceBook, ...] = ()
-    """Price books of the file; the database may have more."""
+    """Price books of the config file; the database may have more."""
 
     context_tokens: Annotated[int, within(1, 1_000_000_000)] | None = None
     continue_broken: bool = False
-    """Whether another engine continues an answer whose engine fails."""
+    """Whether another engine continues an answer after its engine has failed."""
 
     vocabulary_tokens: Annotated[int, within(1, 100_000_000)] | None = None
-    """The number of its token ids; None: unknown, and then requests must not hold any."""
+    """The number of its token ids; None: unknown, and requests with token ids are refused."""
 
     normalise: Annotated[frozenset[str], among(*NAMES)] = DEFAULT_NAMES
-    """The rules that take texts out of its prompts which would spoil their prefixes."""
+    """The rules that take out texts which would spoil the prefixes of its prompts."""
 
     has_own_rules: bool = False
-    """Whether the config says so: then its engines' template adds none."""
+    """Whether the config sets `normalise`; then `Config.with_rule` adds no rule for its engines' template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class TenantConfig:
     """Limits per minute and of concurrent requests; None: no limit."""
 
     granted_fields: Annotated[frozenset[str], among(*sorted(GRANTABLE_FIELDS))] = frozenset()
-    """The fields that run a client's own grammar in an engine, and that it may use."""
+    """The fields that the tenant may use although they run a client's own grammar in an engine."""
 
     unlisted_fields: Unlisted = Unlisted.DROP
     """The treatment of unknown members of a request."""
@@ -286,21 +286,21 @@ class DatabaseConfig:
     """The file with its address, which may hold a password."""
 
     keep_days: Annotated[int, within(1, 36_500)] | None = None
-    """For how many days it keeps rows; None: for ever."""
+    """How many days the database keeps rows; None: for ever."""
 
     key_max_age_s: Annotated[float, within(2.0, 31_536_000.0)] = 3_600.0
-    """For how long its API keys are good while it is away."""
+    """How long its API keys stay valid while the database cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFileConfig:
-    """How much the ledger file of a proxy keeps. Without a database it is the only ledger, and keeps all by default."""
+    """Limits of a proxy's ledger file. Without a database, this is the only ledger, and keeps all rows by default."""
 
     ledger_file_days: Annotated[int, within(1, 36_500)] | None = None
-    """Days after which rows go, once the database has them; None without a database: never."""
+    """Days after which rows are deleted, once the database has them; None without a database: never."""
 
     ledger_file_bytes: Annotated[int, within(1_048_576, 2**50)] | None = None
-    """The oldest of these rows go beyond this size; None: no limit."""
+    """The size beyond which the oldest of these rows are deleted; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,21 +316,21 @@ class RedisConfig:
 
 @dataclass(frozen=True)
 class TracingConfig:
-    """Where spans of requests are sent, by OTLP over HTTP, and of how many requests."""
+    """Tracing: the collector that gets spans by OTLP over HTTP, and the share of requests that are traced."""
 
     endpoint: Annotated[str, ADDRESS]
     """The collector's address, before `/v1/traces`."""
 
     ratio: Annotated[float, within(0.0, 1.0)] = 0.01
     follow_clients: bool = False
-    """Whether the `sampled` flag of a client's `traceparent` decides, and not the ratio."""
+    """Whether the `sampled` flag of a client's `traceparent` decides instead of `ratio`."""
 
     headers_file: Path | None = None
-    """The file with headers for the collector, which may hold a key; None: it needs none."""
+    """The file with headers for the collector, which may hold a key; None: no further headers."""
 
     service_name: str = "warmroute"
     queue_requests: Annotated[int, within(64, 1_000_000)] = 1_024
-    """Finished requests that may wait for the exporter."""
+    """The most finished requests that may wait for the exporter."""
 
     timeout_s: Annotated[float, within(0.05, 60.0)] = 10.0
     """Time limit of one export with its retries, seconds."""
@@ -353,13 +353,13 @@ class Config:
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
     redis: RedisConfig | None
-    """The Redis of limits and markers; None: each process has its own."""
+    """The Redis of limits and markers; None: each process keeps its own."""
 
     budgets: tuple[Budget, ...]
-    """One for each period; the tenants of a budget have `limits`, if only empty ones."""
+    """One budget for each period. Tenants of a budget always have `limits`, which may be empty."""
 
     group_limits: tuple[ScopeLimits, ...]
-    """Limits by the minute and at once of budgets."""
+    """Per-minute limits and concurrency limits of budgets."""
 
     discoveries: tuple[DiscoveryConfig, ...]
     model_by_name: dict[str, ModelConfig] = field(repr=False)
@@ -367,10 +367,10 @@ class Config:
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
     credit_moved: bool = False
-    """Whether a turn that placement has moved gets a credit for the tokens cached at its home."""
+    """Whether a turn that placement moves gets a credit for the tokens cached at its home worker."""
 
     tracing: TracingConfig | None = None
-    """None: no request has a trace."""
+    """None: requests are not traced."""
 
     @property
     def kept_prompt_bytes(self) -> int:
@@ -387,7 +387,7 @@ class Config:
         return [engine for engine in self.engines if engine.region == self.proxy.region]
 
     def model_of(self, asked: str) -> ModelConfig | None:
-        """The model of a name or alias; the first whose alias is a pattern of it, such as `claude-*`."""
+        """The model with this name or alias; otherwise the first with a matching alias pattern, such as `claude-*`."""
         found = self.model_by_name.get(asked)
         if found is not None:
             return found
@@ -395,7 +395,7 @@ class Config:
         return next((model for alias, model in patterns if fnmatchcase(asked, alias)), None)
 
     def with_rule(self, rule: str, names: frozenset[str]) -> "Config":
-        """The config with one more rule for models of these names (`*`: all) that have no rules of their own."""
+        """The config with one more rule for the models `names` (`*`: all), except models with rules of their own."""
 
         def changed(model: ModelConfig) -> ModelConfig:
             has_it = not model.has_own_rules and names & {model.name, ANY}
@@ -410,7 +410,7 @@ class Config:
         return [model for model in self.models if tenant.may_use(model)]
 
     def scope_limits(self) -> list[ScopeLimits]:
-        """All limits by the minute and at once: those of tenants, and of budgets."""
+        """All per-minute limits and concurrency limits, of tenants and of budgets."""
         of_tenants = [
             ScopeLimits(Scope(tenant.name, (tenant.name,), kind="tenant"), tenant.limits)
             for tenant in self.tenants

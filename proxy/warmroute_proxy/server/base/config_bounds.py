@@ -1,7 +1,8 @@
-"""What fields of config records say of themselves: bounds, form, and whether they change while the proxy runs. Pure.
+"""Annotations of config fields: bounds, form, and whether a field may change while the proxy runs. Pure.
 
-A field of numbers has its bounds in its annotation, by `within`; a text says whether it is a name, an address or a
-digest. The reader of the file, its JSON Schema, the reference and the difference of two configs take them from there.
+The annotation of a number has its bounds (`within`). The annotation of a text says whether the text is a name, an
+address or a digest. The reader of config files, their JSON Schema, the reference pages and `config_difference` use
+these annotations.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 from msgspec import Meta
 
 LIVE: Final = Meta(extra={"live": True})
-"""Marks a field that changes while the proxy runs."""
+"""Marks a field that may change while the proxy runs."""
 
 NAME: Final = Meta(extra={"form": "name"})
 ADDRESS: Final = Meta(extra={"form": "url"})
@@ -22,7 +23,7 @@ DIGEST: Final = Meta(extra={"form": "digest"})
 
 
 def among(*words: str) -> Meta:
-    """Some of these words."""
+    """Annotates a set whose elements are among these words."""
     return Meta(extra={"among": words})
 
 
@@ -36,13 +37,13 @@ class Bounds(NamedTuple):
 
 
 def within(low: float, high: float, *, live: bool = False) -> Meta:
-    """The bounds of a number, both of which it may have."""
+    """Annotates a number with its bounds, both included. `live`: whether it may change while the proxy runs."""
     return Meta(ge=low, le=high, extra={"live": live})
 
 
 @cache
 def bounds(kind: type) -> Mapping[str, Bounds]:
-    """The bounds of the fields of a record, and of the records in it, by name."""
+    """Field name -> bounds, for a record and the records in it."""
     found: dict[str, Bounds] = {}
     for name, hint, default in fields_of(kind):
         member, meta, _ = annotated(hint)
@@ -54,13 +55,13 @@ def bounds(kind: type) -> Mapping[str, Bounds]:
 
 
 def live_fields(kind: type) -> frozenset[str]:
-    """The fields of a record that change while the proxy runs."""
+    """The fields of a record that may change while the proxy runs."""
     metas = ((name, annotated(hint)) for name, hint, _ in fields_of(kind))
     return frozenset(name for name, (_, _, extra) in metas if extra.get("live"))
 
 
 def fields_of(kind: Any) -> list[tuple[str, Any, Any]]:
-    """Name, annotation and default (None if there is none) of the fields of a dataclass or named tuple."""
+    """The name, annotation and default (None without one) of each field of a dataclass or named tuple."""
     hints = get_type_hints(kind, include_extras=True)
     if is_dataclass(kind):
         return [(one.name, hints[one.name], None if one.default is MISSING else one.default) for one in fields(kind)]
@@ -68,7 +69,7 @@ def fields_of(kind: Any) -> list[tuple[str, Any, Any]]:
 
 
 def annotated(hint: Any) -> tuple[Any, Meta | None, Mapping[str, Any]]:
-    """The type of a field without None, what is said of it, and what of that is this project's."""
+    """The type of a field without None, its `Meta`, and the `extra` of that `Meta`."""
     if get_origin(hint) in {Union, UnionType}:
         (hint,) = (member for member in get_args(hint) if member is not NoneType)
     meta = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Meta)), None)

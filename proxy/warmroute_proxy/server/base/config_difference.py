@@ -1,7 +1,8 @@
-"""What differs between two configs, and what of it can change while the proxy runs. Pure.
+"""Finds the differences between two configs, and those that can be applied while the proxy runs. Pure.
 
-A change is named by table, name and keys, never by its values, which may be secret. `merged` takes what can change from
-the new config and the rest from the running one, so that `compare(merged(a, b), b)` is what waits for a restart.
+A change names its table, element and keys, and never its values, which may be secret. `merged` takes the fields that
+may change from the new config, and all others from the running one. So `compare(merged(a, b), b)` lists the changes
+that wait for a restart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from warmroute_proxy.server.base.config_bounds import live_fields
 from warmroute_proxy.server.base.config_prices import CONFIG_BOOK, FREE
 
 LIVE_LIMITS: Final = live_fields(Limits)
-"""The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
+"""The keys of [limits] that may change while the proxy runs. Memory and connections are divided at the start."""
 
 LIVE_PROXY: Final = live_fields(ProxyConfig)
 _LIVE_LISTS: Final[Mapping[str, str]] = {
@@ -29,21 +30,21 @@ _LIVE_LISTS: Final[Mapping[str, str]] = {
 
 _LISTS: Final[Mapping[str, str]] = {"region": "regions", **_LIVE_LISTS}
 _NAMES: Final[Mapping[str, str]] = {"engine": "id", "discovery": "id"}
-"""What names an element of a list, where it is not its `name`."""
+"""Table -> the field that names its elements, if that is not `name`."""
 
 
 class Kind(Enum):
-    """What has happened to an element of a table."""
+    """What happened to an element of a table."""
 
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
     MOVED = "moved"
-    """The elements are the same, in another order: of patterns in aliases the first counts."""
+    """The elements are in another order, which counts: the first matching alias pattern wins."""
 
 
 class ConfigChange(NamedTuple):
-    """One difference. `name` is empty for a table that there is once; `keys` are those that changed."""
+    """One difference. `name`: the element; empty if it is of the whole table. `keys`: the keys that changed."""
 
     table: str
     name: str
@@ -53,7 +54,7 @@ class ConfigChange(NamedTuple):
 
 
 def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[ConfigChange]:
-    """What the new config changes, by table in the order of the reference. `live`: see `live_lists`."""
+    """The changes of the new config, by table in the order of the reference. `live`: see `live_lists`."""
     found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
@@ -67,7 +68,7 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Confi
 
 
 def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
-    """The config that can be in force without a restart. `live`: see `live_lists`."""
+    """The new config as far as it can apply without a restart. `live`: see `live_lists`."""
     return replace(
         running,
         proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in LIVE_PROXY}),
@@ -86,8 +87,9 @@ def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
 
 
 def live_lists(started: Config) -> Mapping[str, str]:
-    """The lists that change while a proxy runs: table -> field. Budgets do where it has opened a store for them, by the
-    config that it started with.
+    """Table -> field of `Config`, for the lists that may change while a proxy runs.
+
+    Budgets may change if the proxy has a store for them, which depends on the config that it started with.
     """
     has_store = started.database is not None or bool(started.budgets)
     return {**_LIVE_LISTS, "budget": "budgets"} if has_store else _LIVE_LISTS
@@ -115,12 +117,12 @@ def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) ->
 
 
 def _budgets(config: Config) -> Sequence[Budget | ScopeLimits]:
-    """What the tables [[budget]] have become: amounts by period, and limits by the minute and at once."""
+    """The records made of the tables [[budget]]: amounts by period, per-minute limits and concurrency limits."""
     return [*config.budgets, *config.group_limits]
 
 
 def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]]:
-    """The values of each element; one name may stand for several, as a budget of two periods does."""
+    """Name -> values of the elements. Elements with the same name are merged, such as a budget with two periods."""
     found: dict[str, dict[str, object]] = {}
     for element in elements:
         values = _values(element)
@@ -131,7 +133,7 @@ def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]
 
 
 def _values(record: Any) -> dict[str, object]:
-    """The keys of a table with their values; of a nested structure, its own keys."""
+    """The keys of a table with their values. A nested structure is replaced by its own keys."""
     names = [field.name for field in fields(record)] if is_dataclass(record) else record._fields
     found: dict[str, object] = {}
     for name in names:
@@ -146,7 +148,7 @@ def _values(record: Any) -> dict[str, object]:
 
 
 def _price_values(model: ModelConfig) -> dict[str, object]:
-    """The keys of a model with which its books are written."""
+    """The config keys that define the price books of a model."""
     found: dict[str, object] = {}
     for book in model.books:
         if book == FREE:
