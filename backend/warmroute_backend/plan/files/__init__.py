@@ -1,6 +1,4 @@
-"""The files of a deployment, each made from a plan alone. `deployment_files` returns their texts, and writes no
-file.
-"""
+"""The files of a deployment, each made from a plan alone. `deployment_files` returns their texts; it writes none."""
 
 from warmroute_backend.plan.files.bundle import deployment_files, processes
 
