@@ -1,6 +1,6 @@
-"""Which requests repeat each other by their idempotency key, and their recorded answers: a bounded memory.
+"""Recognizes requests that repeat an idempotency key, and records answers to replay: a bounded memory.
 
-A client that retries sends the key of its first attempt again. The key stands for one call, which goes through
+A client that retries sends the key of its first attempt again. The key stands for one call, which has these states:
 
     under way, recorded ──▶ ended, recorded ──(replay_s, or memory is needed)──▶ ended ──(remember_s)──▶ forgotten
           │                                                                      ▲
@@ -9,19 +9,19 @@ A client that retries sends the key of its first attempt again. The key stands f
     under way ──(it failed, and is charged nothing)──▶ forgotten
 
 While a call is recorded, every request with its key gets the answer from its first byte. Afterwards only the key is
-remembered, because the call was charged, and a second computation would be charged again: one key is charged once at
-most. A call that failed is forgotten at once: its key may try again.
+remembered: the call was charged, and a key is charged at most once, so no request with it is computed again.
+A call that failed is forgotten at once, so a client may try its key again.
 
 Keys and answers are divided between tenants as the memory of bodies is (`core/queue/fair_budget.py`): a tenant may
-have as many as are free, so one alone has half of all, and none makes room by what is another's.
+hold as much as is free, so a single tenant gets half. No tenant's entries are dropped to make room for another tenant.
 
 Bounds, and what is dropped first:
-- an answer that grows beyond `answer_bytes` is no longer recorded;
-- beyond a tenant's share of `total_bytes`, its answers that ended are dropped, the oldest first, but none that is being
-  read; if none is left, the one that grows is no longer recorded;
-- an answer that finds no memory in the budget of its tenant is no longer recorded;
-- beyond a tenant's share of `keys`, its keys without an answer are forgotten, the oldest first, then its oldest answers
-  with their keys; calls under way stay, and where all are under way no call is begun.
+- An answer that grows beyond `answer_bytes` is no longer recorded.
+- When a tenant exceeds its share of `total_bytes`, its ended answers are dropped, the oldest first, but not while a
+  client reads them. If no such answer is left, the growing answer is no longer recorded.
+- An answer that gets no memory from its tenant's budget is no longer recorded.
+- When a tenant exceeds its share of `keys`, its keys without an answer are forgotten, the oldest first, then its oldest
+  answers with their keys. Calls under way stay; if all its calls are under way, no new call begins.
 """
 
 from collections import deque
@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CHUNK_OVERHEAD_BYTES: Final = 72
-"""Of a chunk beside its bytes: the header of a bytes object, the allocator's rounding, its slot in a list."""
+"""Memory of a chunk besides its bytes: the header of a bytes object, the allocator's rounding, its slot in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyBounds:
-    """Bounds of the memory. `keys_each`: that a tenant may have in any case. `replay_s`: how long an answer can be
-    replayed after its end; `remember_s`: how long its key is known after that.
+    """Bounds of the memory. `keys_each`: the number of keys that a tenant may always have. `replay_s`: how long after
+    its end an answer can be replayed; `remember_s`: how long its key is known after that.
     """
 
     answer_bytes: int
@@ -47,15 +47,15 @@ class IdempotencyBounds:
 
 
 class AnswerMemory(Protocol):
-    """What a recording takes of the memory of its tenant; it is given back with the recording."""
+    """The part of its tenant's memory budget that a recording uses; freed together with the recording."""
 
     def grow(self, size_bytes: int) -> bool:
-        """Reserve more bytes. Returns whether there were any."""
+        """Reserve more bytes. Returns False if the budget has too few."""
 
 
 class AnswerCopy:
-    """An answer from its first byte: its head, and its chunks by reference. `status` is 0 while there is no head;
-    `streamed`: the chunks came one by one; `whole`: no chunk follows.
+    """An answer from its first byte: its head, and its chunks by reference. `status` is 0 until the head arrives;
+    `streamed`: the chunks came one by one; `whole`: no more chunks follow.
     """
 
     __slots__ = ("chunks", "headers", "memory", "size", "status", "streamed", "whole")
@@ -71,7 +71,7 @@ class AnswerCopy:
 
 
 class IdempotentCall:
-    """The call of one key. `body` is a hash of the request's body; `recording` is None once it was dropped."""
+    """The call of one key. `body` is a hash of the request's body; `recording` is None once it is dropped."""
 
     __slots__ = ("body", "key", "queued", "readers", "recording", "tenant", "under_way", "until_s")
 
@@ -82,12 +82,12 @@ class IdempotentCall:
         self.recording: AnswerCopy | None = AnswerCopy(memory)
         self.under_way = True
         self.queued = False
-        self.readers = 0  # of the answer of a call that ended
+        self.readers = 0  # clients that read the answer after its call ended
         self.until_s = 0.0
 
 
 class _OfTenant:
-    """The calls of one tenant. Both queues are in the order of `until_s`."""
+    """The calls of one tenant. Both queues are sorted by `until_s`."""
 
     __slots__ = ("answers", "keys", "recorded_bytes", "spent")
 
@@ -99,7 +99,7 @@ class _OfTenant:
 
 
 class IdempotencyKeys:
-    """All calls of one proxy that have a key. Times are seconds of one clock, passed in."""
+    """All calls of one proxy that have a key. All times passed in are seconds of the same clock."""
 
     def __init__(self, bounds: IdempotencyBounds) -> None:
         self.bounds = bounds
@@ -118,7 +118,7 @@ class IdempotencyKeys:
         return self._calls.get(key)
 
     def begin(self, call: IdempotentCall, now: float) -> bool:
-        """A call that is not known yet is under way from now on; False if its tenant has as many as it may."""
+        """Store a new call as under way. Returns False if its tenant has no room for another key."""
         assert call.key not in self._calls
         own = self._tenants.setdefault(call.tenant, _OfTenant())
         self._expire(own, now)
@@ -134,7 +134,7 @@ class IdempotencyKeys:
         return True
 
     def add(self, call: IdempotentCall, chunk: bytes, now: float) -> bool:
-        """Record a chunk of a call under way; False if the recording is dropped by that, or was before."""
+        """Record a chunk of a call under way. Returns False if the recording is dropped now, or was dropped before."""
         recording = call.recording
         if recording is None:
             return False
@@ -154,8 +154,8 @@ class IdempotencyKeys:
         return False
 
     def ended(self, call: IdempotentCall, now: float, *, may_keep: bool = True) -> None:
-        """A call has its whole answer, which can be replayed for `replay_s` if it was recorded. Not `may_keep`: until
-        `drop_unqueued`.
+        """A call has its whole answer. A recorded answer can be replayed for `replay_s`; if it must not be kept
+        (`may_keep` is false), until `drop_unqueued`.
         """
         assert call.under_way
         call.under_way = False
@@ -170,12 +170,12 @@ class IdempotencyKeys:
         self._tenants[call.tenant].answers.append(call)
 
     def drop_unqueued(self, call: IdempotentCall, now: float) -> None:
-        """Drop the answer of a call that ended and was to be dropped, once nobody reads it."""
+        """Drop the answer of a call that ended without `may_keep`, once nobody reads it."""
         if not call.under_way and not call.queued and call.recording is not None:
             self._drop(call, now)
 
     def lost(self, call: IdempotentCall, now: float) -> None:
-        """A call ended without any client, and may be charged: only its key is remembered."""
+        """A call whose clients all left has ended, and may be charged: only its key is remembered."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
@@ -193,7 +193,7 @@ class IdempotencyKeys:
         call.readers += 1
 
     def release(self, call: IdempotentCall, now: float) -> None:
-        """The client has read it; an answer that was due to be dropped meanwhile is dropped now."""
+        """A client has read the answer. If the answer became due to be dropped meanwhile, it is dropped now."""
         call.readers -= 1
         if not call.readers and not call.queued:
             self._drop(call, now)
@@ -218,7 +218,7 @@ class IdempotencyKeys:
             del self._tenants[tenant]
 
     def _drop(self, call: IdempotentCall, now: float) -> None:
-        """Drop the answer of a call that ended and that is in no queue any more."""
+        """Drop the answer of an ended call that was taken out of its queue, unless a client reads it."""
         call.queued = False
         if not call.readers:
             self._forget_recording(call)

@@ -1,37 +1,45 @@
 """Explains why prompt tokens were not cached: every uncached token gets exactly one class of `contract.receipt`.
 
-The prompt is a line of P tokens. The engine found its first C tokens; [C, P) has to be explained. Two more points on
-the line do it:
+The prompt is a line of P tokens. The engine found its first C tokens cached; [C, P) has to be explained. Two more
+points on the line divide it:
 
     0 ------------- C ---------------- R --- K ------------------------------ P
       cached          reusable, missed   |     text that was never computed before
                                          page rounding
 
-K is where known text ends. For a lineage with a previous turn it is that turn's prompt (an exact count), unless the
-index shows that the client rewrote part of it (known text ends clearly earlier: the rest of the old prompt is
-`prefix_changed`) or that the text beyond it is known from another conversation (K moves out). Where both prompts were
-compared and differ (`rewritten`), and the engine found what the index expects within its error, K is what the engine
-found: a change near the end of a long prompt is within that error too. (Not where the index knows the whole prompt,
-which then is an older one, sent again.) For a new lineage K is what the index
-knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer comes first, and
-where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
+K is where known text ends. For a new lineage, K is what the index knows, and the rest is `cold`. For a lineage with a
+previous turn, K is the end of that turn's prompt (an exact count), with these exceptions:
+
+- Known text ends clearly earlier in the index: the client rewrote part of the old prompt. K is what the index knows,
+  and the rest of the old prompt is `prefix_changed`.
+- The index knows text beyond the old prompt from another conversation: K is what the index knows.
+- Both prompts were compared and differ (`rewritten`), and the engine found what the index expects, within its error. A
+  change near the end of a long prompt is within that error too, so K is C. If the index knows the whole prompt, the
+  client sent an older one again, and K is its end.
+
+Tokens beyond the previous prompt are `new`. The last answer is the first part of these; if prefill and decode run on
+separate engines it is `not_kept`, because its KV stayed with the decode engine.
 
 R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
 
-[C, R) should have been cached and was not. A new salt epoch explains all of it. Else one page is still rounding (page
-borders of estimates are off by one). Else by position, and by what was seen (`Seen`): what other requests were still
-computing when this one was sent is `not_computed_yet`. What this worker was expected to hold is `evicted` if an
-eviction was seen, and `forgotten` on a server that shows neither its pool nor evictions. What only another worker of
-this region was expected to hold is `moved`, what only another region was expected to hold is `elsewhere`. A worker is
-expected to hold what the index predicts, and what the previous turn computed on it, unless that was lost with its
-engine. What no worker holds, of a text that the index knows, was computed once, and is `evicted` or `forgotten` too.
-The rest is `unknown`: no class is given because it is left over.
+[C, R) should have been cached and was not. A new salt epoch explains all of it. Otherwise up to one page is still
+rounding (page borders of estimates are off by one). More is explained by position, and by what was seen (`Seen`):
 
-Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
-between an estimate and a count count only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames a worker
-or a client (`evicted`, `moved`, `prefix_changed`) is given for less. Tools and prose of one prompt differ more in bytes
-per token (`RATIO_ERROR`). A new lineage that finds a beginning that the index expects whole was right about the cache
-and wrong about the text's tokens: within that error the rest is `cold`.
+- `not_computed_yet`: other requests were still computing it when this one was sent.
+- `evicted`: this worker was expected to hold it, and an eviction was seen; `forgotten`: the same, on a server that
+  shows neither its pool nor evictions.
+- `moved`: only another worker of this region was expected to hold it; `elsewhere`: only another region was.
+- `evicted` or `forgotten` too: the index knows the text, so it was computed once, but no worker holds it.
+- `unknown`: the rest. A token gets no other class merely because it is left over.
+
+A worker is expected to hold what the index predicts and what the previous turn computed there, unless its engine
+lost that when it restarted or left.
+
+Index figures are estimated from bytes and are off by a few per cent; counts of turns are exact. So a difference between
+an estimate and a count is ignored up to `ESTIMATE_ERROR` of it plus a page. Classes that blame a worker or a client
+(`evicted`, `moved`, `prefix_changed`) are not given for less. Within one prompt, tools and prose differ more in bytes
+per token (`RATIO_ERROR`). If a new lineage finds only the beginning of text that the index expects whole, the index was
+wrong about the number of tokens, not about the cache. Within that error the rest is `cold`.
 """
 
 from typing import Final
@@ -42,15 +50,15 @@ ESTIMATE_ERROR: Final = 0.03
 """Relative error of token counts that are estimated from bytes."""
 
 RATIO_ERROR: Final = 0.25
-"""How far a part of a prompt may be from the bytes per token of the whole."""
+"""How far the bytes per token of a part of a prompt may be from those of the whole, as a share."""
 
 
 class Seen(Frozen, frozen=True):
-    """What was seen of the caches when a turn missed what it was expected to find.
+    """What was seen of the caches when a turn did not find what was expected.
 
-    `evicted_here`: the chosen worker has evicted since its start, or must have, and this text may be among it;
+    `evicted_here`: the chosen worker has evicted something since its start, or must have, possibly this text;
     `evicted`: some worker has. `forgets`: the server reports neither its pool nor evictions. `waiting`: tokens of the
-    prompt that other requests had sent, here or elsewhere, and whose computation had not ended when this one was sent.
+    prompt that other requests, here or elsewhere, were still computing when this one was sent.
     """
 
     evicted_here: bool = False
@@ -62,16 +70,16 @@ class Seen(Frozen, frozen=True):
 NOTHING_SEEN: Final = Seen()
 
 PLAIN: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
-"""The classes of a turn that missed nothing: no caches have to be looked at for these."""
+"""Classes of a turn that missed nothing: for a turn with only these, no cache has to be looked at."""
 
 
 class LastTurn(Frozen, frozen=True):
-    """The previous turn of a lineage, as far as losses need it.
+    """What `classify` needs of the previous turn of a lineage.
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
-    chosen now computed that prompt (in PD the prefill worker); `same_region`: a worker of its region did.
-    `salt_changed`: the tenant's salt epoch is another now. `rewritten`: the client has changed a part of that prompt;
-    `repeated`: this prompt begins with the whole of it.
+    chosen now (in PD the prefill worker) computed that turn's prompt; `same_region`: a worker of its region did.
+    `salt_changed`: the tenant's salt epoch has changed since. `rewritten`: the client has changed a part of that
+    prompt; `repeated`: the new prompt begins with all of it.
     """
 
     prompt_tokens: int
@@ -84,10 +92,11 @@ class LastTurn(Frozen, frozen=True):
 
 
 class IndexEstimates(Frozen, frozen=True):
-    """Prefixes of the prompt by the index, in tokens: the longest known anywhere in the tenant, the one predicted on
-    the chosen worker, the one on the best other worker of its region, and the one in the best other region. What
-    another region has computed of this prompt, as it announced, counts as known and as held there. `restarted`: the one
-    that was lost with engines which have restarted or left. `seen`: what was seen of the caches.
+    """Lengths of the prompt's prefixes in the index, in tokens.
+
+    `known`: the longest that is known anywhere in the tenant. `here`: on the chosen worker. `moved`: on the best other
+    worker of its region. `elsewhere`: in the best other region. What another region announced that it has computed of
+    this prompt counts as known, and as held there. `restarted`: lost with engines that have restarted or left.
     """
 
     known: int
@@ -98,7 +107,7 @@ class IndexEstimates(Frozen, frozen=True):
     seen: Seen = NOTHING_SEEN
 
     def scaled(self, prompt_tokens: int, estimated_tokens: int) -> "IndexEstimates":
-        """The estimates by this prompt's own bytes per token: it was estimated at one count, and has the other."""
+        """The estimates for a prompt that was estimated at `estimated_tokens` and has `prompt_tokens`."""
         if estimated_tokens <= 0 or estimated_tokens == prompt_tokens:
             return self
         ratio = prompt_tokens / estimated_tokens
@@ -120,8 +129,8 @@ def classify(
 ) -> dict[str, int]:
     """Loss class -> tokens, summing to `prompt_tokens - cached_tokens`; classes without tokens are left out.
 
-    `misreported`: the cached count was out of range, so that the rest cannot be explained. `cached_reported`: false
-    where the engine gave no cached count.
+    `misreported`: the cached count was out of range, so the rest cannot be explained. `cached_reported`: false if the
+    engine gave no cached count.
     """
     prompt, cached, page = prompt_tokens, cached_tokens, page_size
     if page < 1 or not 0 <= cached <= prompt:
@@ -158,7 +167,7 @@ def _known_end(
     last_turn: LastTurn | None,
     disaggregated: bool,
 ) -> int:
-    """K, where known text ends; the classes of what lies beyond it are added."""
+    """Returns K, where known text ends, and adds the classes of what lies beyond it to `losses`."""
     end = known if cached < known else cached  # noqa: FURB136 - max() takes three times as long
     if end > prompt:  # noqa: PLR1730
         end = prompt
@@ -167,7 +176,7 @@ def _known_end(
             losses["cold"] = prompt - end
         return end
     previous = last_turn.prompt_tokens if last_turn.prompt_tokens < prompt else prompt  # noqa: FURB136
-    # Where the salt changed: the index's chain starts from it, and has nothing of the old text.
+    # A changed salt: the index's chain starts from the salt, so it has nothing of the old text.
     if last_turn.rewritten and previous - cached > page and end - cached <= _error(end, page):
         if end - cached > page and end < prompt:
             end = cached
@@ -199,7 +208,7 @@ def _missed(
     last_turn: LastTurn | None,
     page: int,
 ) -> None:
-    """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
+    """Class [cached, reusable), which is longer than a page: it could have been reused and was not."""
     if reusable - cached <= _error(reusable, page):
         _within_error(losses, cached, reusable, last_turn)
         return
@@ -217,17 +226,17 @@ def _missed(
 
 
 def _gone(evicted: bool, forgets: bool) -> str:
-    """The class of what a cache had and has no more."""
+    """The class of tokens that a cache no longer has."""
     if evicted:
         return "evicted"
     return "forgotten" if forgets else "unknown"
 
 
 def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_turn: LastTurn | None) -> bool:
-    """Whether the text that a new lineage shares was estimated too long, rather than lost.
+    """Whether the index overestimated the text that a new lineage shares, so that no cache lost any of it.
 
-    The worker that the index expects to hold all of it holds its beginning. What is lost to others goes from its end,
-    but then the index or another cache knows more of it than this one.
+    The chosen worker was expected to hold all of that text and holds its beginning. An eviction also takes text from
+    its end, but then the index or another cache knows more of it than this worker.
     """
     if last_turn is not None or not cached or reusable - cached > RATIO_ERROR * reusable:
         return False
@@ -236,8 +245,8 @@ def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_tu
 
 
 def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
-    """Class what is missed within the error of estimates: of it, only the previous turn is known to have been computed,
-    and where.
+    """Class what was missed within the error of estimates. Only the prompt of the previous turn is known to have been
+    computed, and where.
     """
     if last_turn is None:
         _add(losses, "cold", start, reusable)
@@ -251,7 +260,7 @@ def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: 
 
 
 def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected: IndexEstimates, page: int) -> int:
-    """Classes of what a cache was expected to hold. Where the rest begins."""
+    """Class what a cache was expected to hold. Returns where the rest begins."""
     seen = expected.seen
     start = _held(losses, _gone(seen.evicted_here, seen.forgets), start, min(expected.here, reusable), page)
     start = _held(losses, "moved", start, min(expected.moved, reusable), page)
@@ -259,7 +268,7 @@ def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected:
 
 
 def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) -> int:
-    """Class [start, end), which a cache was expected to hold, unless it is within the error. Where the rest begins."""
+    """Class [start, end), which a cache should hold, if longer than the error. Returns where the rest begins."""
     if end - start <= _error(end, page):
         return start
     _add(losses, name, start, end)
@@ -267,7 +276,7 @@ def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) ->
 
 
 def _expected(estimates: IndexEstimates, last_turn: LastTurn | None) -> IndexEstimates:
-    """What is expected where: by the index, and what the last turn has computed there."""
+    """What each place is expected to hold: what the index predicts, and what the last turn computed there."""
     here, moved, elsewhere = max(estimates.here, 0), max(estimates.moved, 0), max(estimates.elsewhere, 0)
     if last_turn is not None:
         if last_turn.same_worker:

@@ -1,13 +1,14 @@
-"""Tells token counts that cannot be true from those that can: a count is money, and an engine may count wrongly.
+"""Finds token counts that cannot be true: a count is money, and an engine may count wrongly.
 
-* No answer has more tokens than its client allowed, and none has more than the bytes of its text, since a token has a
-  byte at least. Tokens without text exist: those that end an answer or begin a call (`SILENT_TOKENS`), reported
-  thoughts that stay in the engine, and those that a client demands by `min_tokens` or `ignore_eos`.
-* A prompt has no more tokens than twice its bytes and what a template adds, and no fewer than one for `MOST_BYTES`:
-  tokens of spaces have about a hundred, and a template may drop old thoughts. Media have tokens without bytes.
+* An answer has at most as many tokens as its client allowed, and as its text has bytes: a token has at least one byte.
+  Some tokens have no text: those that end an answer or begin a call (`SILENT_TOKENS`), reported thoughts that stay in
+  the engine, and those demanded by `min_tokens` or `ignore_eos`.
+* A prompt has at most twice as many tokens as bytes, plus what a template adds. Each `MOST_BYTES` of it have at least
+  one token: a token of spaces has about a hundred bytes, and a template may drop old thoughts. Media have tokens
+  without bytes.
 
-A count that cannot be true is as if it were absent: the turn is charged what was estimated, and the receipt says so.
-`is_sure` is the same for almost all turns by four comparisons; without it w1 executes 0.3 % more.
+A count that cannot be true is treated as absent: the turn is charged the estimate, and the receipt says so.
+`is_sure` clears almost all turns with four comparisons; without it, w1 executes 0.3 % more instructions.
 """
 
 from typing import Final, NamedTuple
@@ -20,8 +21,8 @@ from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
 TEMPLATE_TOKENS: Final = 4_096  # Devstral's own system prompt has 1,500
 TOKENS_PER_BYTE: Final = 2
 MOST_BYTES: Final = 512
-SILENT_TOKENS: Final = 256  # of one answer
-MOST_THOUGHTS: Final = 1_048_576  # of one answer
+SILENT_TOKENS: Final = 256  # in one answer
+MOST_THOUGHTS: Final = 1_048_576  # in one answer
 _SURE_SHARE: Final = MOST_BYTES // 32  # an estimate has 0.5 to 32 bytes a token
 
 PROMPT: Final = "prompt_tokens"
@@ -29,9 +30,10 @@ COMPLETION: Final = "completion_tokens"
 
 
 class Allowed(NamedTuple):
-    """What counts of a turn may be. `most_tokens` and `demanded_tokens` are those of all answers together.
+    """Limits for the counts of a turn. `most_tokens` and `demanded_tokens` are for all its answers together.
 
-    `answers`: to each of its `prompts`; `opaque`: the prompt holds media; `answer_bytes`: of all that the model said.
+    `answers`: the number for each of its `prompts`; `opaque`: the prompt holds media; `answer_bytes`: the bytes of all
+    that the model said.
     """
 
     prompt_bytes: int
@@ -44,7 +46,7 @@ class Allowed(NamedTuple):
 
 
 def is_sure(usage: Usage, prompt_tokens_est: int, most_tokens: int) -> bool:
-    """Whether no count can be doubted, whatever was said: the estimate has the bounds of bytes per token."""
+    """Whether both counts are within all limits, so that `doubted` has nothing to find."""
     completion, prompt = usage.completion_tokens, usage.prompt_tokens
     if completion > SILENT_TOKENS or completion > most_tokens:
         return False
@@ -52,7 +54,7 @@ def is_sure(usage: Usage, prompt_tokens_est: int, most_tokens: int) -> bool:
 
 
 def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:
-    """The counts that an engine has reported and that cannot be true: `PROMPT`, `COMPLETION`."""
+    """The names of reported counts that cannot be true: `PROMPT`, `COMPLETION`."""
     found = []
     if PROMPT not in usage.estimated:
         most_of_prompt = (allowed.prompt_bytes * TOKENS_PER_BYTE + TEMPLATE_TOKENS * allowed.prompts) * allowed.answers
@@ -70,7 +72,7 @@ def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:
 
 
 def without(usage: Usage, names: tuple[str, ...], completion_tokens: int) -> Usage:
-    """A usage without these counts, as if no engine had reported them; the answer has `completion_tokens` at least."""
+    """The usage as if no engine had reported `names`. `completion_tokens` is a lower bound for the answer."""
     guessed = {*usage.estimated, *names}
     if COMPLETION in names:
         completion = min(max(completion_tokens, 0), MAX_TOKENS)

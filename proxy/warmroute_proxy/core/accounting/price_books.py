@@ -1,12 +1,12 @@
-"""Price books: the prices of a model from a date on, and the one that is in effect.
+"""Price books: the prices of a model from a date on, and the choice of the book in effect.
 
-A book is never changed: other prices are another book with a later date. A turn is settled by the book that is in
-effect when its row is opened (`opened_at`), that is the one with the latest date that is not after it. The row keeps
-the rates and the name of its book, so that no later book alters what was settled. A model has at most one book without
-a date, which is older than all others.
+A book is never changed: new prices are another book with a later date. A turn is settled by the book in effect when its
+row is opened (`opened_at`): the book with the latest date that is not after that time. The row keeps the rates and the
+name of its book, so a later book does not alter what was settled. A model has at most one book without a date, which is
+older than all others.
 
-Where a clock has gone back behind the first date of a model, that first book is in effect: a turn is never free because
-of a clock.
+If a clock has gone back to before the first date of a model, that first book is in effect: a wrong clock never makes a
+turn free.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ def instant_text(unix_s: int) -> str:
 
 
 class PriceBook(Frozen, frozen=True):
-    """The rates of one model, with the name of the book. `from_s`: unix seconds, None if there is no date;
-    `source`: where the prices come from, a text or an address.
+    """The rates of one model, with the name of the book. `from_s`: its date in unix seconds, None for a book without a
+    date; `source`: where the prices come from, a text or an address.
     """
 
     rates: Rates
@@ -35,20 +35,20 @@ class PriceBook(Frozen, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name, which no other book of the model has."""
+        """The name of the book, unique among those of its model."""
         return self.rates.price_book
 
     @property
     def starts_s(self) -> float:
-        """From when on it is in effect, unix seconds."""
+        """When the book takes effect, in unix seconds."""
         return _ALWAYS if self.from_s is None else self.from_s
 
 
 class PriceBooks:
-    """The books of all models; never changed, only replaced."""
+    """The books of all models. An object is never changed, only replaced."""
 
     def __init__(self, *books: Mapping[str, Iterable[PriceBook]]) -> None:
-        """By model. Where two books of a model have the same date, the one of the later mapping is used."""
+        """`books` are by model. If two books of a model have the same date, the one of the later mapping is used."""
         found: dict[str, dict[float, PriceBook]] = {}
         for each in books:
             for model, of_model in each.items():
@@ -62,14 +62,14 @@ class PriceBooks:
         return self._newest_first.get(model, ())
 
     def in_effect(self, model: str, now_s: float) -> PriceBook | None:
-        """The book of a model at a time, unix seconds; None if none has begun."""
+        """The book of a model in effect at `now_s`, unix seconds; None if all its books begin later."""
         for book in self.of(model):
             if book.starts_s <= now_s:
                 return book
         return None
 
     def settling(self, model: str, opened_s: float) -> PriceBook:
-        """The book that settles a turn that was opened then. Raises: LookupError, for a model without any book."""
+        """The book that settles a turn opened at `opened_s`. Raises LookupError for a model without any book."""
         books = self._newest_first.get(model)
         if not books:
             raise LookupError(f"model {model} has no price book")

@@ -18,13 +18,13 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
 
 _MAX_COST_USD: Final = 1e6
-"""Of one turn; above it a cost is not a cost. Nanodollars of it are inside 64 bits."""
+"""The most that a turn can cost; a larger number is not taken for a cost. In nanodollars it fits 64 bits."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class ServedBy(Frozen, frozen=True):
-    """A worker that took part in a turn: (engine, dp_rank) and the role it had. JSON as receipts and rows show it."""
+    """A worker that took part in a turn, with its role. Its JSON is what receipts and rows show."""
 
     id: str
     dp_rank: int
@@ -38,7 +38,7 @@ class _Tiers(Frozen, frozen=True):
 
 
 class _Receipt(Frozen, frozen=True):
-    """A receipt, in the order of its JSON."""
+    """A receipt, with its fields in the order of the JSON."""
 
     v: int
     id: str
@@ -67,8 +67,8 @@ def usage_object(
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
     `changes`: what was changed in the request; `receipt_fields`: members from its caller, as JSON.
 
-    `reported` is JSON if it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
-    cost with nothing cached, and what it costs, in nanodollars.
+    `reported` is JSON (bytes) if its counts are exactly the settled ones (`plain_usage`). Also returns, in nanodollars,
+    what the turn would have cost with nothing cached, and what it costs.
     """
     rates = entry.rates
     full, price = money.list_and_price(
@@ -102,8 +102,8 @@ def usage_object(
 
 
 def _provider_cost(reported: object) -> int | None:
-    """What the server says that it charges for the turn, in nanodollars: its `cost` is in USD, as OpenRouter's and
-    another warmroute's. None if it says nothing that is an amount."""
+    """What the server says it charges for the turn, in nanodollars; None if it states no valid amount. Its `cost` is in
+    USD, like OpenRouter's and another warmroute's."""
     cost = reported.get("cost") if isinstance(reported, dict) else None
     if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COST_USD:
         return round(cost * 1e9)
@@ -111,7 +111,7 @@ def _provider_cost(reported: object) -> int | None:
 
 
 def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
-    """The engine's object with the settled counts instead of its own; no cached tokens if nobody has counted any."""
+    """The engine's object with the settled counts; without cached tokens if nobody has stated or counted any."""
     merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
     merged["prompt_tokens"] = usage.prompt_tokens
     merged["completion_tokens"] = usage.completion_tokens
@@ -127,24 +127,24 @@ def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: byte
 
 
 def as_warm(receipt_fields: bytes) -> bytes:
-    """The same members of a receipt, of a turn that only keeps a prompt in the cache."""
+    """The receipt members of a turn that only keeps a prompt in the cache: `kind` is "warm"."""
     members = msgspec.json.decode(b"{%b}" % receipt_fields)
     return _encode({**members, "kind": "warm"})[1:-1]
 
 
 @lru_cache(maxsize=1_024)
 def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
-    """The workers of an attempt as receipts and rows show them. Cached, since a fleet has few."""
+    """The workers of an attempt as receipts and rows show them."""
     return msgspec.Raw(_encode(workers))
 
 
 @lru_cache(maxsize=1_024)
 def _book_json(name: str) -> bytes:
-    """The end of a receipt that names its book. Cached, since there are few."""
+    """The end of a receipt that names its price book. Cached, since there are few books."""
     return b',"price_book":%b}' % _encode(name)
 
 
 @lru_cache(maxsize=1_024)
 def _rates_json(rates: money.Rates) -> msgspec.Raw:
-    """Rates as the receipt shows them. Cached, since there are few."""
+    """Rates as the receipt shows them. Cached, since there are few rates."""
     return msgspec.Raw(_encode(rates.as_usd_per_mtok()))

@@ -1,19 +1,19 @@
-"""Receipts against the engines' own counters: what differs, and how much of that is known to be no difference.
+"""Compares receipts with the engines' own counters, and finds how much of the difference has a known cause.
 
-A turn is compared if it was computed: its prompt and cached tokens at the engine that did the prefill, its answer's
-tokens at the one that did the decode. It counts in the span of that engine in which it was settled.
+Each computed turn is compared: its prompt and cached tokens with the engine that did the prefill, its answer's tokens
+with the engine that did the decode. A turn counts in the span of that engine in which it was settled.
 
     difference = what the engine counted - what the receipts say
 
-Some tokens are *uncertain*. An engine may count a turn when it begins or when it ends, so that a turn which ran over
-the edge of a span, or within `EDGE_S` of it, may be counted on the other side. The receipt of a turn whose client left
-has an estimate where no engine reported a number, and an answer that a second engine continued has a part of its
-answer in that engine's prompt. The tokens of such turns are taken off a difference before it is judged: what remains
+Some tokens are *uncertain*. An engine may count a turn when the turn begins or when it ends. So a turn that ran across
+the edge of a span, or within `EDGE_S` of it, may be counted on the other side. If a client left, the receipt has an
+estimate for each number that no engine reported. If a second engine continued an answer, the first part of the answer
+is in that engine's prompt. The tokens of such turns are subtracted from a difference before it is judged; the remainder
 is `unexplained`.
 
-An engine counts more than the receipts say where other clients use it, where an attempt was given up and repeated, and
-where a turn ended with an error. It counts less only if it was started again (what it had counted since the last
-reading is lost), or where receipts say what was not computed.
+An engine counts more than the receipts say if other clients use it, if an attempt was given up and repeated, or if a
+turn ended with an error. An engine counts less only if it restarted (what it had counted since the last reading is
+lost), or if receipts state tokens that were not computed.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ from warmroute_proxy.core.accounting.engine_counts import EngineCounts, Span
 from warmroute_proxy.core.base.role import Role
 
 EDGE_S: Final = 1.0
-"""How much later the proxy settles a turn than the engine counts it, at most, and how long a reading takes."""
+"""The most seconds between an engine counting a turn and the proxy settling it; also the most for a reading."""
 
 Kind = Literal["prompt_tokens", "cached_tokens", "completion_tokens"]
 KINDS: Final[tuple[Kind, ...]] = ("prompt_tokens", "cached_tokens", "completion_tokens")
@@ -37,9 +37,9 @@ _NONE: Final = EngineCounts()
 
 
 class SettledTurn(NamedTuple):
-    """What a receipt says of a turn at one engine; times in unix seconds. `counts` has only what that engine did.
+    """What a receipt says of a turn at one engine; times in unix seconds. `counts` has only what that engine computed.
 
-    `is_exact`: whether each number was reported by an engine; `failed`: whether it ended otherwise than completed.
+    `is_exact`: whether an engine reported each number; `failed`: whether the turn did not complete.
     """
 
     engine: str
@@ -52,7 +52,7 @@ class SettledTurn(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """How many turns of a span there are, by what makes a difference."""
+    """The number of turns of a span, by what can cause a difference."""
 
     all: int = 0
     at_edge: int = 0
@@ -62,7 +62,7 @@ class Turns(NamedTuple):
 
 
 class Line:
-    """A span of an engine with the receipts of its turns."""
+    """A span of an engine, with sums over the receipts of its turns."""
 
     def __init__(self, span: Span) -> None:
         self.span = span
@@ -84,7 +84,7 @@ class Line:
             self.uncertain = self.uncertain.plus(turn.counts)
 
     def add_neighbour(self, turn: SettledTurn) -> None:
-        """A turn that was settled in another span, and may be counted in this one."""
+        """Add a turn that was settled in another span, but that the engine may have counted in this one."""
         self.uncertain = self.uncertain.plus(turn.counts)
         self.turns = self.turns._replace(at_edge=self.turns.at_edge + 1)
 
@@ -92,11 +92,11 @@ class Line:
         return kind in _COMPARED[self.span.role]
 
     def difference(self, kind: Kind) -> int:
-        """What the engine counted more than the receipts say; below 0: less. 0 if that is not compared."""
+        """The engine's count minus that of the receipts; 0 if this kind is not compared for the engine's role."""
         return _of(self.span.counts, kind) - _of(self.receipts, kind) if self.compares(kind) else 0
 
     def unexplained(self, kind: Kind) -> int:
-        """What remains of a difference without the uncertain tokens, and what a restart explains; with its sign."""
+        """The signed difference, less the uncertain tokens; 0 if a restart explains it."""
         found = self.difference(kind)
         size = max(0, abs(found) - _of(self.uncertain, kind))
         if found < 0:
@@ -104,7 +104,7 @@ class Line:
         return size
 
     def share(self, kind: Kind) -> float:
-        """The unexplained part as a share of the larger of both numbers."""
+        """The unexplained part as a share of the larger of the two counts."""
         larger = max(_of(self.span.counts, kind), _of(self.receipts, kind))
         return abs(self.unexplained(kind)) / larger if larger else 0.0
 
@@ -113,7 +113,7 @@ class Line:
 
 
 class Reconciliation:
-    """All spans, and the turns added to them in any order."""
+    """All spans, with the turns added to them. Turns may be added in any order."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._by_engine: dict[str, list[Line]] = {}
@@ -121,7 +121,7 @@ class Reconciliation:
             self._by_engine.setdefault(span.engine, []).append(Line(span))
         self._ends = {engine: _ascending(lines) for engine, lines in self._by_engine.items()}
         self.outside: dict[str, int] = {}
-        """Engine -> turns that were settled while its counters were not read."""
+        """Engine -> number of turns settled outside all its spans, while its counters were not read."""
 
     @property
     def engines(self) -> frozenset[str]:
@@ -147,7 +147,7 @@ class Reconciliation:
                 line.add_neighbour(turn)
 
     def lines(self) -> Sequence[Line]:
-        """By engine and time, without those in which nothing was counted."""
+        """The lines by engine and time, without those in which nothing was counted."""
         every = [line for lines in self._by_engine.values() for line in lines]
         return [line for line in every if line.turns.all or line.span.counts != _NONE]
 
@@ -158,7 +158,7 @@ def _of(counts: EngineCounts, kind: Kind) -> int:
 
 
 def _ascending(lines: Sequence[Line]) -> list[float]:
-    """The ends of spans, never less than one before: a clock that went back makes spans overlap."""
+    """The ends of spans, each at least the one before: spans overlap if a clock went back."""
     ends: list[float] = []
     for line in lines:
         ends.append(max(line.span.ended_s, ends[-1] if ends else 0.0))

@@ -1,34 +1,34 @@
-"""Merges what the legs of a turn report about tokens into one sound set of numbers.
+"""Merges the token counts that the legs of a turn report into one consistent `Usage`.
 
-Engines disagree about usage. A decode engine reports the counts that its prefill engine handed over; an older one
-reports none of them, or more cached tokens than the prompt has; one without cache reporting leaves the field out but
-fills the per-request details. The rules here, in order:
+Engines disagree about usage. A decode engine reports the counts that its prefill engine handed over. An older decode
+engine reports none of these counts, or more cached tokens than the prompt has. An engine without cache reporting leaves
+the field out but fills the per-request details. The rules here, in order:
 
-* The decode (or only) leg is believed where it gives a count. The prefill leg fills what is missing: it has counted
-  the same prompt, so its numbers are measured, not guessed.
-* Cached tokens: the reported count when it is above zero, else the larger of the prefill leg's count and the sum of
-  the details. A zero in the report is weak evidence, because engines also write it when they do not count.
-* Tokens written to a cache are uncached ones, at most all of them; only servers that charge for writing report them.
-* Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. What that changed is reported:
+* A count of the decode (or only) leg is believed. The prefill leg fills in missing counts: it has counted the same
+  prompt, so its numbers are measured, not guessed.
+* Cached tokens: the reported count if it is above zero, else the larger of the prefill leg's count and the sum of the
+  details. A reported zero is weak evidence, because engines that do not count also write it.
+* Tokens written to a cache are uncached tokens, at most all of them. Only servers that charge for writing report them.
+* Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. Corrections are reported:
   `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that no engine
   reported. Absent is not zero: such a number is 0 (or the lower bound that was counted) *and* is named.
 
-A request that ran, and of which no engine has counted the prompt, is charged what placement expected of it
-(`with_expected`): else a client that leaves before the count comes computes for nothing.
+If a request ran and no engine counted its prompt, it is charged what placement expected (`with_expected`). Otherwise a
+client that leaves before the count arrives would compute for free.
 
-Of several answers to one prompt (`n` > 1), engines report the cached tokens of a later answer, which the first one has
-computed. So a request for two answers would have a new prompt at the price of a cached one: what placement expected of
-the cache counts there (`before_answers`).
+For several answers to one prompt (`n` > 1), engines report the cached tokens of a later answer, whose prompt the first
+answer has just computed. A request for two answers would thus get a new prompt at the price of a cached one. So its
+cached tokens are limited to what placement expected in the cache (`before_answers`).
 
-A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
-waited, it has not counted, and neither its prompt nor its cached tokens are known.
+A prompt has at least one token. An engine that reports zero has not counted, because the request was aborted or refused
+while it waited. Then neither its prompt tokens nor its cached tokens are known.
 
-Almost every report needs none of this: `plain_usage` reads those, by types, and leaves all others to `merge_usage`.
-Without it w1 executes 7.0 % more (`python -m bench instructions --workloads w1`): see
-docs/decisions/020-one-way.md.
+Almost every report needs none of this: `plain_usage` decodes such reports by types and leaves all others to
+`merge_usage`. Without `plain_usage`, w1 executes 7.0 % more instructions: see docs/decisions/020-one-way.md
+(`python -m bench instructions --workloads w1`).
 
-A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is not a count. The bound keeps every
-amount of money derived from it inside 64 bits.
+A count is an integer from 0 to `MAX_TOKENS`; any other JSON value is not a count. The bound keeps every amount of money
+derived from a count inside 64 bits.
 """
 
 from collections.abc import Mapping
@@ -61,10 +61,10 @@ _extension: Final = msgspec.json.Decoder(Extension).decode
 
 
 def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | None:
-    """What `merge_usage` would make of a report in which every count stands, and agrees with the others; else None.
+    """The result of `merge_usage` for a report whose counts are complete and consistent; None for any other report.
 
     `reported` is the usage object of the decode or aggregated leg as JSON, `extension` its `sglext` or empty, `paired`
-    whether there was a prefill leg. The settled counts are those of `reported`.
+    whether there was a prefill leg. The settled counts equal those of `reported`.
     """
     try:
         plain = _plain(reported)
@@ -93,7 +93,7 @@ def merge_usage(
     prefill: Mapping[str, Any] | None,
     completion_seen: int,
 ) -> Usage:
-    """One `Usage` from the reports of a turn, parsed JSON of any shape: what is not an object (`dict`) says nothing.
+    """One `Usage` from the reports of a turn: parsed JSON of any shape. A report that is not a `dict` is ignored.
 
     `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
     `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
@@ -139,7 +139,7 @@ def merge_usage(
 
 
 def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A usage that may be in the terms of Anthropic, whose counts of the prompt exclude each other, or of Responses."""
+    """The counts by OpenAI's names, from those of Anthropic, which add up to the prompt, or of the Responses API."""
     if "input_tokens" not in counts or "prompt_tokens" in counts:
         return counts
     read, written = _count(counts.get("cache_read_input_tokens")), _count(counts.get("cache_creation_input_tokens"))
@@ -154,8 +154,10 @@ def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int], completion_tokens: int) -> Usage:
-    """A usage whose prompt no engine has counted, with the tokens that placement expected, and a lower bound for the
-    answer. `cached` is by tier. Its names in `estimated` stay.
+    """The usage of a prompt that no engine has counted, filled with the tokens that placement expected.
+
+    `cached` is by tier; `completion_tokens` is a lower bound for an answer that no engine counted. Names that are in
+    `estimated` stay there.
     """
     prompt = min(prompt_tokens, MAX_TOKENS)
     device, host, storage = cached
@@ -181,9 +183,9 @@ def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int]
 
 
 def before_answers(usage: Usage, cached: tuple[int, int, int], page_tokens: int) -> Usage:
-    """The usage of a request for several answers, with no more cached tokens than its cache had before the first one.
+    """The usage of a request for several answers, limited to the tokens cached before the first answer.
 
-    `cached`: what placement expected there, by tier. A report within the error of that estimate is believed.
+    `cached`: what placement expected in the cache, by tier. A report within the error of that estimate is believed.
     """
     expected = sum(cached)
     if usage.cached_tokens <= expected * (1 + ESTIMATE_ERROR) + page_tokens:
@@ -207,7 +209,7 @@ def _count(value: object) -> int | None:
 
 
 def _stated_cached(usage: Mapping[str, Any]) -> int | None:
-    """The cached count as stated, out of range or not, so that a wrong one is distinguished from a missing one."""
+    """The cached count as stated, in range or not: a wrong count differs from a missing one."""
     details = usage.get("prompt_tokens_details")
     value = details.get("cached_tokens") if isinstance(details, dict) else None
     if value is None:
@@ -235,8 +237,9 @@ def _cached(
 
 
 def _written(counts: Mapping[str, Any], uncached: int) -> tuple[int, int]:
-    """Tokens written to a cache for five minutes and for an hour, of the uncached ones; what is not divided is for five
-    minutes, as Anthropic's is where a client asks for nothing else (platform.claude.com/docs, prompt caching).
+    """The uncached tokens that were written to a cache for five minutes, and for an hour.
+
+    An undivided total is for five minutes, which is Anthropic's default (platform.claude.com/docs, prompt caching).
     """
     details = counts.get("prompt_tokens_details")
     named: Mapping[str, Any] = details if isinstance(details, dict) else {}
@@ -254,7 +257,7 @@ def _written(counts: Mapping[str, Any], uncached: int) -> tuple[int, int]:
 
 
 def _tiers(details: object) -> tuple[int, int, int] | None:
-    """(device, host, storage) of a details object; None when it gives no count at all or a wrong one."""
+    """(device, host, storage) of a details object; None if it has no count at all, or an invalid one."""
     if not isinstance(details, dict):
         return None
     stated = [details.get(name) for name in TIERS]
@@ -265,7 +268,7 @@ def _tiers(details: object) -> tuple[int, int, int] | None:
 
 
 def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
-    """(device, host, storage, whether the engine reported that); if it did not, device takes the rest."""
+    """(device, host, storage, whether the engine reported these); if not, device gets the rest."""
     if tiers is None:
         return cached, 0, 0, cached == 0
     if sum(tiers) == cached:

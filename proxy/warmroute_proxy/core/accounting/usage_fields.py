@@ -1,4 +1,4 @@
-"""Token counts of a turn: the usual JSON forms of engines, and the settled counts."""
+"""Token counts of a turn: the usual JSON forms in which engines report them, and the settled counts."""
 
 from typing import Annotated, Final
 
@@ -11,7 +11,7 @@ Prompt = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Settled token counts of one turn; `estimated` holds names of `contract.receipt.ESTIMATED_FIELDS`."""
+    """Settled token counts of one turn; `estimated` has names from `contract.receipt.ESTIMATED_FIELDS`."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -23,13 +23,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     estimated: tuple[str, ...]
     misreported_tokens: int
     continued_after: int | None = None
-    """Tokens of the answer that a broken engine had sent before another one continued it."""
+    """Tokens of the answer that the first engine had sent before it broke and another engine continued."""
 
     write_5m: int = 0
-    """Uncached tokens of the prompt that the server wrote to a cache that lives for five minutes."""
+    """Uncached prompt tokens that the server wrote to a cache for five minutes."""
 
     write_1h: int = 0
-    """The same, for an hour."""
+    """Uncached prompt tokens that the server wrote to a cache for an hour."""
 
 
 class PromptDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -47,7 +47,7 @@ class CompletionDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class PlainUsage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A usage object as servers write it, with cached tokens in it and nothing that the receipt would replace."""
+    """A usage object as most servers write it: with cached tokens, and without members that the receipt replaces."""
 
     prompt_tokens: Prompt
     completion_tokens: Count

@@ -1,8 +1,8 @@
-"""What modules that may be compiled are built on: the base of their plain values, and options of classes for mypyc.
+"""What compiled modules share: a base class for plain values, and the decorator for class options of mypyc.
 
-mypyc silently ignores the options of a class statement behind its bases (mypy issue 21938), so that a compiled
-`class A(msgspec.Struct, frozen=True, gc=False)` would be neither. Options of a base are inherited. mypyc also makes
-rough types of the fields, so structures that are decoded from JSON, or from another process, are in modules that are
+mypyc silently ignores keyword options in a class statement (mypy issue 21938): a compiled
+`class A(msgspec.Struct, frozen=True, gc=False)` has neither option. Options of a base class are inherited. mypyc also
+coarsens the types of fields. So structures that are decoded from JSON, or from another process, are in modules that are
 not compiled.
 """
 
@@ -23,4 +23,4 @@ else:
 
 
 class Frozen(msgspec.Struct, frozen=True, gc=False):
-    """A value: compared and hashed by its fields, which never change, and not tracked by the garbage collector."""
+    """An immutable value, compared and hashed by its fields, and not tracked by the garbage collector."""

@@ -1,9 +1,9 @@
-"""A unix time that no jump of the clock takes forward: what it says is over may be deleted.
+"""A unix time that a forward jump of the wall clock does not move: data that is too old by it may be deleted.
 
-A wall clock that is 41 days ahead for one reading must not delete 41 days. So it is compared with what is known: with
-the monotonic clock since the last reading, and at the first one with the times of what is kept. A clock that goes back
-is followed at once, since that deletes less. One that is ahead is followed once it has been ahead for `STAY_S` without
-another jump, by the monotonic clock.
+A wall clock that is 41 days ahead for one reading must not delete 41 days of data. So each reading is compared with the
+monotonic clock since the last reading, and the first reading with the times of the stored data. A wall clock that goes
+back is followed at once, since that deletes less. A wall clock that leaps ahead is followed after it has stayed ahead
+for `STAY_S` of the monotonic clock without another jump.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from typing import Final
 
 STAY_S: Final = 86_400.0
 GAP_S: Final = 2 * 86_400.0
-"""How long there may be nothing new, and the clock is believed all the same."""
+"""The largest believed step: from the newest stored time to the first reading, or between two stored times."""
 
 _DRIFT: Final = 0.01
 _LEAST_S: Final = 2.0
 
 
 class SteadyTime:
-    """What is known of the time. `known_s`: by what is kept; None: nothing is."""
+    """The believed time. `known_s`: the newest time of the stored data; None if nothing is stored."""
 
     def __init__(self, known_s: float | None) -> None:
         self._known_s = known_s
@@ -27,7 +27,7 @@ class SteadyTime:
         self._ahead_s = 0.0
 
     def read(self, wall_s: float, monotonic_s: float) -> float:
-        """Take in both clocks. Returns the time up to which the wall clock is believed."""
+        """Take in a reading of both clocks. Returns the believed time."""
         elapsed_s = max(0.0, monotonic_s - self._monotonic_s) if self._is_read else 0.0
         leapt_s = wall_s - self._wall_s - elapsed_s if self._is_read else 0.0
         margin_s = _LEAST_S + _DRIFT * elapsed_s
@@ -43,9 +43,9 @@ class SteadyTime:
 
 
 def newest_steady(times: Iterable[float]) -> float | None:
-    """The newest of some times, in the order in which they were written, that no jump of the clock has made.
+    """The newest of `times` (in the order in which they were written) that is not due to a jump of the clock.
 
-    After a leap forward, the times behind it count once they have gone on for `STAY_S`.
+    Times after a leap forward count once they have continued for `STAY_S`.
     """
     known_s: float | None = None
     ahead_s: float | None = None

@@ -1,11 +1,11 @@
-"""What `/ready` can say: a name for each trouble of a proxy, which metrics, alerts and runbooks share, and its text."""
+"""The troubles that `/ready` can report. Metrics, alerts and runbooks use the same names."""
 
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 
 class Trouble(StrEnum):
-    """Why a proxy is not ready, or what does not work as it should while it serves requests."""
+    """Why a proxy is not ready, or what does not work while it serves requests."""
 
     SHUTTING_DOWN = "shutting_down"
     LEDGER_UNWRITABLE = "ledger_unwritable"
@@ -30,11 +30,11 @@ class Trouble(StrEnum):
 NOT_READY: Final = frozenset(
     {Trouble.SHUTTING_DOWN, Trouble.LEDGER_UNWRITABLE, Trouble.NO_ENGINE, Trouble.ALL_ENGINES_DRAIN}
 )
-"""Those with which no request should be sent to the proxy."""
+"""Troubles during which requests should not be sent to the proxy."""
 
 
 class Problem(NamedTuple):
-    """A trouble that there is. `text`: what `/ready` says; everybody may read it, so it names no address."""
+    """A trouble that a proxy has now. `text`: what `/ready` says; it names no addresses, since anybody may read it."""
 
     trouble: Trouble
     text: str

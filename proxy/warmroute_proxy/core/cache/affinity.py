@@ -2,25 +2,26 @@
 
 Three bounded maps:
 
-Lineage -> its last settled turns. The loss classes compare with one of them, and its bytes per token are the best guess
-for the next turn. There are several, because a lineage forks: a named session with several conversations, or with two
-requests at once. A prompt continues the longest turn whose last cut is at the same position of the
-prompt's chain; if there is none, a conversation under way was rewritten, and it continues the newest.
+Lineage -> its last settled turns. The loss classes compare a new turn with one of them, whose bytes per token are also
+the best guess for the new turn. A lineage has several if it forks: a named session may have several conversations, or
+two requests at once. A prompt continues the longest turn whose last cut is at the same position in the prompt's chain.
+If no turn matches, the client has rewritten a conversation under way, and the prompt continues the newest turn.
 
-Thread (a lineage without its system prompt) -> the same: a running conversation whose system prompt changed is a new
-lineage, and what it lost is its old prompt.
+Thread (a lineage without its system prompt) -> its last settled turn. If the system prompt of a running conversation
+changes, the conversation becomes a new lineage, and what it lost is its old prompt.
 
-Session -> where its longest lineage was last served: the home at which a new lineage of the session begins (a title, a
-compaction, a sub-agent). Only that lineage moves it. A lineage itself is at home where its own last turn was, so that a
-sub-agent that is served elsewhere takes nobody with it. A session with a derived key has no home here: it is a guess.
+Session -> where its longest lineage was last served. A new lineage of the session begins at this home (a title, a
+compaction, a sub-agent). Only the longest lineage moves the home. A lineage itself is at home where its own last turn
+was served, so a sub-agent served elsewhere does not move the others. A session with a derived key has no home here,
+because such a key is a guess.
 
-Turns that other regions serve are here too, as their proxies announce them (`settled_turn`), so that a request that
-comes in at any region finds the home of its lineage.
+Turns that other regions serve are stored here too, as their proxies announce them (`settled_turn`). So a request finds
+the home of its lineage in whichever region it arrives.
 
-Which worker of a region a lineage goes to is *not* stored here. The prefix index knows that better.
+The worker that serves a lineage within a region is *not* stored here. The prefix index knows that better.
 
-Limits: `MAX_ENTRIES` each, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, the least
-recently served is dropped first; `MAX_FORKS` last turns a lineage, the newest.
+Limits: `MAX_ENTRIES` for each map, divided by tenant (`warmroute.contract.shares`): the tenant with the most entries
+loses its least recently served entry first. A lineage keeps its newest `MAX_FORKS` turns.
 """
 
 from collections import OrderedDict
@@ -34,7 +35,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
 _ASKED: Final = 64
-"""Lineages whose last look is kept: those of turns that are being placed. Each has a prompt's hashes."""
+"""The most lineages whose last lookup is kept while a turn is placed. Each keeps a prompt's hashes alive."""
 
 
 class _SessionHome(Frozen, frozen=True):
@@ -52,7 +53,7 @@ class Affinity:
         self._max_entries = max_entries
         self._half = max_entries // 2
         self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()
-        """Each turn with the index of its last cut."""
+        """The turns, each with the index of its last cut."""
 
         self._turn_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
         self._home_by_session: OrderedDict[int, _SessionHome] = OrderedDict()
@@ -60,10 +61,10 @@ class Affinity:
         self._threads: Division[int, Any] = Division()
         self._sessions: Division[int, Any] = Division()
         self._asked: dict[int, tuple[Chain, int, SettledTurn | None]] = {}
-        """By lineage: what was looked for last since a turn of it was stored, and what was found."""
+        """Lineage -> the last lookup since one of its turns was stored: prompt, turn number, and the turn found."""
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
-        """The turn that this prompt continues; for a conversation under way that continues none, the newest."""
+        """The turn that this prompt continues; the newest if none matches and the prompt is not a first turn."""
         asked = self._asked.get(lineage)
         if asked is not None:
             of, at_turn, found = asked
@@ -84,11 +85,16 @@ class Affinity:
         self._asked[lineage] = (chain, turn, longest)
         return longest
 
+<<<<<<< HEAD
     def last_number(self, lineage: int, turn: int) -> int | None:
         """The number of the turn of a lineage that was settled last; None if no turn of it is known.
 
         0 if a prompt with `turn` counts by itself: its lineage has one known turn, which is earlier and not compacted.
         """
+=======
+    def last_number(self, lineage: int) -> int | None:
+        """The number of the last settled turn of a lineage, whatever its prompt was."""
+>>>>>>> 49dd463c1b55291c4fa14383db463c2e6751d52c
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
@@ -99,7 +105,7 @@ class Affinity:
         return 0 if newest.turn < turn and len(turns) == 1 else newest.turn
 
     def last_of_thread(self, thread: int) -> SettledTurn | None:
-        """The last settled turn of a lineage, whatever its system prompt was."""
+        """The last settled turn of a thread, whatever its system prompt was."""
         return self._turn_by_thread.get(thread)
 
     def home(self, session: int) -> str | None:
@@ -122,8 +128,8 @@ class Affinity:
         thread: int | None = None,
         tenant: str = "",
     ) -> None:
-        """Store a turn of a lineage that was served; `session` is None if it has no home of its own. `tenant`:
-        whose it is, if there are several.
+        """Store a served turn of a lineage. `session` is None if the session has no home of its own. `tenant`: the
+        owner, if there are several tenants.
         """
         hashes = chain.hashes
         own = len(hashes) - 1
@@ -194,7 +200,7 @@ class Affinity:
             self._sessions.owners[session] = tenant
 
     def _divide(self, table: OrderedDict[int, Any], division: Division[int, Any], key: int | None) -> None:
-        """An entry was stored in a map: if that is full, one goes."""
+        """An entry was stored in `table`: drop one if the table is over its limit."""
         if key is None or len(table) <= self._half:
             return
         division.stored(key, table)
@@ -205,7 +211,7 @@ class Affinity:
 
 
 def _with_counts(settled: SettledTurn, old: SettledTurn) -> SettledTurn:
-    """A turn with the counts that are known of it already: only the region that serves it gets them."""
+    """The turn with the counts that are already known. Only the region that serves a turn gets its counts."""
     if settled.prompt_tokens is None and old.prompt_tokens is not None and settled.region == old.region:
         return old
     return settled

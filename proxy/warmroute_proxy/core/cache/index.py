@@ -1,27 +1,29 @@
-"""Which cache holds which prefix: a bounded prediction.
+"""Predicts which cache holds which prefix, in bounded memory.
 
-An entry is one cut of a chain: hash -> bitmask of slots, a plain int. A slot is one life of one cache: of a worker's
-device or host memory, or of a store that workers share. When an engine restarts with an empty cache, that cache gets a
-fresh slot and the bits of the old one mean nothing any more. Because hashes are chained, a prompt is looked up from its
-start: the set of slots that still match is the AND of the masks so far, and a slot's matched prefix ends at the cut
-where it drops out. Slots that never matched cost nothing.
+An entry is one cut of a chain: hash -> bitmask of slots, a plain int. A slot stands for one life of one cache: of a
+worker's device or host memory, or of a store that workers share. When an engine restarts with an empty cache, that
+cache gets a fresh slot, and the bits of the old slot become meaningless. Because hashes are chained, a prompt is looked
+up from its start. The slots that still match are the AND of the masks so far, and a slot's matched prefix ends at the
+cut where the slot drops out. Slots that never matched cost nothing.
 
-The lowest bits of an entry are not slots: they count the conversations that began with this cut when it was known
-already, up to `MAX_SHARERS`. They distinguish a prefix that many share from the history of one conversation.
+The lowest bits of an entry are not slots. They count, up to `MAX_SHARERS`, the conversations that began with this cut
+when it was already known. So they distinguish a prefix that many conversations share from the history of one.
 
-An entry without any slot is text that was computed once and is gone everywhere. It distinguishes an eviction from new
-text.
+An entry without any slot is text that was computed once and is gone everywhere. Such entries distinguish an eviction
+from new text.
 
-Eviction without per-entry bookkeeping: entries live in generations, plain dicts, newest first. New entries go to the
-newest; inserting a chain again moves its entries there too (without the bits of dead slots). When the newest is full,
-an empty one is put in front and the oldest is dropped whole, which takes 0.5 ms. So an entry lives for at least
-`(generations - 1) * entries_per_generation` insertions after its last use, as LRU in coarse steps. A newer copy of an
-entry shadows older ones and outlives them.
+Entries are evicted without bookkeeping for each: they live in generations, which are plain dicts, newest first. New
+entries go to the newest generation; inserting a chain again moves its entries there too (without the bits of dead
+slots). When the newest generation is full, an empty one is put in front and the oldest is dropped whole, which takes
+0.5 ms. So an entry lives for at least `(generations - 1) * entries_per_generation` insertions after its last use: LRU
+in coarse steps. A newer copy of an entry shadows older copies and outlives them.
 
-Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, about 100 bytes each, 50 MB full; masks
-of more than 22 slots add 4 bytes for each 30 more); the first `MAX_CUTS` cuts of a chain, the rest of such a prompt is
-not predicted; `MAX_SLOTS` slots. A retired slot is free again once the generation that was newest at its retirement is
-gone; if none is free before that, the index restarts empty.
+Limits:
+- `generations * entries_per_generation` entries (8 x 65,536 by default, about 100 bytes each, 50 MB full; masks of more
+  than 22 slots add 4 bytes for each 30 more);
+- the first `MAX_CUTS` cuts of a chain: the rest of a longer prompt is not predicted;
+- `MAX_SLOTS` slots: a retired slot is free again once the generation that was newest at its retirement is gone. If a
+  slot is needed before any is free, the index restarts empty.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,11 +42,11 @@ _Lookup = Callable[[int], int | None]
 
 
 class Match(Frozen, frozen=True):
-    """How much of a chain is known: by which slots, and by any slot, dead or alive.
+    """How much of a chain each slot has, and how much is known at all, by any slot, dead or alive.
 
-    `drops` are masks of slots with the bytes that those have, from few to many; slots with none are left out. `shared`
-    is the prefix that several conversations have begun with: (end in bytes, sharers) of each stretch with an equal
-    number of them, from the start.
+    `drops` are masks of slots, each with the bytes that its slots have, in ascending order; slots with 0 bytes are left
+    out. `shared` is the prefix that several conversations have begun with: (end in bytes, sharers) of each stretch with
+    the same number of sharers, from the start.
     """
 
     drops: list[tuple[int, int]]
@@ -53,33 +55,33 @@ class Match(Frozen, frozen=True):
 
     @property
     def bytes_by_slot(self) -> dict[int, int]:
-        """The bytes that each slot has."""
+        """The matched bytes of each slot."""
         return {slot: end for mask, end in self.drops for slot in range(mask.bit_length()) if mask >> slot & 1}
 
 
 class PrefixIndex:
-    """Bounded map from prefixes to the caches that hold them."""
+    """A bounded map from prefixes to the caches that hold them."""
 
     def __init__(self, generations: int = 8, entries_per_generation: int = 65_536) -> None:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
         self._lookups: list[_Lookup] = []  # of the older generations that hold anything
-        self._not_older: int | None = None  # a key that none of those has, as the last walk found
-        self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all it found
+        self._not_older: int | None = None  # a key that no older generation has, by the last walk
+        self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all matches
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
         self.removals = 0
-        """How often entries were removed or moved away from the newest ones. While it stays the same, what was added is
-        there.
+        """How often entries were removed, or moved out of the newest generation. While this count stays the same, all
+        added entries are still there.
         """
-        self._slots: dict[str, int] = {}  # by the name of the cache
+        self._slots: dict[str, int] = {}  # by cache name
         self._live_mask = 0
         self.restarted_mask = 0
-        """The slots of caches that were lost with their engines."""
+        """The slots of caches that were lost because their engine restarted or left."""
         self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
         self._retired: list[tuple[int, int]] = []  # (slot, rotations at its retirement), oldest first
 
     def slot_for(self, cache: str) -> int:
-        """The slot of a cache, assigned at the first call. The name is the caller's choice."""
+        """The slot of a cache, assigned at the first call. The caller chooses the name."""
         slot = self._slots.get(cache)
         if slot is None:
             slot = self._slots[cache] = self._free_slot()
@@ -88,8 +90,8 @@ class PrefixIndex:
         return slot
 
     def retire(self, cache: str, *, restarted: bool = False) -> None:
-        """The cache is gone or empty; the next `slot_for` assigns a fresh slot. `restarted`: its engine has restarted
-        or left, rather than emptied it.
+        """A cache is gone or empty: the next `slot_for` assigns a fresh slot. `restarted`: the engine restarted or
+        left, rather than emptying its cache.
         """
         slot = self._slots.pop(cache, None)
         if slot is not None:
@@ -99,7 +101,7 @@ class PrefixIndex:
                 self.restarted_mask |= 1 << slot
 
     def walk(self, chain: Chain, mask: int) -> Match:
-        """Matched bytes of each slot in `mask`, and the longest prefix known anywhere."""
+        """Match a chain: the bytes that each slot in `mask` has, and the longest prefix known anywhere."""
         newest, keys, ends = self._generations[0], chain.hashes, chain.ends
         drops: list[tuple[int, int]] = []
         alive, end, known = mask, 0, len(keys)
@@ -109,10 +111,10 @@ class PrefixIndex:
         rest = iter(keys)
         for slots in map(newest.get, rest):
             if slots == before:
-                continue  # as most cuts are: the history of one conversation
+                continue  # true of most cuts: they are the history of one conversation
             index = known - length_hint(rest) - 1
             if slots is None:
-                slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - where it is found otherwise
+                slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - found in an older generation
                 if slots is None:
                     self._not_older = keys[index]
                     known = index
@@ -138,13 +140,13 @@ class PrefixIndex:
         return Match(drops, end, shared)
 
     def known_bytes(self, chain: Chain) -> int:
-        """The longest prefix known anywhere, also on workers that have restarted since."""
+        """The bytes of the longest prefix known anywhere, including on workers that have restarted since."""
         return self.walk(chain, 0).known_bytes
 
     def lost_to_restarts(self, chain: Chain, match: Match) -> int:
-        """The bytes that were in caches which were lost with their engines; 0 if some cache has all that is known.
+        """The bytes of the prefix that restarted engines lost; 0 if some cache has all that is known of the chain.
 
-        `match`: what the walk of this chain has found.
+        `match`: the result of the walk of this chain.
         """
         if not self.restarted_mask or match.known_bytes <= (match.drops[-1][1] if match.drops else 0):
             return 0
@@ -152,16 +154,16 @@ class PrefixIndex:
         return drops[-1][1] if drops else 0
 
     def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False, cached: int = 0) -> None:
-        """The cuts are (or are about to be) in all caches of a mask of slots. Keys beyond `MAX_CUTS` are left out.
+        """Note that the caches `slots` have, or will have soon, the cuts `keys`. Keys beyond `MAX_CUTS` are left out.
 
-        `begins`: a new conversation begins with them; if they are known already it is one more sharer. `cached`: how
-        many of the first cuts were in these caches at the last walk; if that was a walk of the same list of keys, and
-        nothing was removed or moved since, those are skipped.
+        `begins`: a new conversation begins with these cuts, and counts as one more sharer of those already known.
+        `cached`: how many of the first cuts were in these caches at the last walk. Those are skipped if that walk had
+        the same list of keys, and no entry was removed or moved since.
         """
         limit = self._entries_per_generation
         newest = self._generations[0]
         live_bits = self._live_mask | MAX_SHARERS
-        unknown = False  # once a cut of a chain is unknown, so are all behind it
+        unknown = False  # once a cut of a chain is unknown, all later cuts are too
         if len(keys) > MAX_CUTS:
             keys = keys[:MAX_CUTS]
         elif cached and keys is self._walked and not begins and newest.get(keys[cached - 1], 0) & slots == slots:
@@ -186,7 +188,7 @@ class PrefixIndex:
                 newest[key] = (known | slots) + 1
 
     def remove(self, keys: Iterable[int], slots: int) -> None:
-        """The caches of a mask of slots have lost these cuts. Their text is still known."""
+        """Note that the caches `slots` have lost the cuts `keys`. The text stays known."""
         self.removals += 1
         self._walked = None
         other_slots = ~slots
@@ -198,9 +200,9 @@ class PrefixIndex:
                     break
 
     def forget(self, keys: Iterable[int], slots: int) -> None:
-        """The cuts were not computed in these caches after all.
+        """Note that the caches `slots` did not compute the cuts `keys` after all.
 
-        Entries that are left without any slot are deleted, so that a prompt that was never computed is not known.
+        Entries that are left without any slot are deleted, so a prompt that was never computed is not known.
         """
         self.removals += 1
         self._walked = None
@@ -258,7 +260,7 @@ def _older(lookups: list[_Lookup], key: int) -> int | None:
 
 
 def _added(newest: dict[int, int], keys: Sequence[int], slots: int, limit: int) -> bool:
-    """Add keys all at once, which is faster, if all are unknown and different, and fit. False if they do not."""
+    """Add all keys at once, which is faster. Returns False if one is known, two are equal, or they do not fit."""
     if len(newest) + len(keys) > limit:
         return False
     added = dict.fromkeys(keys, slots)

@@ -1,21 +1,22 @@
-"""What one cache still holds of the conversations that were computed there, by its size and the order of their use.
+"""Estimates which conversations a worker's cache still holds, from the cache's size and the order of their last use.
 
-An engine does not report evictions, unless it publishes KV events. A home that has evicted a conversation is a home no
-longer: the conversation's next turn has no reason to wait there, and its prompt is unforeseen work that delays others.
+An engine reports evictions only if it publishes KV events. A worker that has evicted a conversation is no longer its
+home: the next turn has no reason to wait there, and its prompt would be unforeseen work that delays others.
 
-Engines drop what was used least lately (SGLang: the leaves of its tree, so a conversation from its end on). So the
-histories of a worker are kept here in the order of their last use, each with the tokens that it alone uses. As long as
-they are more than the cache can hold, the oldest that no turn under way uses has lost its end, or is gone. A large
-prompt displaces as much as it is long.
+Engines drop what was used least recently (SGLang: the leaves of its tree, so a conversation loses its end first). So
+the histories of a worker are kept here in the order of their last use, each with the tokens that it alone uses. While
+all histories together exceed what the cache can hold, the oldest that no turn under way uses has lost its end, or is
+gone. A prompt displaces as many tokens as it has.
 
-What the cache can hold is `kept_tokens`: the KV pool that the engine reports, less what experience takes from it. A
-turn that finds its history gone although it counted as cached shows that all that was older is gone too, and that no
-more fits than was used since: `kept_tokens` falls to that, in steps. A turn that finds its history although it counted
-as evicted raises it. Where nothing is reported, it is infinite until the first history is missed.
+`kept_tokens` is what the cache can hold: the KV pool that the engine reports, corrected by experience. If a turn finds
+its history gone although it counted as cached, all older histories are gone too. The cache holds no more than was used
+since, and `kept_tokens` falls to that, in steps. If a turn finds its history although it counted as evicted,
+`kept_tokens` rises. If the engine does not report its pool, `kept_tokens` is infinite until the first history is
+missed.
 
-Not learned: of engines that never report anything as cached, of engines whose events report evictions, of workers with
-a host tier or a store, of other regions. Limit: `MAX_HISTORIES` of a worker, divided by tenant
-(`warmroute.contract.shares`): of the tenant that has most, the oldest is forgotten and then counts as cached.
+Nothing is learned from engines that never report cached tokens or whose events report evictions, from workers with a
+host tier or a store, or from other regions. Limit: `MAX_HISTORIES` for each worker, divided by tenant
+(`warmroute.contract.shares`): the oldest history of the tenant with the most is forgotten, and then counts as cached.
 """
 
 import math
@@ -26,20 +27,20 @@ from warmroute.contract.shares import Division
 
 MAX_HISTORIES: Final = 10_000
 MAX_SHARED: Final = 64
-"""Prefixes that several conversations share, of a worker; the oldest is forgotten."""
+"""The most shared prefixes of a worker that are kept; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
-"""A shorter history, or a smaller share of its prompt, teaches nothing: pages and errors of estimates are as long."""
+"""A shorter history, or a smaller share of its prompt, teaches nothing: page rounding and errors are as large."""
 LOWERED: Final = 0.1
-"""How far each history that was missed lowers `kept_tokens`: a share of the difference."""
+"""How far each missed history lowers `kept_tokens`, as a share of the difference."""
 RAISED: Final = 1.05
 FIRST: Final = 1.5
-"""The first history that was missed sets `kept_tokens` to what was used since times this factor."""
+"""If no pool is reported, the first missed history sets `kept_tokens` to this factor times the tokens used since."""
 
 
 class History:
-    """What a worker holds of one conversation. `use` numbers its last use; `turns` are those under way. `tenant`: whose
-    it is, if there are several.
+    """What a worker holds of one conversation. `use`: the number of its last use; `turns`: how many are under way.
+    `tenant`: the owner, if there are several tenants.
     """
 
     __slots__ = ("lineage", "tenant", "tokens", "turns", "use")
@@ -53,7 +54,7 @@ class History:
 
 
 class Evicted(NamedTuple):
-    """What a cache must have evicted: of a lineage, `left` tokens remain, from its start."""
+    """A lineage that a cache must have evicted, except for its first `left` tokens."""
 
     lineage: int
     left: int
@@ -79,7 +80,7 @@ class Occupancy:
 
     def __init__(self, max_histories: int = MAX_HISTORIES) -> None:
         self._max = max_histories
-        self._is_divided = False  # so is what is more than half of the limit
+        self._is_divided = False  # True once there were more histories than half of the limit
         self._division: Division[int, History] = Division(lambda _, history: history.tenant)
         self._by_lineage: OrderedDict[int, History] = OrderedDict()  # the oldest first
         self._shared: dict[int, int] = {}
@@ -87,7 +88,7 @@ class Occupancy:
         self._uses = 0
         self._pool_tokens: float = math.inf
         self.kept_tokens: float = math.inf
-        self.reports = False  # has reported anything as cached: an engine that never does teaches nothing
+        self.reports = False  # whether the engine has ever reported cached tokens; if not, nothing is learned
         self.has_events = False  # KV events report each eviction
 
     def set_pool(self, tokens: int) -> None:
@@ -98,7 +99,7 @@ class Occupancy:
             self.kept_tokens = min(self._pool_tokens, self.kept_tokens) if known else tokens * share
 
     def use(self, lineage: int, tokens: int, tenant: str = "") -> History:
-        """A conversation uses `tokens` of its own here now; its history."""
+        """Note that a conversation uses `tokens` of its own here now. Returns its history."""
         history = self._by_lineage.get(lineage)
         if history is not None:
             self._by_lineage.move_to_end(lineage)
@@ -115,21 +116,21 @@ class Occupancy:
         return history
 
     def _divide(self, lineage: int) -> None:
-        """One more conversation is here, and they are many: of the tenant that has most, the oldest goes."""
+        """Count a new history by tenant. Beyond the limit, forget the oldest of the tenant with the most."""
         self._is_divided = True
         self._division.stored(lineage, self._by_lineage)
         if len(self._by_lineage) > self._max:
             self._tokens -= self._forget(self._division.next_to_go()).tokens
 
     def resize(self, lineage: int, tokens: int) -> None:
-        """A conversation that is here has `tokens` of its own; nothing uses it now."""
+        """Set the `tokens` of a conversation that is here, without counting a use."""
         history = self._by_lineage.get(lineage)
         if history is not None:
             self._tokens += tokens - history.tokens
             history.tokens = tokens
 
     def share(self, prefix: int, tokens: int) -> None:
-        """A prefix (its last hash) of `tokens` that several conversations use is here, once."""
+        """Count once the `tokens` of a prefix that several conversations use. `prefix` is its last hash."""
         known = self._shared.get(prefix)
         if known is None:
             self._shared[prefix] = tokens
@@ -138,20 +139,20 @@ class Occupancy:
                 self._tokens -= self._shared.pop(next(iter(self._shared)))
 
     def history(self, lineage: int) -> History | None:
-        """What is here of a conversation, None if nothing is."""
+        """The history of a conversation; None if nothing of it is here."""
         return self._by_lineage.get(lineage)
 
     def last_use(self, lineage: int) -> int:
-        """The number of the last use of a history, 0 if none is known."""
+        """The number of the last use of a history; 0 for an unknown history."""
         history = self._by_lineage.get(lineage)
         return 0 if history is None else history.use
 
     def is_overfull(self) -> bool:
-        """Whether more was used than can be there."""
+        """Whether the histories have more tokens than the cache can hold."""
         return self._tokens > self.kept_tokens and self.reports
 
     def evicted(self) -> list[Evicted]:
-        """The lineages whose histories must have made room."""
+        """Cut the histories that must have made room, the oldest first. Returns their lineages."""
         gone: list[Evicted] = []
         for lineage, history in self._by_lineage.items():
             excess = self._tokens - self.kept_tokens
@@ -173,8 +174,8 @@ class Occupancy:
         return self._by_lineage.pop(lineage)
 
     def missed(self, lineage: int, used_before: int) -> list[Evicted]:
-        """A history whose last use had this number was gone: learn from it. The lineages that are gone with it, each
-        with the 0 tokens that it has left.
+        """Learn that a history was gone whose last use had the number `used_before`. Returns the older lineages, which
+        are gone too, each with 0 tokens left.
         """
         since = sum([each.tokens for each in self._by_lineage.values() if each.use > used_before])
         since -= self._by_lineage[lineage].tokens if lineage in self._by_lineage else 0

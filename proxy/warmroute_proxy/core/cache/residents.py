@@ -1,18 +1,19 @@
-"""Which conversations hold KV on one worker, and how much of its pool has to be kept for them.
+"""Tracks which conversations hold KV on one worker, and how much of its pool must be kept for them.
 
-A conversation has a seat from when its first turn is sent. While a turn is under way its tokens are in use. Afterwards
-the seat is idle, and worth its tokens for `window_s` seconds (`return_times`): a conversation is likely to come back
-within them. An older seat is *stale*: its KV may be evicted for another prompt. The window depends on how the last turn
-has ended (`return_times.TOOLS`, `PERSON`); a conversation that is over is stale at once.
+A conversation gets a seat when its first turn is sent. While a turn is under way, the tokens of the seat are in use.
+Afterwards the seat is idle. An idle seat is worth its tokens for `window_s` seconds (`return_times`), within which its
+conversation is likely to come back. Until then the seat is *fresh*, later *stale*: its KV may be evicted for another
+prompt. The window depends on how the last turn ended (`return_times.TOOLS`, `PERSON`). A conversation that is over is
+stale at once.
 
     protected = tokens of seats in use + tokens of idle seats that are not stale
     free      = FILLED of the pool - protected
 
-An engine evicts what was used longest ago, so seats beyond the pool are dropped in that order: the conversation has to
-be computed again. Seats in use are never dropped. Tokens are those that no other conversation uses.
+An engine evicts what was used longest ago, so seats beyond the pool are dropped in that order; a dropped conversation
+must be computed again. Seats in use are never dropped. A seat counts only tokens that no other conversation uses.
 
-Limit: `MAX_SEATS` idle seats of a worker, divided by tenant (`warmroute.contract.shares`): of the tenant that has most,
-the one used longest ago is dropped first.
+Limit: `MAX_SEATS` idle seats for each worker, divided by tenant (`warmroute.contract.shares`): the tenant with the most
+seats loses the one used longest ago first.
 """
 
 import math
@@ -24,15 +25,15 @@ from warmroute_proxy.core.cache.return_times import KINDS, OVER, UNKNOWN, Return
 
 MAX_SEATS: Final = 10_000
 FILLED: Final = 0.95
-"""The share of the pool that admission fills: estimates of tokens are some percent off."""
+"""The share of the pool that admission fills: token estimates are a few percent off."""
 FIRST_WINDOW_S: Final = 30.0
-"""Until return times are learned."""
+"""The window until return times are learned."""
 NO_LIMIT: Final = 1 << 62
 
 
 class Seat:
-    """What one conversation holds. `last_s` is when its last turn ended and `kind` how, `turns` are those under way.
-    `tenant`: whose it is, empty if there are not several.
+    """What one conversation holds. `last_s`: when its last turn ended; `kind`: how it ended; `turns`: how many are
+    under way. `tenant`: the owner, empty without several tenants.
     """
 
     __slots__ = ("is_fresh", "kind", "last_s", "tenant", "tokens", "turns")
@@ -47,8 +48,8 @@ class Seat:
 
 
 class Residents:
-    """The seats of one worker. `pool_tokens` is 0 if the engine does not report its pool: then all fits. `times` are
-    the return times of its conversations by how their last turns ended, once they were looked up.
+    """The seats of one worker. `pool_tokens` is 0 if the engine does not report its pool: then everything fits.
+    `times`: the return times of its conversations, by how their last turns ended; None until looked up.
     """
 
     __slots__ = (
@@ -70,17 +71,17 @@ class Residents:
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
-        self._alone = max_seats // 2  # seats that are not divided; -1 once they are
+        self._alone = max_seats // 2  # idle seats up to which they are not divided by tenant; -1 once divided
         self._shares: Division[int, Seat] = Division(lambda _, seat: seat.tenant)
         self._in_use: dict[int, Seat] = {}
-        self._idle: dict[int, Seat] = {}  # all that are fresh or stale
+        self._idle: dict[int, Seat] = {}  # the fresh and the stale ones
         self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # the oldest first
         self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # likewise
         self.used_tokens = 0
         self.fresh_tokens = 0
         self.stale_tokens = 0
         self.of_tenants: dict[str, int] = {}
-        """Tokens in use and fresh, by tenant; those of none are left out."""
+        """Tenant -> tokens of its seats that are in use or fresh; tenants without such tokens are left out."""
         self.pool_tokens = 0
         self.windows_s = [FIRST_WINDOW_S] * KINDS
         self.times: list[ReturnTimes] | None = None
@@ -88,7 +89,7 @@ class Residents:
     # What happens
 
     def sent(self, lineage: int, tokens: int, expects: int = UNKNOWN, tenant: str = "") -> None:
-        """A turn was sent. With it its conversation holds `tokens`. `expects`: how it will end."""
+        """A turn was sent; its conversation now holds `tokens`. `expects`: how the turn will end."""
         seat = self._in_use.get(lineage)
         if seat is None:
             seat = self._take(lineage)
@@ -100,7 +101,7 @@ class Residents:
             if seat.tenant:
                 self._count(seat.tenant, tokens)
             seat.tokens = tokens
-        elif tokens > seat.tokens:  # another turn of it is under way, and shares its prefix
+        elif tokens > seat.tokens:  # another turn of the conversation is under way, and shares the prefix
             self.used_tokens += tokens - seat.tokens
             if seat.tenant:
                 self._count(seat.tenant, tokens - seat.tokens)
@@ -110,9 +111,9 @@ class Residents:
         self._trim()
 
     def ended(self, lineage: int, now_s: float, *, computed: bool) -> bool:
-        """A turn has ended. `computed`: its prompt was; a new conversation whose prompt was not holds nothing.
+        """A turn has ended. `computed`: whether its prompt was computed; if not, a new conversation holds nothing.
 
-        Return whether the conversation is idle now.
+        Returns whether the conversation is idle now.
         """
         seat = self._in_use.get(lineage)
         if seat is None:  # the engine has restarted since
@@ -133,21 +134,21 @@ class Residents:
         return True
 
     def expect(self, lineage: int, kind: int) -> None:
-        """How the turn of a conversation that is under way ends. One that is over stays that."""
+        """Set how the turn under way of a conversation will end. A conversation that is over stays over."""
         seat = self._in_use.get(lineage)
         if seat is not None and seat.kind != OVER:
             seat.kind = kind
 
     def expected(self, lineage: int) -> int:
-        """How the turn of a conversation that is under way ends, as far as is known."""
+        """How the turn under way of a conversation will end, as far as is known."""
         seat = self._in_use.get(lineage)
         return UNKNOWN if seat is None else seat.kind
 
     def set_kind(self, lineage: int, kind: int, now_s: float) -> bool:
-        """Its client says that a conversation waits for a PERSON now, or is OVER. Return whether an idle seat changed.
+        """A client says that its conversation waits for a PERSON now, or is OVER. Returns whether an idle seat changed.
 
-        Each word counts once a turn, in this order, and protects nothing again that may be evicted already: a client
-        cannot keep KV by repeating it. A turn under way ends as its answer says, unless its conversation is over.
+        Each `kind` counts once a turn, PERSON only before OVER. PERSON does not protect a stale seat again, so a client
+        cannot keep KV by repeating it. For a turn under way only OVER counts: otherwise its answer says how it ends.
         """
         seat = self._in_use.get(lineage)
         if seat is not None:
@@ -165,7 +166,7 @@ class Residents:
         return True
 
     def resize(self, lineage: int, tokens: int) -> None:
-        """The last turn of a conversation has ended. It now holds `tokens`."""
+        """Set the `tokens` that an idle conversation holds after its last turn."""
         seat = self._idle.get(lineage)
         if seat is not None:
             if seat.is_fresh:
@@ -178,14 +179,14 @@ class Residents:
             self._trim()
 
     def touch(self, lineage: int, now_s: float) -> None:
-        """The next turn of a conversation is here, and waits to be sent: what it holds stays protected."""
+        """The next turn of a conversation waits to be sent: protect what the conversation holds."""
         seat = self._take(lineage)
         if seat is not None:
             seat.last_s, seat.kind = now_s, UNKNOWN
             self._put(lineage, seat)
 
     def drop(self, lineage: int) -> None:
-        """A conversation has gone elsewhere, or has ended. A seat in use stays."""
+        """Drop the seat of a conversation that went elsewhere or ended. A seat in use stays."""
         self._take(lineage)
 
     # What is there
@@ -200,7 +201,7 @@ class Residents:
 
     @property
     def window_s(self) -> float:
-        """How long an idle conversation is worth its tokens of which nothing else is known."""
+        """How long an idle conversation is worth its tokens if it is unknown how its last turn ended."""
         return self.windows_s[UNKNOWN]
 
     @property
@@ -212,12 +213,12 @@ class Residents:
         return 0 if seat is None else seat.tokens
 
     def protected(self, now_s: float) -> int:
-        """Tokens that are in use, or are likely to be used again within the window."""
+        """The tokens that are in use, or are likely to be used again within the window."""
         self._age(now_s)
         return self.used_tokens + self.fresh_tokens
 
     def free_tokens(self, lineage: int, now_s: float) -> int:
-        """Tokens that a turn of this conversation may take. A worker with nothing under way takes any."""
+        """The tokens that a turn of this conversation may take; without limit if no turn is under way on the worker."""
         if not self.pool_tokens or not self._in_use:
             return NO_LIMIT
         own = self._in_use.get(lineage)
@@ -229,7 +230,7 @@ class Residents:
         return tokens if own is None else tokens + own.tokens
 
     def as_dict(self, now_s: float) -> dict[str, int | float]:
-        """What pages and metrics show; nothing if the pool is not known."""
+        """The figures that pages and metrics show; empty if the pool is unknown."""
         if not self.pool_tokens:
             return {}
         protected = self.protected(now_s)
@@ -275,14 +276,14 @@ class Residents:
             self._divide(lineage)
 
     def _divide(self, lineage: int) -> None:
-        """One more seat is idle, and they are many: of the tenant that has most, the oldest goes."""
+        """Count a new idle seat by tenant. Beyond the limit, drop the oldest of the tenant with the most."""
         self._alone = -1
         self._shares.stored(lineage, self._idle)
         while len(self._idle) > self._max:
             self._take(self._shares.next_to_go())
 
     def _age(self, now_s: float) -> None:
-        """Let seats become stale, or not be stale where the window has grown."""
+        """Make seats stale whose window has passed, and fresh again if the window has grown."""
         for kind in range(KINDS):
             self._age_of(self._fresh[kind], self._stale[kind], now_s - self.windows_s[kind])
 
@@ -314,7 +315,7 @@ class Residents:
                 self._count(seat.tenant, seat.tokens)
 
     def _trim(self) -> None:
-        """Drop the idle seats that were used longest ago, beyond the pool, as an engine does."""
+        """While the seats exceed the pool, drop the idle seat that was used longest ago, as an engine does."""
         limit = self.pool_tokens or NO_LIMIT
         while self.used_tokens + self.fresh_tokens + self.stale_tokens > limit:
             oldest, oldest_s = None, math.inf

@@ -1,17 +1,18 @@
-"""After how long conversations come back, learned from those that did and those that did not.
+"""Learns after what time conversations come back, from those that did and those that did not.
 
-For each age since the end of a turn, in buckets: how many conversations came back at that age, and how many seconds
-were spent at it by all that were idle. Their quotient is the hazard, the rate at which an idle conversation of that age
-comes back. It falls with age: tools answer within seconds, people within minutes, and most sessions end.
+The age of an idle conversation is the time since the end of its last turn. For each bucket of ages, two sums are kept:
+how many conversations came back at that age, and how many seconds all idle conversations spent at it. Their quotient is
+the hazard: the rate at which an idle conversation of that age comes back. The hazard falls with age: tools answer
+within seconds, people within minutes, and most sessions end.
 
-How long KV is worth its memory follows as in the five-minute rule (J. Gray, F. Putzolu, SIGMOD 1987). One token kept
-for a second takes 1 / pool of the memory; one computed again takes 1 / rate seconds of prefill. A pool is filled by
-`pool / rate` seconds of prefill, so an idle conversation is worth keeping while
+The time for which KV is worth its memory follows as in the five-minute rule (J. Gray, F. Putzolu, SIGMOD 1987). A token
+kept for a second takes 1 / pool of the memory; a token computed again takes 1 / rate seconds of prefill. A pool is
+filled by `pool / rate` seconds of prefill, so an idle conversation is worth keeping while
 
     hazard(age)  >=  rate / pool
 
-Limits: `MAX_IDLE` idle conversations, the one that has been idle longest is forgotten first. Counts are halved at
-`MAX_RETURNS` returns, so that what is learned follows the traffic.
+Limits: at most `MAX_IDLE` idle conversations; the one idle longest is forgotten first. All sums are halved at
+`MAX_RETURNS` returns, so they follow the traffic.
 """
 
 from bisect import bisect_right
@@ -22,26 +23,26 @@ UNKNOWN: Final = 0
 TOOLS: Final = 1
 PERSON: Final = 2
 OVER: Final = 3
-"""How a turn has ended, as far as is known: in calls of tools, whose results come within seconds; in text for a person,
-who takes minutes; or as the last one of its conversation.
+"""How a turn has ended, as far as is known. TOOLS: in tool calls, whose results come within seconds. PERSON: in text
+for a person, who takes minutes. OVER: as the last turn of its conversation.
 """
 KINDS: Final = 3
-"""Those with return times."""
+"""The number of kinds with return times: all but OVER."""
 
 EDGES_S: Final[tuple[float, ...]] = (
     1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 450.0, 600.0, 900.0,
 )  # fmt: skip
-"""The ends of the buckets. What is idle for longer has not come back."""
+"""The ends of the buckets. A conversation that is idle for longer counts as not coming back."""
 MAX_IDLE: Final = 20_000
 MAX_RETURNS: Final = 8192
 MIN_RETURNS: Final = 64
-"""Fewer say nothing."""
+"""With fewer returns, nothing is concluded."""
 MIN_IN_BUCKET: Final = 4
-"""Returns of a bucket below which it is not a reason to keep anything."""
+"""A bucket with fewer returns is not a reason to keep anything."""
 
 
 class ReturnTimes:
-    """What is known of the conversations of one group of workers."""
+    """The return times of the conversations of one group of workers."""
 
     __slots__ = ("_bucket_of", "_count", "_exposed_s", "_idle", "_max", "_returns")
 
@@ -51,7 +52,7 @@ class ReturnTimes:
         self._exposed_s = [0.0 for _ in EDGES_S]
         self._count = 0.0  # of all returns
         self._bucket_of: dict[int, int] = {}
-        self._idle: list[OrderedDict[int, float]] = [OrderedDict() for _ in EDGES_S]  # when a turn ended, by lineage
+        self._idle: list[OrderedDict[int, float]] = [OrderedDict() for _ in EDGES_S]  # lineage -> when its turn ended
 
     @property
     def idle(self) -> int:
@@ -59,7 +60,7 @@ class ReturnTimes:
 
     @property
     def returns(self) -> float:
-        """Returns that were learned from, the older ones counted less."""
+        """The number of returns that were learned from, with older returns counted less."""
         return self._count
 
     def ended(self, lineage: int, now_s: float) -> None:
@@ -81,8 +82,8 @@ class ReturnTimes:
                 self._exposed_s = [each / 2 for each in self._exposed_s]
 
     def left(self, lineage: int, now_s: float) -> int:
-        """Follow a conversation no more, and count the time of it until now. Return the bucket of its age, -1 where it
-        was not followed.
+        """Stop following a conversation, and count its idle time until now. Returns the bucket of its age; -1 if it was
+        not followed.
         """
         at = self._bucket_of.get(lineage)
         if at is None:
@@ -131,7 +132,7 @@ class ReturnTimes:
             del self._idle[bucket][lineage]
 
     def _passed(self, first: int, end: int) -> None:
-        """Add the whole time of the buckets from `first` on, without `end`."""
+        """Add the full time of the buckets from `first` up to, but without, `end`."""
         for bucket in range(first, end):
             self._exposed_s[bucket] += EDGES_S[bucket] - _begin_s(bucket)
 

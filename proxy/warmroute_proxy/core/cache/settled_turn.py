@@ -1,4 +1,4 @@
-"""What is stored of a settled turn for the turn that follows it, here and in other regions."""
+"""What is stored of a settled turn for the next turn of its lineage, here and in other regions."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ import msgspec
 class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash.
 
-    `turn` counts in its prompt; `turns_before` are those that a compaction took out of it.
+    `turn` is its number, counted in its prompt; `turns_before`: how many earlier turns a compaction removed from it.
     """
 
     workers: tuple[str, ...]
@@ -24,10 +24,10 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
     """Where a lineage is served: sent when its turn is dispatched, and again with the counts when it has settled.
 
-    `cuts` are those of the prompt's chain; `follows` is the tip of the turn that this one continues, 0 for none. `turn`
-    names its region, and no workers: those mean nothing elsewhere. `session` is None if it has no home of its own.
-    `tenant`: whose it is, if there are several. Once its client has rewritten it, a conversation without a session
-    is found by its prefix alone: of such a turn, `new` are the cuts that the one before did not have.
+    `cuts`: the number of cuts in the prompt's chain; `follows`: the tip of the turn that this one continues, or 0.
+    `turn` names its region but no workers, which are unknown elsewhere. `session` is None if the session has no home of
+    its own. `tenant`: the owner, if there are several tenants. `new`: the cuts that the previous turn did not have, for
+    a conversation without a session. If its client rewrites it, the conversation is found only by its prefix.
     """
 
     lineage: int

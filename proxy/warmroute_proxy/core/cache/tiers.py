@@ -5,12 +5,13 @@
     storage   in a store, shared by all workers that name the same one: fetched to the host, then copied
 
 A block may be in several tiers; a prompt uses each block from the fastest. An engine loads what it finds in host and
-storage behind what it finds on the device, so tiers of a prompt are consecutive: first device, then host, then
-storage, then what has to be computed.
+storage after what it finds on the device. So the tiers of a prompt are consecutive: first device, then host, then
+storage, then what must be computed.
 
-Seconds per token of both moves are learned from what engines publish (time spent and tokens moved; or bytes a second
-and bytes a token), as exponential averages in tokens, within what hardware can do. Priors, for 70 KB of KV a token
-(MLA in bf16): host over one PCIe 5 link at 35 GB/s; storage over one 100 Gb/s link or a fast SSD at 7 GB/s.
+The seconds per token of both moves (load and fetch) are learned from what engines publish: time spent and tokens moved,
+or bytes per second and bytes per token. They are exponential averages, weighted by tokens and bounded by what hardware
+can do. The priors are for 70 KB of KV a token (MLA in bf16). Host: one PCIe 5 link at 35 GB/s. Storage: one 100 Gb/s
+link or a fast SSD at 7 GB/s.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -22,21 +23,21 @@ FETCH_S_PER_TOKEN_PRIOR: Final = 1e-5
 MOVE_S_PER_TOKEN_MIN: Final = 1e-8
 MOVE_S_PER_TOKEN_MAX: Final = 0.01
 MOVE_WEIGHT_TOKENS: Final = 20_000
-"""Tokens of new evidence that weigh as much as all that was learned before."""
+"""New evidence of as many tokens weighs as much as all that was learned before."""
 
 MIN_FETCH_TOKENS: Final = 256
-"""Shorter finds in storage are computed instead: SGLang's `prefetch_threshold`."""
+"""An engine computes shorter prefixes rather than fetch them from storage: SGLang's `prefetch_threshold`."""
 
 
 class Held(NamedTuple):
-    """Tokens of a prompt by the tier that they are used from; together they are the cached ones."""
+    """The cached tokens of a prompt, by the tier from which each is used."""
 
     device: int
     host: int
     storage: int
 
     def within(self, most: int) -> "Held":
-        """These tokens, cut to `most`, from the slowest tier on."""
+        """These tokens cut to `most`; the slowest tiers are cut first."""
         device = min(self.device, most)
         host = min(self.host, most - device)
         return Held(device, host, min(self.storage, most - device - host))
@@ -46,13 +47,13 @@ NOTHING_HELD: Final = Held(0, 0, 0)
 
 
 def cacheable_tokens(prompt_tokens: int, page_tokens: int) -> int:
-    """The most that an engine can find cached of a prompt: whole pages, and never the last token."""
+    """The most tokens of a prompt that can be cached: whole pages, and never the last token."""
     before_last = prompt_tokens - 1
     return before_last - before_last % page_tokens if before_last > 0 else 0
 
 
 class MoveRates:
-    """What moving a token to the device costs one worker, in seconds."""
+    """The seconds that one worker takes to move a token to the device."""
 
     __slots__ = ("fetch_s_per_token", "load_s_per_token")
 
@@ -61,15 +62,15 @@ class MoveRates:
         self.fetch_s_per_token = FETCH_S_PER_TOKEN_PRIOR
 
     def seconds(self, held: Held) -> float:
-        """Seconds until all of it is on the device."""
+        """Seconds until all of `held` is on the device."""
         return held.host * self.load_s_per_token + held.storage * self.fetch_s_per_token
 
     def observe_load(self, tokens: int, seconds: float) -> None:
-        """Tokens were copied from the host in `seconds`."""
+        """Learn that copying `tokens` from the host took `seconds`."""
         self.load_s_per_token = _learned(self.load_s_per_token, tokens, seconds)
 
     def observe_fetch(self, tokens: int, seconds: float) -> None:
-        """Tokens were fetched from storage in `seconds`."""
+        """Learn that fetching `tokens` from storage took `seconds`."""
         self.fetch_s_per_token = _learned(self.fetch_s_per_token, tokens, seconds)
 
 

@@ -1,10 +1,10 @@
-"""What a new request at a worker would have to wait for: a value that is valid until the worker's load changes."""
+"""What a new request at a worker would wait for. The value is valid until the worker's load changes."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 
 
 class OthersAhead(Frozen, frozen=True):
-    """The queue and the slowdown with the load of other proxies, which counts until `until_s`."""
+    """Queue and slowdown including the load of other proxies, which counts until `until_s`."""
 
     until_s: float
     queue_s: float
@@ -14,9 +14,9 @@ class OthersAhead(Frozen, frozen=True):
 class Ahead(Frozen, frozen=True):
     """What is ahead of a new request at one worker.
 
-    `waits`: whether the request may have to wait. `slowdown_s`: by how much each decode step is slowed. `inserted`:
-    the tokens that were written to the cache lately (`WorkerLoad.inserted`). `queue_s`: the seconds of prefill that
-    were sent; the oldest prompt of them is at work since `since_s` and takes `at_work_s`.
+    `waits`: whether the request may have to wait. `slowdown_s`: the delay of each decode step. `inserted`: the tokens
+    recently written to the cache (`WorkerLoad.inserted`). `queue_s`: the seconds of prefill of all prompts sent; the
+    oldest of these has been at work since `since_s` and takes `at_work_s`.
     """
 
     waits: bool
@@ -36,6 +36,6 @@ def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     done_s = now_s - ahead.since_s
     if done_s > ahead.at_work_s:  # noqa: PLR1730 - min() takes three times as long
         done_s = ahead.at_work_s
-    if done_s > 0:  # false if nothing is ahead: then nothing is at work
+    if done_s > 0:  # false if no prompt is ahead: then none is at work
         queue_s -= done_s
     return queue_s, slowdown_s

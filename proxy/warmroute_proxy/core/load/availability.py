@@ -1,4 +1,4 @@
-"""Whether new requests may be sent to a worker: probes, drains and its circuit breaker together."""
+"""Whether new requests may be sent to a worker, by its probes, its drains and its circuit breaker."""
 
 from typing import Final, Literal
 
@@ -13,8 +13,9 @@ BREAKER_MAX_WAIT_S: Final = 30.0
 class Breaker:
     """The circuit breaker of one worker.
 
-    Three failures in a row close a worker to traffic for 2 s. Then exactly one request is sent as a trial, and no other
-    while it is under way. Each failed trial doubles the wait up to 30 s; a success resets it.
+    Three failures in a row open the breaker: the worker gets no requests for 2 s. Then exactly one request is sent as a
+    trial, and no other while the trial is under way. Each failed trial doubles the wait, up to 30 s. A success closes
+    the breaker and resets the wait.
     """
 
     __slots__ = ("failures", "retry_at_s", "trial", "wait_s")
@@ -23,21 +24,21 @@ class Breaker:
         self.failures = 0
         self.wait_s = BREAKER_FIRST_WAIT_S
         self.retry_at_s = 0.0
-        self.trial: object = None  # the request under way that is the trial
+        self.trial: object = None  # the request that is the trial, while under way
 
     def allows(self, now_s: float) -> bool:
         """Whether a request may be sent: always while the breaker is closed, one trial at a time while it is open."""
         return self.failures < BREAKER_FAILURES or (self.trial is None and now_s >= self.retry_at_s)
 
     def sent(self, request: object, now_s: float) -> None:
-        """A request was sent. While the breaker is open, that request is the trial."""
+        """A request was sent. If the breaker is open and no trial is under way, this request is the trial."""
         if self.failures >= BREAKER_FAILURES and self.trial is None:
             self.trial = request
             self.retry_at_s = now_s + self.wait_s
 
     def failed(self, request: object, now_s: float) -> None:
-        """A request failed by this worker's fault. While the breaker is open only the trial counts: all other requests
-        were sent before it opened.
+        """A request failed by this worker's fault. While the breaker is open, only a failed trial counts: all other
+        requests were sent before the breaker opened.
         """
         self.failures += 1
         if self.failures > BREAKER_FAILURES:
@@ -48,7 +49,7 @@ class Breaker:
             self.retry_at_s = now_s + self.wait_s
 
     def ended(self, request: object) -> None:
-        """A request has ended. After a trial without a result (its client left) the next one is due at its time."""
+        """A request has ended. After a trial without a result (its client left), the next may start at `retry_at_s`."""
         if self.trial is request:
             self.trial = None
 
@@ -59,8 +60,8 @@ class Breaker:
 
 
 class Changes:
-    """Counts the changes of health and of rate of all workers of a fleet. What is derived from them is cached until
-    the count differs.
+    """Counts the changes of health and of rate of all workers of a fleet. Values derived from health and rates are
+    cached until the count changes.
     """
 
     __slots__ = ("count",)
@@ -70,8 +71,8 @@ class Changes:
 
 
 class Availability:
-    """The state of one worker. `ready`: up, not draining, breaker closed; true of almost all workers at almost all
-    times. `suspect`: of a peer region that is down, only its last probe got no answer.
+    """The availability of one worker. `ready`: up, not draining, and the breaker is closed; almost always true.
+    `suspect`: this is a peer region, down only because its last probe got no answer.
     """
 
     __slots__ = ("_changes", "breaker", "draining", "ready", "suspect", "up")
@@ -85,7 +86,7 @@ class Availability:
         self.suspect = False
 
     def is_last_resort(self, now_s: float) -> bool:
-        """Whether a request that no other can serve may be sent here."""
+        """Whether a request that cannot be served elsewhere may be sent here."""
         return self.suspect and not self.draining and self.breaker.allows(now_s)
 
     def is_usable(self, now_s: float) -> bool:
@@ -100,7 +101,7 @@ class Availability:
         return "up" if self.breaker.allows(now_s) else "open"
 
     def set_health(self, *, up: bool | None = None, draining: bool | None = None) -> None:
-        """Apply the result of a probe or the order of an operator; None leaves a value as it is."""
+        """Apply the result of a probe or an operator's order; None leaves a value unchanged."""
         if up is not None:
             self.up, self.suspect = up, False
         self.draining = self.draining if draining is None else draining

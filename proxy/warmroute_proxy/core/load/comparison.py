@@ -1,17 +1,17 @@
-"""Compares the workers of a fleet with each other: their prefill rates, and the paces of their streams.
+"""Compares the prefill rates of a fleet's workers, and the paces of their streams.
 
-Placement takes rates within a fifth of their median for equal (`level_rates`): noise between like machines must not
-send all new sessions to the one that seems 1 % faster. It is the median, so that some slow machines do not make the
-others seem slower than they are.
+Placement treats rates within a fifth of their median as equal (`level_rates`): noise between like machines must not
+send all new sessions to the machine that seems 1 % faster. A median, unlike a mean, is not moved by a few slow
+machines, so these do not make the others seem slower.
 
-A worker is slow if what it does *at most* (`pace`) is less than `1 / CLEARLY` of what the others of its role and models
-do *at least*, by their median (the lower one of two). Workers that are alike but unequally busy are therefore never
-distinguished, and at most half of a group is slow: no worker in the faster half has a faster median above it. The
-difference is added to what a token costs there (`WorkerLoad.slowdown_s`), so that a session stays where computing its
-prompt again would take longer than slow tokens do.
+A worker is slow if its *upper* bound of speed (`pace`) is below `1 / CLEARLY` of the median *lower* bound of the others
+of its role and models. Of two middle values, the lower is the median. So workers that are alike but unequally busy are
+never distinguished. At most half of a group is slow, because a worker of the faster half is not below the median of the
+others. The difference is added to the cost of a token at a slow worker (`WorkerLoad.slowdown_s`). So a session stays
+there if computing its prompt elsewhere would take longer than its slow tokens do.
 
-Paces are compared when a stream ends, once in `COMPARE_EVERY_S`, and not at each decision: processes that share the
-same streams (`replicas.replica`) therefore arrive at the same penalties.
+Paces are compared when a stream ends, at most once in `COMPARE_EVERY_S`, and not at each decision. So processes that
+share the same streams (`replicas.replica`) arrive at the same penalties.
 """
 
 import math
@@ -28,7 +28,7 @@ COMPARE_EVERY_S: Final = 1.0
 
 
 def level_rates(loads: Collection[WorkerLoad]) -> None:
-    """Let placement use one rate where learned rates differ by no more than noise."""
+    """Set the same rate for workers whose learned rates differ by no more than noise."""
     if not loads:
         return
     learned = [load.prefill_rate.s_per_token for load in loads]
@@ -41,7 +41,7 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
 
 
 def level_sizes(loads: Collection[WorkerLoad]) -> None:
-    """Set for each worker how much sooner than the mean its cache is full, by the KV pools that engines report."""
+    """Set for each worker how much sooner its cache fills than the mean one, by the KV pools that engines report."""
     pools = [load.capacity.pool_tokens for load in loads if load.capacity.pool_tokens]
     mean = sum(pools) / len(pools) if pools else 0
     for load in loads:
@@ -50,13 +50,13 @@ def level_sizes(loads: Collection[WorkerLoad]) -> None:
 
 
 def restart_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
-    """A worker starts, or restarts: its rate is the mean of what the others have shown, else the prior."""
+    """Start or restart a worker: its rate is the mean of the proven others, or the prior if there are none."""
     rates = [other.prefill_rate.s_per_token for other in fleet if other is not load and other.proven]
     load.restart(sum(rates) / len(rates) if rates else PREFILL_S_PER_TOKEN_PRIOR)
 
 
 def level_paces(groups: Iterable[Collection[WorkerLoad]], now_s: float) -> None:
-    """Set for each worker how much slower it is than the others of its group."""
+    """Set for each worker how much slower its tokens are than those of the others in its group."""
     for group in groups:
         speeds = sorted([load.pace.at_least for load in group if load.pace.is_known(now_s)])
         for load in group:
@@ -66,7 +66,7 @@ def level_paces(groups: Iterable[Collection[WorkerLoad]], now_s: float) -> None:
 
 
 def forget_paces(loads: Iterable[WorkerLoad], now_s: float) -> float:
-    """Try workers again that were slow and have streamed nothing since. Returns when the next is due."""
+    """End the penalty of slow workers that have streamed nothing for a while. Returns when the next is due."""
     due_s = math.inf
     for load in loads:
         if not load.slower_s:
@@ -79,15 +79,15 @@ def forget_paces(loads: Iterable[WorkerLoad], now_s: float) -> float:
 
 
 def _slower_s(pace: Pace, speeds: Sequence[float]) -> float:
-    """Seconds by which a token surely takes longer than that of the others; 0 unless clearly.
+    """Seconds by which a token certainly takes longer than at the others; 0 if the worker is not clearly slower.
 
-    `speeds` are what all workers of the group, this one included, do at least, in order.
+    `speeds`: the lower bounds of all workers of the group, including this one, in ascending order.
     """
     others = len(speeds) - 1
     if not others:
         return 0.0
     middle = (others - 1) // 2
-    if speeds[middle] >= pace.at_least:  # without this worker, those behind it move one position forward
+    if speeds[middle] >= pace.at_least:  # without this worker, the later ones move one position forward
         middle += 1
     others_s, own_s = 1.0 / speeds[middle], 1.0 / pace.at_most
     return own_s - others_s if own_s > CLEARLY * others_s else 0.0

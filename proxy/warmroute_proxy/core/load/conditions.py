@@ -1,8 +1,8 @@
-"""Named conditions of a fleet, as state machines: what is wrong with a worker or a region for longer than a moment.
+"""Named conditions of a fleet, as state machines: faults of a worker or a region that last longer than a moment.
 
-A condition has a sign in each observation: bad, good, or none if the observation says nothing of it. It is raised
-after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good ones, so that what happens once raises
-nothing, and what pauses clears nothing. Signs are made in `signs`.
+Each observation gives a condition a sign: bad, good, or None if it says nothing about the condition. A condition is
+raised after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good ones. So a single event does not
+raise a condition, and a pause does not clear it. The module `signs` makes the signs.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Condition(StrEnum):
-    """The names, as operators and rules of alerts see them. Each has a section in docs/reference/conditions.md."""
+    """The names that operators and alert rules see. Each has a section in docs/reference/conditions.md."""
 
     ACCEPT_LENGTH = "accept_length_falls_after_hits"
     MISSING_HITS = "predicted_hits_are_not_reported"
@@ -27,13 +27,13 @@ class Condition(StrEnum):
 
 
 class Phase(StrEnum):
-    """How sure it is."""
+    """How certain a condition is."""
 
     CLEAR = "clear"
     SUSPECTED = "suspected"
     RAISED = "raised"
     EASING = "easing"
-    """Raised, and the newest signs are good."""
+    """Raised, but the newest signs are good."""
 
 
 RAISE_AFTER: Final = 2
@@ -49,13 +49,13 @@ TABLE: Final[Mapping[tuple[Phase, bool], tuple[Phase, Phase]]] = {
     (Phase.EASING, True): (Phase.RAISED, Phase.RAISED),
     (Phase.EASING, False): (Phase.EASING, Phase.CLEAR),
 }
-"""Phase and sign (bad?) -> the next phase, and the next one if there were enough signs of this kind in a row."""
+"""(Phase, sign is bad) -> (the next phase, the next phase after enough such signs in a row)."""
 
 ENOUGH: Final[Mapping[bool, int]] = {True: RAISE_AFTER, False: CLEAR_AFTER}
 
 
 class ConditionChange(NamedTuple):
-    """A condition was raised, or cleared."""
+    """A condition was raised or cleared."""
 
     condition: Condition
     subject: str
@@ -64,7 +64,7 @@ class ConditionChange(NamedTuple):
 
 
 class Watched:
-    """One condition of one subject: a worker's id, or a region's name. `since_s`: when it was raised."""
+    """One condition of one subject: a worker's id, or a region's name. `since_s`: when it was raised or cleared."""
 
     __slots__ = ("_in_a_row", "_was_bad", "condition", "detail", "phase", "since_s", "subject")
 
@@ -82,7 +82,7 @@ class Watched:
         return self.phase in {Phase.RAISED, Phase.EASING}
 
     def observe(self, bad: bool | None, detail: str, now_s: float) -> ConditionChange | None:
-        """Take in the sign of one observation; None says nothing. The change if it is raised or cleared by it."""
+        """Take in the sign of one observation; None is ignored. Returns the change if the sign raises or clears."""
         if bad is None:
             return None
         self._in_a_row = self._in_a_row + 1 if bad is self._was_bad else 1

@@ -1,10 +1,10 @@
-"""What an engine reports of its load. It is decoded from records, so this module is not compiled."""
+"""What an engine reports of its load. The report is decoded from records, so this module is not compiled."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):
-    """What an engine reports of one rank at `/v1/loads`; None if it does not. Totals only grow."""
+    """What an engine reports of one rank at `/v1/loads`; None for what it does not report. Totals only grow."""
 
     running: int | None = None
     waiting_uncached_tokens: int | None = None
@@ -13,7 +13,7 @@ class EngineLoads(Frozen, frozen=True):
     prefill_busy_us_total: int | None = None
     waiting: int | None = None
     total_tokens: int | None = None
-    """In use, with those of requests that wait."""
+    """Tokens in use, plus those of waiting requests."""
     max_running: int | None = None
     max_tokens: int | None = None
-    """The size of its KV pool."""
+    """The size of the KV pool."""

@@ -1,23 +1,23 @@
-"""Which engine of a pair is at fault where KV is not handed over: the one that fails with all of its partners.
+"""Finds the engine of a pair that is at fault when KV is not handed over: it fails with all of its partners.
 
 The decode engine reports the failure, whichever side is broken, and both answer probes. So one failure proves nothing.
 But if prefill A fails with decode D, and D gets KV from prefill B, then A is at fault; and the other way round. If
-neither has worked with another partner, the fault stays open: another attempt goes to another prefill, with the same
-decode.
+neither engine has worked with another partner, the fault stays open: the next attempt uses another prefill engine with
+the same decode engine.
 """
 
 from collections import OrderedDict
 from typing import Final
 
 MAX_PAIRS: Final = 4096
-"""Pairs of engines whose last hand-over is remembered; the oldest go first."""
+"""The most pairs of engines whose last hand-over is remembered; the oldest is forgotten first."""
 
 
 class HandOvers:
     """The last hand-over of each pair of engines."""
 
     def __init__(self) -> None:
-        self._failed: OrderedDict[tuple[str, str], bool] = OrderedDict()  # by prefill and decode
+        self._failed: OrderedDict[tuple[str, str], bool] = OrderedDict()  # by (prefill, decode)
 
     def served(self, prefill: str, decode: str) -> None:
         pair = prefill, decode
