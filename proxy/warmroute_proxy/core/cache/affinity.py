@@ -85,16 +85,11 @@ class Affinity:
         self._asked[lineage] = (chain, turn, longest)
         return longest
 
-<<<<<<< HEAD
     def last_number(self, lineage: int, turn: int) -> int | None:
-        """The number of the turn of a lineage that was settled last; None if no turn of it is known.
+        """The number of the last settled turn of a lineage; None if no turn of it is known.
 
         0 if a prompt with `turn` counts by itself: its lineage has one known turn, which is earlier and not compacted.
         """
-=======
-    def last_number(self, lineage: int) -> int | None:
-        """The number of the last settled turn of a lineage, whatever its prompt was."""
->>>>>>> 49dd463c1b55291c4fa14383db463c2e6751d52c
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
