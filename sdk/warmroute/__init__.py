@@ -8,11 +8,12 @@
     print(client.cache.report())            # what was cached, what it cost, what that saved
     print(client.cache.explain())           # why the last turn was not warmer
 
-Everything public is in this module and in `contract`. The package never makes a call fail that openai's client would
-complete, and never sends anything but the calls of its caller and, on request, for receipts.
+All public names are in this module and in `contract`. A call that openai's client would complete does not fail because
+of this package, except with `guard="raise"`. The package sends only the calls of its caller and those that methods of
+`client.cache` make on request.
 
-Names are loaded when they are first used: `import openai` takes over a second, and neither `warmroute.contract` nor the
-tools that share this package need it.
+Public names are loaded on first use, since `import openai` takes over a second. `warmroute.contract` and the tools in
+this package do not need openai.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -70,7 +71,7 @@ _HOMES: Final = {
 }
 
 
-if not TYPE_CHECKING:  # with this, a type checker would accept any name
+if not TYPE_CHECKING:  # a type checker that saw this function would accept any name
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)

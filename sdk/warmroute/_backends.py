@@ -1,8 +1,8 @@
-"""The session signal of a call, by the kind of its server: the rows are those of `contract.providers`.
+"""The headers and body fields that name a call's session, by the kind of its server (`contract.providers`).
 
-The kind is given by name (`OpenAI(backend="litellm")`) or follows from the host of `base_url`. A host that is in no row
-counts as warmroute, whose header `x-session-affinity` other servers read too; a server of another vendor gets that
-vendor's signal and nothing else.
+The kind is given by name (`OpenAI(backend="litellm")`) or follows from the host of `base_url`. A host that no row names
+counts as warmroute: other servers read its header `x-session-affinity`, too. A server of another vendor gets only that
+vendor's signal.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from warmroute.contract import headers
 from warmroute.contract.providers import PROVIDERS, Provider, provider_of
 
 WARMROUTE: Final = PROVIDERS["warmroute"]
-"""Only a server of this kind gets warmroute's other headers too."""
+"""The only kind of server that gets warmroute's other headers, too."""
 
 _KEY_HASH_CHARS: Final = 40
 
 
 def backend_of(name: str | None, base_url: str) -> Provider:
-    """The kind of server, by its name or by the host of its address; `ValueError` for a name that is not known."""
+    """The kind of server, by its name or by the host of its address; `ValueError` for an unknown name."""
     if name is None:
         return PROVIDERS.get(provider_of(base_url), WARMROUTE)
     if name not in PROVIDERS:
@@ -28,14 +28,14 @@ def backend_of(name: str | None, base_url: str) -> Provider:
 
 
 class Signal(NamedTuple):
-    """What a call carries for its session."""
+    """The headers and body fields that name the session of a call."""
 
     headers: Mapping[str, str]
     fields: Mapping[str, Any]
 
 
 def signal(backend: Provider, key: str | None, *, derived: bool, home: str | None, parent: str | None = None) -> Signal:
-    """The signal of a session for a server. `home`: what the server itself said about where the session lives."""
+    """The signal of a session for a server. `home`: region or cookie from its last answer (`home_of`)."""
     added: dict[str, str] = {}
     if home and backend is WARMROUTE:
         added[headers.HOME] = home
@@ -54,7 +54,7 @@ def signal(backend: Provider, key: str | None, *, derived: bool, home: str | Non
 
 
 def home_of(backend: Provider, answer: Mapping[str, str]) -> str | None:
-    """What an answer's head says about where the session lives."""
+    """The session's region, or the value of its cookie, from the headers of an answer; None without one."""
     if backend is WARMROUTE:
         return answer.get(headers.HOME)
     if backend.cookie:

@@ -1,9 +1,9 @@
-"""What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
+"""What a client has observed: sums, sessions, homes, pending receipts. A client and its copies share one `Books`.
 
-Everything is bounded, and the oldest or least recently used is dropped first: homes (`contract.homes`), sessions (their
-sums and last turn) and conversations without a session by `MAX_SESSIONS`, prompts by the guard's memory, announced
-receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`, rates by `MAX_MODELS`.
-The totals keep the turns of dropped sessions. One lock covers everything; no call blocks while it is held.
+All tables are bounded, and drop the oldest or least recently used entry first. `MAX_SESSIONS` bounds sessions (their
+sums and last turn) and conversations without a session, `MAX_PENDING` announced receipts, `MAX_COUNTED` counted
+receipts, `MAX_FAULTS` faults, and `MAX_MODELS` rates. `contract.homes` bounds homes, and the guard's memory prompts.
+The totals keep the turns of dropped sessions. One lock covers all tables; no blocking call is made under it.
 """
 
 import logging
@@ -29,12 +29,12 @@ from warmroute.guard.prompt import Prompt, text_of
 from warmroute.guard.repair import Rule
 
 MAX_RETURNED: Final = 16
-"""Users' messages that are looked up: the newest. Only one of the last may come back shortened."""
+"""How many user messages of a prompt are looked up, the newest ones: only one of those may come back shortened."""
 
 
 class Beginnings(NamedTuple):
-    """A hash for the prompt up to each of its messages, and its users' messages: the one that ends it, and those that
-    an assistant's follows.
+    """The hashes and user messages of a prompt. `hashes`: one for the prompt up to each message. `asked`: the user
+    message at its end, if any. `returned`: the user messages that an assistant's message follows.
     """
 
     hashes: list[int]
@@ -43,7 +43,7 @@ class Beginnings(NamedTuple):
 
 
 def beginnings_of(prompt: Prompt) -> Beginnings | None:
-    """The beginnings of a prompt of messages, a user's among them; None of any other."""
+    """The beginnings of a prompt; None unless it has messages, at least one of them a user's."""
     system, messages = prompt.system, prompt.messages
     roles = [*system.roles, *messages.roles]
     if "user" not in roles or messages.name == "prompt":
@@ -99,13 +99,13 @@ class _Shelter:
         if not isinstance(error, Exception) or isinstance(error, PrefixBroken):
             return False
         self._books.count_internal_error()
-        # Without the message: it may contain what the caller sent.
+        # Log the type alone: the message may contain what the caller sent.
         log.debug("error inside the SDK, kept from the call: %s", type(error).__name__)
         return True
 
 
 collectors: Final[list[list["Books"]]] = []
-"""Lists that all new books are put into, for tests of agents; empty otherwise."""
+"""Lists to which each new `Books` is added, for the pytest plugin; empty otherwise."""
 
 
 class Books:
@@ -146,7 +146,7 @@ class Books:
             beginnings = beginnings_of(turn.prompt)
             if beginnings is None:
                 return None
-            if self._pid != os.getpid():  # another process since a fork: its conversations have names of their own
+            if self._pid != os.getpid():  # first use in this process, also after a fork: its keys need a new name
                 self._pid = os.getpid()
                 self._conversations = Conversations(secrets.token_hex(8), max_conversations=MAX_SESSIONS)
             found = self._conversations.of("", *beginnings)
@@ -154,13 +154,13 @@ class Books:
             return found
 
     def check(self, turn: Turn, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have the guard compare the prompt of a turn with those of its session: returns what to send."""
+        """Have the guard compare a turn's prompt with earlier ones of its lineage, and return the body to send."""
         if turn.session is None:
             return body
         guard = self.guard
         with self._lock:
             if not guard.compares:
-                if turn.prompt is not None:  # so that the next one finds its equal parts
+                if turn.prompt is not None:  # so that the next prompt finds its equal parts
                     guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
                     turn.prompt = None
                 return body
@@ -181,8 +181,8 @@ class Books:
         return checked.body
 
     def answered(self, turn: Turn, home: str | None, receipt_id: str | None) -> None:
-        """An answer has begun. `home` and `receipt_id`: from its head. A known receipt means the same turn again,
-        repeated with the same idempotency key.
+        """Count a turn whose answer has begun. `home` and `receipt_id` are from the answer's head. A turn whose receipt
+        is known is not counted: it repeats a counted turn with the same idempotency key.
         """
         turn.receipt_id = receipt_id
         with self._lock:
@@ -201,7 +201,7 @@ class Books:
                     self._homes.answered(turn.at, home)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
-        """Add the usage of a turn, once: it may come from the answer, a retry's answer, and a fetched receipt."""
+        """Add the usage of a turn, once: its answer, a retry's answer and a fetched receipt may all have it."""
         measured = measure(usage, turn.receipt_id, turn.model)
         with self._lock:
             if turn.measured is not None:
@@ -231,7 +231,7 @@ class Books:
             self.settle(turn, usage)
 
     def shelter(self) -> "_Shelter":
-        """A block whose exceptions are counted and suppressed, because they are the SDK's and not the call's."""
+        """A block whose exceptions, except `PrefixBroken`, are counted and suppressed as errors of the SDK."""
         return _Shelter(self)
 
     def count_internal_error(self) -> None:
@@ -245,14 +245,14 @@ class Books:
             return list(self._pending)
 
     def last_turn(self, session: str | None) -> Turn | None:
-        """The last turn of a session, or of all."""
+        """The last turn of a session, or of the client if `session` is None."""
         with self._lock:
             if session is None:
                 return self._last_turn
             return self._sessions[session].last_turn if session in self._sessions else None
 
     def guard_events(self) -> tuple[GuardEvent, ...]:
-        """What the guard has found, newest last."""
+        """The guard's events, newest last."""
         with self._lock:
             return tuple(self.guard.events)
 
@@ -262,19 +262,19 @@ class Books:
             return {str(cause): count for cause, count in self.guard.counts.items() if count}
 
     def guard_repairs(self) -> dict[str, int]:
-        """How often each rule was used."""
+        """How often each repair rule was used."""
         with self._lock:
             return dict(self.guard.repairs)
 
     def last_arguments(self, session: str | None) -> dict[str, Any]:
-        """Model and tools of the last turn, of a session or of all, where the guard has read it."""
+        """Model and tools of `last_turn(session)`; empty if the guard has not read that turn."""
         prompt = self._newest_prompt(self.last_turn(session))
         if prompt is None:
             return {}
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
-        """The last prompt of a session's main loop as a call, and what it costs at most; None if it is not known."""
+        """The last prompt of a session's main loop as a call, and the highest cost of that; None if it is not known."""
         with self._lock:
             known = self.guard.memory.known(session)
             prompts = list(known.prompts) if known is not None else []
@@ -283,7 +283,7 @@ class Books:
             return None
         if rates is None:
             return Ping(arguments, None)
-        if not prompts[0].tokens:  # it is being answered, or failed: what it costs is not known
+        if not prompts[0].tokens:  # its answer is not complete, or it failed: the cost is not known
             return Ping({}, 0)
         return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 
@@ -294,23 +294,23 @@ class Books:
         return [self.fork(session, None) for _ in range(count)] if spread else [session] * count
 
     def spent_ahead_nanousd(self) -> int:
-        """What turns that were computed ahead have cost so far."""
+        """The cost so far of turns that were computed ahead."""
         with self._lock:
             return self._ahead.cost_nanousd or 0
 
     def keeping_of(self, session: str) -> Keeping:
-        """What the server of a session's last turn says about its cache."""
+        """How long the server of a session's last turn keeps prompts, and from which size on."""
         turn = self.last_turn(session)
         return UNKNOWN if turn is None else turn.keeping
 
     def cached_share(self, session: str | None) -> float | None:
-        """The price of a cached token over that of another one, by the last receipt."""
+        """The price of a cached token as a share of an uncached one's, by the rates of the last turn."""
         turn = self.last_turn(session)
         rates = None if turn is None or turn.measured is None else turn.measured.rates
         return None if rates is None else rates.cached_share
 
     def save(self, session: str) -> dict[str, Any]:
-        """What is known of a session, as JSON. Raises: LookupError."""
+        """The homes and prompt digests of a session, as JSON. Raises: LookupError."""
         with self._lock:
             self._check_seen(session)
             return {
@@ -320,7 +320,7 @@ class Books:
             }
 
     def load(self, saved: Mapping[str, Any]) -> str:
-        """Take over a saved session; returns its key."""
+        """Restore the value of `save`, and return the session's key. Raises: ValueError for another value."""
         key, homes, guard = saved.get("session"), saved.get("homes"), saved.get("guard")
         if not isinstance(key, str) or not isinstance(homes, Mapping) or not isinstance(guard, Mapping):
             raise ValueError("load() needs the value of save(): session, homes or guard is missing")
@@ -332,7 +332,7 @@ class Books:
         return key
 
     def fork(self, session: str, key: str | None) -> str:
-        """A session of its own key that shares what another one has sent; returns the key. Raises: LookupError."""
+        """Begin a session with the prompts and homes of `session`, and return its key. Raises: LookupError."""
         twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
         with self._lock:
             self._check_seen(session)
@@ -342,13 +342,13 @@ class Books:
         return twin
 
     def _check_seen(self, session: str) -> None:
-        """Called with the lock."""
+        """Raise LookupError for a session without a turn. The caller holds the lock."""
         known = session in self._sessions or self.guard.memory.known(session) is not None
         if not known and not self._homes.of_session(session):
             raise LookupError(f"this client has seen no turn of session {session!r}")
 
     def report(self) -> CacheReport:
-        """All numbers as they are now."""
+        """The sums so far."""
         with self._lock:
             return CacheReport(
                 **self._counts.values(),
@@ -365,7 +365,7 @@ class Books:
             )
 
     def _judge(self, turn: Turn, measured: Measured) -> None:
-        """Tell the guard what was counted, and find out why an intact prefix was not cached."""
+        """Give the guard the server's token count, and find the cause if an intact prefix was not cached."""
         found = turn.checked
         if found is None or turn.session is None:
             return
@@ -379,7 +379,7 @@ class Books:
             turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
 
     def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
-        """The newest prompt of a turn's lineage, where the guard has read it."""
+        """The newest prompt of a turn's lineage, if the guard has read it."""
         with self._lock:
             known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
             return known.prompts[0] if known is not None and known.prompts else None

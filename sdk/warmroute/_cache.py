@@ -1,4 +1,4 @@
-"""`client.cache`: what the client has observed of the cache, and fetching of receipts."""
+"""`client.cache`: reports of what the client has observed, and calls that it makes on request, such as `warm`."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class GuardView:
-    """`client.cache.guard`: the newest thousand events of broken prefixes, newest last."""
+    """`client.cache.guard`: what the prefix guard has found."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
 
     @property
     def events(self) -> tuple[GuardEvent, ...]:
-        """Broken prefixes, repairs, and misses of the server's."""
+        """The newest thousand broken prefixes, repairs and misses of the server, newest last."""
         return self._books.guard_events()
 
     @property
@@ -34,7 +34,7 @@ class GuardView:
 
     @property
     def repairs(self) -> dict[str, int]:
-        """How often each rule was used."""
+        """How often each repair rule was used."""
         return self._books.guard_repairs()
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class GuardView:
 
 
 class CacheView:
-    """The part that all clients share, which makes no calls."""
+    """The methods of `client.cache` that make no calls."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -52,12 +52,12 @@ class CacheView:
         return self._books.report()
 
     def explain(self, session: str | None = None) -> str:
-        """Why the last turn, of `session` or of all, was not warmer, in sentences."""
+        """Say why the last turn of `session`, or of the client, was not warmer."""
         return explain(self._books.last_turn(session), session)
 
     @property
     def books(self) -> Books:
-        """The books that this is a view of."""
+        """The books that this view reads."""
         return self._books
 
     @property
@@ -66,9 +66,9 @@ class CacheView:
         return GuardView(self._books)
 
     def compact(self, messages: Sequence[Any], instruction: str, session: str | None = None) -> dict[str, Any]:
-        """Arguments of a call that has the conversation summarised at the price of its last turn.
+        """Return arguments of a call that summarises the conversation at the price of its last turn.
 
-        They have the messages with the instruction as the last user message, and model and tools of the session's last
+        They are the messages, the instruction as the last user message, and model and tools of the session's last
         turn: `client.chat.completions.create(**client.cache.compact(messages, "Summarise this conversation."))`.
         """
         return {**self._books.last_arguments(session), "messages": compacted(messages, instruction)}
@@ -76,10 +76,11 @@ class CacheView:
     def prune(
         self, messages: Sequence[Any], keep: int = 4, turns_ahead: int = 10, session: str | None = None
     ) -> Sequence[Any]:
-        """Return the messages without old tool results, except the last `keep`; the same object if that does not pay.
+        """Return the messages with all tool results cleared but the last `keep`; the same object if that does not pay.
 
-        Clearing pays if the savings of later turns exceed the cost of computing the changed part now. Rates are
-        those of the last receipt, otherwise a cached token costs a tenth. `turns_ahead`: expected number of turns.
+        Clearing pays if the savings of later turns exceed the cost of computing the changed part now. The rates are
+        those of the last turn; without them, a cached token costs a tenth of an uncached one. `turns_ahead`: expected
+        number of later turns.
         """
         share = self._books.cached_share(session)
         found = pruned(messages, keep, turns_ahead, CACHED_SHARE if share is None else share)
@@ -87,7 +88,7 @@ class CacheView:
 
     def save(self, session: str) -> dict[str, Any]:
         """Return a session as JSON for `load`: digests of its prompts, and no text except dates. Raises: LookupError,
-        where this client has seen no turn of it.
+        if this client has seen no turn of it.
         """
         return self._books.save(session)
 
@@ -110,12 +111,12 @@ class CacheView:
         return self._books.samples(session, count, spread=spread)
 
     def pending(self) -> list[str]:
-        """Ids of receipts that were announced but not read, oldest first; the newest thousand."""
+        """Ids of the newest thousand receipts that were announced but not read, oldest first."""
         return self._books.pending()
 
 
 class _Caller(CacheView):
-    """What clients share that make calls of their own on request."""
+    """The code that `Cache` and `AsyncCache` share."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class _Caller(CacheView):
         return usage
 
     def _called_ahead(self, arguments: Mapping[str, Any], *, once: bool = False) -> Any:
-        """Make a call that is counted apart. `once`: without retries, each of which may cost as much."""
+        """Call the method that takes these arguments. `once`: without retries, each of which may cost as much."""
         field = "input" if "input" in arguments else "messages"
         if field not in self._ahead:
             raise TypeError(f"this client has no method that takes {field}=, so it computes no such prompt ahead")
@@ -168,14 +169,14 @@ class _Caller(CacheView):
 
     @contextmanager
     def _ping(self, keeper: KeptWarm) -> Iterator[Mapping[str, Any]]:
-        """The arguments of a ping, none if none is due; the block makes the call."""
+        """Yield the arguments of a ping, empty if it is not due, and count the call that the block makes."""
         ping = self._books.ping_of(keeper.plan.session)
         arguments = keeper.next(ping)
         before = self._books.spent_ahead_nanousd()
         try:
             with named_session(keeper.plan.session), warming():
                 yield arguments
-        except Exception as error:  # it runs beside the program, which a failed ping must not end
+        except Exception as error:  # pings run beside the program, which a failed ping must not end
             keeper.failed(error)
         else:
             if arguments and ping is not None:
@@ -188,7 +189,7 @@ class Cache(_Caller):
     def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
         """Return the `usage` of a settled receipt, by one call to the server; None while the turn is still open.
 
-        The client checks a pending receipt and adds it to the report. Errors: those of openai (404: no such receipt).
+        A pending receipt is checked and added to the report. Errors are those of the client (404: no such receipt).
         """
         return self._settled(receipt_id, self._get(_path(receipt_id)))
 
@@ -240,7 +241,7 @@ class Cache(_Caller):
             return False
         try:
             call()
-        except Exception:  # a hint, which no program must fail for
+        except Exception:  # without the hint, the program must go on
             return False
         return True
 
@@ -257,7 +258,7 @@ class AsyncCache(_Caller):
     async def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
         """Return the `usage` of a settled receipt, by one call to the server; None while the turn is still open.
 
-        The client checks a pending receipt and adds it to the report. Errors: those of openai (404: no such receipt).
+        A pending receipt is checked and added to the report. Errors are those of the client (404: no such receipt).
         """
         return self._settled(receipt_id, await self._get(_path(receipt_id)))
 
@@ -276,7 +277,7 @@ class AsyncCache(_Caller):
         until: float | datetime | None = None,
         interval_s: float | None = None,
     ) -> KeptWarmByTask:
-        """`Cache.keep_warm`, by a task of the running loop: `async with`, or `await ....stop()`."""
+        """`Cache.keep_warm`, by a task of the running loop. Use `async with`, or await its `stop()`."""
         return KeptWarmByTask(self._plan(session, max_usd, until, interval_s), self._pinged)
 
     async def end(self, session: str | None = None) -> bool:
@@ -293,7 +294,7 @@ class AsyncCache(_Caller):
             return False
         try:
             await call()
-        except Exception:  # a hint, which no program must fail for
+        except Exception:  # without the hint, the program must go on
             return False
         return True
 

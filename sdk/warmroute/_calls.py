@@ -1,8 +1,8 @@
-"""The three methods in which a client made by Stainless (openai's, anthropic's) is observed, for both kinds of clients.
+"""Mixins that observe the calls of a client made by Stainless (openai's, anthropic's), one for each kind of client.
 
-Every call runs through them: `request` (each call of each resource, before the first attempt), `_process_response` (a
-successful answer with its head) and `_process_response_data` (its parsed body, or each event of it). They are the same
-in openai 2.x and 3.x, and in anthropic.
+Every call runs through three methods: `request` (before the first attempt), `_process_response` (a successful answer
+with its head) and `_process_response_data` (the parsed body, or each event of a stream). They are the same in openai
+2.x and 3.x, and in anthropic.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,12 @@ else:
 
 
 class Calls(_Library):  # type: ignore[misc]
-    """The methods of a client that waits."""
+    """The methods of a synchronous client."""
 
     _observer: Observer
 
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
-        """The library's own, with the session added and usage requested."""
+        """The library's `request`, with the session added and usage requested."""
         call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
         outer = current_call.get()
         current_call.set(call)
@@ -56,14 +56,14 @@ class Calls(_Library):  # type: ignore[misc]
 
 
 class AsyncCalls(_Library):  # type: ignore[misc]
-    """The methods of a client that is awaited."""
+    """The methods of an asynchronous client."""
 
     _observer: Observer
 
     async def request(
         self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
     ) -> Any:
-        """The library's own, with the session added and usage requested."""
+        """The library's `request`, with the session added and usage requested."""
         call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
         outer = current_call.get()
         current_call.set(call)
@@ -96,6 +96,6 @@ class AsyncCalls(_Library):  # type: ignore[misc]
 
 
 def _may_repeat(call: Call, error: Exception) -> bool:
-    """Whether a call is repeated as it was given, since a field that only the SDK has added may be what was refused."""
+    """Whether to repeat a failed call as it was given: the server may have refused a field that the SDK added."""
     status = getattr(error, "status_code", None)
     return isinstance(status, int) and call.retry_as_given(status)

@@ -22,8 +22,8 @@ Repair = str | Iterable[str] | None
 class _Common(TypedDict, total=False):
     """openai's own parameters, so that editors and type checkers know them in `OpenAI(...)`.
 
-    They are those of openai 2.20 to 3.x; what only one generation has, or types by its own http library, is typed
-    loosely. `tests/unit/sdk/test_typing.py` compares the names with those of the installed openai.
+    They cover openai 2.20 to 3.x. A parameter is typed loosely if only one generation has it, or if its type is of an
+    http library. `tests/unit/sdk/test_typing.py` compares the names with those of the installed openai.
     """
 
     admin_api_key: str | None
@@ -58,9 +58,9 @@ class OpenAI(Calls, openai.OpenAI):
     """`openai.OpenAI` with session keys and checked receipts, and these further parameters:
 
     `session`: the session of calls outside of a `session()` block. `guard`: the reaction to a call that breaks the
-    cached prefix of its session: none, a warning, or `PrefixBroken`. `repair`: names of rules, or `"safe"`. `backend`:
-    the kind of server, if its address does not show it. `telemetry`: one OpenTelemetry span per turn. An unknown name
-    raises `ValueError`.
+    cached prefix of its session: none, a warning, or `PrefixBroken`. `repair`: names of repair rules, or `"safe"`.
+    `backend`: the kind of server, if its address does not show it. `telemetry`: one OpenTelemetry span per turn. An
+    unknown name raises `ValueError`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class OpenAI(Calls, openai.OpenAI):
 
     @cached_property
     def responses(self) -> "Responses":
-        """openai's, whose connections are observed, too."""
+        """openai's `responses`, whose WebSocket connections are observed, too."""
         found = super().responses
         observe(found, self, self._observer)
         return found
@@ -89,7 +89,7 @@ class OpenAI(Calls, openai.OpenAI):
         return Cache(self._observer.books, *self._observer.callers(self))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
-        """Return a copy, as openai's `copy` does. `session`: the session of all its calls. Both share one `cache`."""
+        """Return a copy, as openai's `copy` does, with the same `cache`. `session`: the session of all its calls."""
         twin = super().copy(**options)
         twin._observer = self._observer.pinned(session)
         return twin
@@ -115,7 +115,7 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
 
     @cached_property
     def responses(self) -> "AsyncResponses":
-        """openai's, whose connections are observed, too."""
+        """openai's `responses`, whose WebSocket connections are observed, too."""
         found = super().responses
         observe(found, self, self._observer)
         return found
@@ -126,7 +126,7 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
         return AsyncCache(self._observer.books, *self._observer.callers(self))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
-        """Return a copy, as openai's `copy` does. `session`: the session of all its calls. Both share one `cache`."""
+        """Return a copy, as openai's `copy` does, with the same `cache`. `session`: the session of all its calls."""
         twin = super().copy(**options)
         twin._observer = self._observer.pinned(session)
         return twin

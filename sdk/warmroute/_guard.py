@@ -1,8 +1,8 @@
-"""The prefix guard of a client: reads each prompt before it is sent, repairs it where asked to, and says what broke.
+"""The prefix guard of a client: reads each prompt before it is sent, repairs it by the chosen rules, reports breaks.
 
-`guard="off"` reads nothing but prompts without a session, whose conversation has to be found. `"warn"` says each cause
-once per session, by `logging` and `warnings`. `"raise"` raises `PrefixBroken` instead of sending the call. Events hold
-places, sizes and names of tools, and no text of a prompt.
+With `guard="off"` and no repair rules, only prompts without a session are read, to find their conversation. `"warn"`
+reports each cause once per session, by `logging` and `warnings`. `"raise"` raises `PrefixBroken` instead of sending the
+call. Events hold places, sizes and names of tools, and no text of a prompt.
 """
 
 import logging
@@ -27,7 +27,7 @@ MAX_EVENTS: Final = 1000
 """Events that are kept; the oldest is dropped."""
 
 MAX_WARNED: Final = 10_000
-"""Causes and sessions that were warned of; the oldest is dropped, and would be warned of again."""
+"""Pairs of cause and session with a warning; the oldest is dropped, and its cause would be reported again."""
 
 _LIBRARIES: Final = (
     "warmroute",
@@ -67,20 +67,20 @@ class PrefixBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GuardEvent:
-    """One broken prefix, or one cache miss of the server, without any text of a prompt."""
+    """A broken prefix, a repair, or a cache miss of the server, without any text of a prompt."""
 
     cause: Cause
     where: str
     """The first part that differs, such as `messages[3] (tool)`."""
     session: str
     tokens_lost: int
-    """Tokens of the earlier prompt that have to be computed again; counted by the server's own counts so far."""
+    """Tokens of the earlier prompt that have to be computed again; an estimate from the server's counts so far."""
     usd_lost: float | None
-    """Their price above that of cached ones; None if no rates are known."""
+    """The extra price of `tokens_lost` over cached tokens; None if no rates are known."""
     line: int | None
-    """The line of that part's text, from 1."""
+    """The line of the difference in that part's text, from 1."""
     repaired_by: Rule | None = None
-    """The rule that mended it before it was sent; nothing is lost then."""
+    """The rule that repaired the prompt before it was sent; no tokens are lost then."""
 
     @property
     def fix(self) -> str:
@@ -89,7 +89,7 @@ class GuardEvent:
 
     @property
     def is_clients_own(self) -> bool:
-        """Whether the client can remove the cause. Otherwise it lies with the server, or with elapsed time."""
+        """Whether the client can remove the cause. Otherwise the cause is the server, or elapsed time."""
         return self.cause in CLIENTS_OWN
 
     def __str__(self) -> str:
@@ -105,18 +105,18 @@ class GuardEvent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stays of a check while its call goes on: no part of the prompt, since calls may stay open for long."""
+    """The results of a check that are kept while its call runs: no part of the prompt, since calls may run long."""
 
     event: GuardEvent | None
     repairs: tuple[GuardEvent, ...]
     usd_per_token: float | None
     continues: bool
-    """Whether its lineage had a prompt before."""
+    """Whether the prompt has an earlier one in its lineage."""
     expected_tokens: int
-    """Tokens of that prompt; 0 if they are not known."""
+    """Tokens of the earlier prompt; 0 if they are not known."""
     idle_s: float
     tip: int
-    """The end of the prompt's chain, by which the memory finds it."""
+    """The last hash of the prompt's chain, by which the memory finds the prompt."""
 
 
 @dataclass(slots=True)
@@ -129,10 +129,10 @@ class Checked:
     event: GuardEvent | None
     usd_per_token: float | None
     repairs: tuple[GuardEvent, ...] = ()
-    """What was mended before it was sent."""
+    """The repairs that were made before sending."""
 
     def found(self) -> Found:
-        """What stays of it."""
+        """The results to keep while the call runs."""
         before, prompt = self.reading.before, self.reading.prompt
         return Found(
             self.event,
@@ -146,7 +146,7 @@ class Checked:
 
 
 class Guard:
-    """The guard of a client and its copies. Its owner holds a lock around each call but `announce`."""
+    """The guard of a client and its copies. Its owner holds a lock around each method call."""
 
     def __init__(self, mode: str = Mode.WARN, repair: str | Iterable[str] | None = None) -> None:
         try:
@@ -160,16 +160,16 @@ class Guard:
         self.repairs: Counter[str] = Counter()
         self.prompt_bytes = 0
         self.repeated_bytes = 0
-        """Of those, what a prompt repeats of its lineage."""
+        """The part of `prompt_bytes` that repeats an earlier prompt of the same lineage."""
         self._warned: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @property
     def compares(self) -> bool:
-        """Whether prompts are read at all."""
+        """Whether prompts are compared."""
         return self.mode is not Mode.OFF or bool(self.rules)
 
     def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:
-        """The prompt of a call that names no session."""
+        """Read the prompt of a call that names no session."""
         return self.memory.read_unnamed(body)
 
     def check(
@@ -180,9 +180,9 @@ class Guard:
         usd_per_token: float | None,
         prompt: Prompt | None = None,
     ) -> Checked:
-        """Compare a prompt with those of its lineage, and repair it by the rules. `prompt`: the body, if it was read.
+        """Compare a prompt with those of its lineage, and repair it by the rules. `prompt`: the body, if read.
 
-        `usd_per_token`: what a token costs more if it is not cached.
+        `usd_per_token`: the extra price of an uncached token over a cached one.
         """
         found = repaired(self.memory, lineage, body, self.rules, prompt)
         repairs = tuple(_repair_event(use, session) for use in found.uses)
@@ -198,20 +198,20 @@ class Guard:
         return Checked(found.body, reading, event, usd_per_token, repairs)
 
     def sent(self, lineage: str, checked: Checked) -> None:
-        """The prompt goes out."""
+        """Keep a prompt that is sent as the newest of its lineage, and count its bytes."""
         reading = checked.reading
         self.prompt_bytes += reading.prompt.size
         self.repeated_bytes += repeated_bytes(reading)
         self.memory.keep(lineage, reading)
 
     def missed(self, cause: Cause, session: str, tokens: int, usd_per_token: float | None) -> GuardEvent:
-        """A miss that is not the client's."""
+        """Note a cache miss that the client did not cause, and return its event."""
         event = GuardEvent(cause, "the prompt", session, tokens, _usd(tokens, usd_per_token), None)
         self._note(event)
         return event
 
     def is_news(self, event: GuardEvent) -> bool:
-        """Whether that cause was not warned of in that session before; from now on it was."""
+        """Whether the event's cause is new in its session. This call marks the cause as known."""
         key = (event.cause, event.session)
         if key in self._warned:
             return False
@@ -224,7 +224,7 @@ class Guard:
         self, session: str, lineage: str, reading: Reading, broken: Break, usd_per_token: float | None
     ) -> GuardEvent:
         assert reading.before is not None
-        lost_bytes = min(broken.lost_bytes, reading.prompt.size - broken.kept_bytes)  # what is gone is not computed
+        lost_bytes = min(broken.lost_bytes, reading.prompt.size - broken.kept_bytes)  # removed bytes are not computed
         tokens = max(int(lost_bytes / self.memory.session(lineage).bytes_per_token), 0)
         if reading.before.tokens:
             tokens = min(tokens, reading.before.tokens)
@@ -236,8 +236,8 @@ class Guard:
 
 
 def announce(event: GuardEvent) -> None:
-    """Say an event by `logging` and `warnings`, at the caller's line. A filter that makes errors of warnings is obeyed
-    only as far as the warning goes: the call is sent.
+    """Report an event by `logging` and `warnings`, at the caller's line. The call is sent even if a filter turns
+    warnings into errors.
     """
     text = f"session {event.session}: {event}"
     log.warning("%s", text)
@@ -249,7 +249,7 @@ def announce(event: GuardEvent) -> None:
 
 
 def _callers_line() -> tuple[str, int]:
-    """The line that made the call: the first one outside of this package and the libraries below it."""
+    """File and line of the call: the innermost frame outside of this package and the libraries below it."""
     caller = sys._getframe(1)
     while caller is not None:
         module = str(caller.f_globals.get("__name__", "")).partition(".")[0]

@@ -1,8 +1,8 @@
-"""The course of a call: prepared before it is sent, and watched until its usage is known. Both clients share it.
+"""Prepare each call before it is sent, and watch it until its usage is known, for clients of both kinds.
 
-Nothing in here makes a call fail, but for a guard that was told to raise. Each step runs in a shelter that counts an
-exception and continues without the step's result. A call whose whole preparation failed is sent as the client's library
-would send it.
+Nothing in this module makes a call fail, except `guard="raise"`. Each step runs in a shelter that counts an exception
+and continues without the step's result. A call whose whole preparation failed is sent as the client's library would
+send it.
 """
 
 import copy
@@ -39,10 +39,10 @@ from warmroute.contract.homes import lineage_of
 from warmroute.contract.providers import Provider
 from warmroute.guard.outcome import Keeping
 
-# Opt-in telemetry: a span for each turn, with OpenTelemetry's attributes of generative AI and ours.
+# Opt-in telemetry: a span for each turn, with OpenTelemetry's attributes for generative AI and our own.
 #
-# All names are pinned here. Those that begin with `gen_ai` are of the semantic conventions 1.40
-# (opentelemetry.io/docs/specs/semconv/gen-ai); the others are ours. No attribute has text of a prompt.
+# Names that begin with `gen_ai` are of the semantic conventions 1.40 (opentelemetry.io/docs/specs/semconv/gen-ai); the
+# others are our own. No attribute has text of a prompt.
 
 OPERATION: Final = "gen_ai.operation.name"
 MODEL: Final = "gen_ai.request.model"
@@ -63,10 +63,10 @@ _NANO: Final = 1e9
 
 
 class Telemetry:
-    """Spans of turns, to the tracer provider of the program."""
+    """Sends a span for each turn to the tracer provider of the program."""
 
     def __init__(self) -> None:
-        """`ImportError` that says what to install, where OpenTelemetry's API is not there."""
+        """Raises: ImportError that says what to install, if OpenTelemetry's API is missing."""
         try:
             trace: Any = import_module("opentelemetry.trace")
             propagation: Any = import_module("opentelemetry.trace.propagation.tracecontext")
@@ -77,20 +77,20 @@ class Telemetry:
         self._propagator = propagation.TraceContextTextMapPropagator()
 
     def begun(self, turn: Turn) -> dict[str, str]:
-        """Begin the span of a turn; the headers with which a server continues its trace."""
+        """Begin the span of a turn, and return the headers with which a server continues its trace."""
         carrier: dict[str, str] = {}
         turn.span = self._started(turn)
         self._propagator.inject(carrier, self._trace.set_span_in_context(turn.span))
         return carrier
 
     def settled(self, turn: Turn) -> None:
-        """The usage of a turn is known: its span is from its request until now."""
+        """End the span of a turn whose usage is known; the span began with the request."""
         span = turn.span or self._started(turn)
         span.set_attributes(attributes_of(turn))
         span.end(end_time=time.time_ns())
 
     def failed(self, turn: Turn) -> None:
-        """The call has failed: its span says so."""
+        """End the span of a failed call with the status of an error."""
         if turn.span is not None:
             turn.span.set_attributes(attributes_of(turn))
             turn.span.set_status(self._trace.StatusCode.ERROR)
@@ -101,7 +101,7 @@ class Telemetry:
 
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:
-    """The attributes of a turn; what is not known is left out."""
+    """The attributes of a turn; unknown ones are left out."""
     found: dict[str, object] = {OPERATION: "chat", MODEL: turn.model, CONVERSATION: turn.session}
     if (measured := turn.measured) is not None:
         found |= {INPUT_TOKENS: measured.prompt_tokens, CACHED_TOKENS: measured.cached_tokens}
@@ -123,7 +123,7 @@ MAX_RECEIPT_ID_CHARS: Final = 128
 EXPECT_PATH: Final = "/sessions/expect"
 EXPECT_TIMEOUT_S: Final = 5.0
 TURNS: Final = ("/completions", "/messages", "/responses")
-"""How the paths of calls end that compute a prompt."""
+"""Endings of the paths of calls that compute a prompt."""
 
 _RAW_HEADER: Final = "x-stainless-raw-response"
 """openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
@@ -157,7 +157,7 @@ class Call:
         self.added_usage = False
         self.reads_raw = False
         self.watch: Watch | None = None
-        self.telemetry: Telemetry | None = None  # where the turn has a span
+        self.telemetry: Telemetry | None = None  # if the turn has a span
         self.answered = False
         self.conversation: Conversation | None = None
         self.tip = 0
@@ -169,23 +169,23 @@ class Call:
         self.sent.headers = {**given, **added}
 
     def add_fields(self, added: Mapping[str, Any]) -> None:
-        """Send fields of the body besides, or in place of, those of the caller."""
+        """Send body fields besides the caller's, or in their place."""
         given = self.sent.json_data if isinstance(self.sent.json_data, Mapping) else {}
         self._own_options()
         self.sent.json_data = {**given, **added}
 
     def _own_options(self) -> None:
-        """The caller's options are not changed: they may be used again."""
+        """Copy the caller's options before the first change: the caller may use them again."""
         if self.sent is self.given:
             self.sent = copy.copy(self.given)
 
     def continues(self, conversation: Conversation) -> None:
-        """It names no session, and is the newest request of this conversation."""
+        """Note the conversation of which this call, without a session, is the newest request."""
         self.conversation = conversation
         self.tip = conversation.newest.tip
 
     def ended(self) -> None:
-        """It has returned or failed. If it failed, the same call again is of the same conversation."""
+        """The call has returned or failed. If it failed, a repetition of it continues the same conversation."""
         if self.telemetry is not None and self.watch is not None and not self.answered:
             self.telemetry.failed(self.watch.turn)
         if self.conversation is not None and not self.answered:
@@ -211,15 +211,15 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 
 
 class Callers(NamedTuple):
-    """Calls that `client.cache` makes; the caller awaits those of the async client."""
+    """The calls that `client.cache` makes; those of an asynchronous client have to be awaited."""
 
     get: Callable[[str], Any]
-    """The answer of a path."""
+    """Takes a path, and returns the answer of a GET."""
     ahead: dict[str, Ahead]
-    """Methods that compute prompts."""
+    """Methods that compute prompts, by the argument that takes the prompt."""
     expect: Callable[[str | None, str], Callable[[], Any] | None]
-    """A call that gives the server a value of `x-warmroute-expect` for a session, by default that of calls that are
-    made now. None if the server is not warmroute; `ValueError` if there is no session."""
+    """Takes a session (None: the one of calls made now) and a value of `x-warmroute-expect`, and returns a call that
+    sends both to the server. Returns None if the server is not warmroute; `ValueError` if there is no session."""
 
 
 class Observer:
@@ -233,7 +233,7 @@ class Observer:
         self._default = None if session is None else checked_key(session)
         self._pinned: str | None = None
         self._backend = backend
-        backend_of(backend, "")  # an unknown name is an error here
+        backend_of(backend, "")  # raises ValueError for an unknown name
 
     def pinned(self, session: str | None) -> "Observer":
         """The observer of a `with_options()` copy."""
@@ -243,7 +243,7 @@ class Observer:
         return twin
 
     def callers(self, client: Any) -> Callers:
-        """How `client.cache` makes calls."""
+        """The calls that `client.cache` makes."""
         backend = backend_of(self._backend, str(client.base_url))
 
         def expect(session: str | None, word: str) -> Callable[[], Any] | None:
@@ -259,12 +259,12 @@ class Observer:
         return Callers(lambda path: client.get(path, cast_to=object), ahead_of(client, backend), expect)
 
     def _named(self) -> str | None:
-        """The session that the program names for a call that is made now."""
+        """The session that the program has named for calls made now."""
         block = current()
         return self._pinned or (block.key if block else None) or self._default
 
     def named_headers(self, client: Any) -> dict[str, str]:
-        """The headers of a connection of `client` on which many turns are asked, where the program names a session."""
+        """The session headers for a connection that carries many turns; empty if the program has named no session."""
         named = self._named()
         if named is None:
             return {}
@@ -300,7 +300,7 @@ class Observer:
         return call
 
     def _guard(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> None:
-        """Have the prompt compared, and send the repaired one in its place."""
+        """Have the guard compare the prompt, and send the repaired one in its place."""
         try:
             with self.books.shelter():
                 found = self.books.check(turn, body)
@@ -312,7 +312,7 @@ class Observer:
             raise
 
     def answered(self, call: Call | None, response: Any) -> None:
-        """A call succeeded. `response` has been read unless it is a stream."""
+        """Note the head of a successful answer. `response` has been read unless it is a stream."""
         if call is None:
             return
         call.answered = True
@@ -358,7 +358,7 @@ class Observer:
         return Identity(conversation.key, conversation.key, True)
 
     def _request_usage(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
-        """Request usage where the answer is a stream that can withhold it, and the caller did not set the option."""
+        """Request usage if the answer is a stream that can withhold it, and the caller did not set the option."""
         with self.books.shelter():
             ours = _observed(call.stream_cls) if turn.streamed else None
             if ours is None:
@@ -371,18 +371,18 @@ class Observer:
             if wanted is None or reads_bytes or SERVERS.takes(call.server) is False:
                 return
             if not call.given.url.rstrip("/").endswith("/completions"):
-                return  # the other dialects' streams have their usage anyway
+                return  # streams of the other APIs always have their usage
             call.add_fields({"stream_options": wanted})
             call.added_usage = turn.withhold = True
 
     def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
-        """Give the call an idempotency key of its own, which openai sends with each of its retries."""
+        """Give the call an idempotency key, which openai sends with each retry."""
         with self.books.shelter():
             if headers.IDEMPOTENCY not in caller and call.backend is WARMROUTE:
                 call.add_headers({headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)})
 
     def _add_trace(self, call: Call, turn: Turn, caller: Mapping[str, object]) -> None:
-        """Begin the turn's span, and let the proxy continue its trace, unless the caller names a trace itself."""
+        """Begin the turn's span, and let the proxy continue its trace, unless the caller sends a `traceparent`."""
         with self.books.shelter():
             if self._telemetry is not None and call.backend is WARMROUTE and "traceparent" not in caller:
                 call.telemetry = self._telemetry
@@ -397,7 +397,7 @@ def _json(content: bytes) -> object:
 
 
 def _observed(stream_cls: Any) -> Any:
-    """The observed class for a stream of openai's; None for any other, without importing openai for it."""
+    """The observed class for a stream class of openai; None for any other, without importing openai."""
     if not str(getattr(stream_cls, "__module__", "")).startswith("openai"):
         return None
     from warmroute._stream import observed
@@ -406,7 +406,7 @@ def _observed(stream_cls: Any) -> Any:
 
 
 def _of_block(key: str | None, block: Named | None) -> str:
-    """The session, and the kind and agent of its block: what its prompts are compared within."""
+    """The key of the lineage that prompts are compared in: the session, and kind and agent of its block if set."""
     if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

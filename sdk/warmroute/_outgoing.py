@@ -1,6 +1,6 @@
-"""What the SDK adds to a call: the session, and the request for usage. Pure; nothing here sends anything.
+"""What the SDK adds to a call: the session, and the request for usage. Nothing in this module sends anything.
 
-*Session.* The most specific identity wins, and what the caller put on the call is more specific than what we add:
+*Session.* The first of these that is present names the session:
 
     1. a session header set by the caller (on the call, the client or its http client): nothing is added
     2. `with_options(session=...)`, then the `with warmroute.session(...)` block, then the client's own `session=`
@@ -8,8 +8,8 @@
     4. the key of the conversation that the prompt continues or begins, marked as derived
 
 *Usage.* A stream has its receipt in the usage chunk, which a server sends only when `stream_options.include_usage` is
-set. So the SDK sets it where the caller did not set it, and withholds the chunk from the caller. A few servers refuse
-the option; `Servers` remembers which.
+set. So the SDK sets the option if the caller did not, and withholds the chunk from the caller. A few servers refuse the
+option; `Servers` remembers which.
 """
 
 import threading
@@ -33,7 +33,7 @@ _REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
 
 
 class Identity(NamedTuple):
-    """The session of a call. `header`: what must be sent for it, None if the caller sends it already."""
+    """The session of a call. `header`: the key to send for it; None if, for example, the caller sends it already."""
 
     key: str | None
     header: str | None
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 
 
 class Server(NamedTuple):
-    """What accepts `stream_options` or not: gateways answer differently for each model."""
+    """A server and one of its models: a gateway may accept `stream_options` for some models only."""
 
     base_url: str
     model: str
@@ -71,7 +71,7 @@ class Servers:
 
 
 SERVERS: Final = Servers()
-"""One for the process: some programs make a client for each call."""
+"""One instance for the process, since some programs make a client for each call."""
 
 
 def may_be_refusal(status: int) -> bool:
@@ -80,7 +80,7 @@ def may_be_refusal(status: int) -> bool:
 
 
 def lower_headers(*sources: object) -> dict[str, object]:
-    """The headers of all sources by lower-case name, the last one wins. Values may be openai's `Omit`."""
+    """The headers of all sources by lower-case name; the last source wins. Values may be openai's `Omit`."""
     return {
         str(name).lower(): value for source in sources if isinstance(source, Mapping) for name, value in source.items()
     }
@@ -104,7 +104,7 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
     try:
         found = session_of({}, body)
     except InvalidSessionKey:
-        return Identity(None, None, False)  # the server's error says it better
+        return Identity(None, None, False)  # the server's error is clearer
     if found:
         sendable = found.key.isascii() and found.key == found.key.strip()
         return Identity(found.key, found.key if sendable else None, False)
@@ -112,8 +112,8 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
 
 
 def added_signal(identity: Identity, found: Signal, caller: Mapping[str, object], body: Mapping[str, Any]) -> Signal:
-    """The part of a session's signal that the caller has not set. A header of the caller's that names a session says
-    all of it.
+    """The part of a session's signal that the caller has not set. Body fields are left out if a header or field of the
+    caller names a session.
     """
     fields = found.fields if identity.header and not any(body.get(name) for name in SESSION_FIELDS[:-1]) else {}
     return Signal({name: value for name, value in found.headers.items() if name not in caller}, fields)

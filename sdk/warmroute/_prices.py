@@ -1,8 +1,8 @@
 """Prices of models whose server sends none, USD per million tokens, as of November 2026. They are estimates.
 
-A row is for models whose name begins with it, or has it behind a slash; the longest one wins. A receipt of a warmroute
-server has its own rates, and these are not used then. Source: `model_prices_and_context_window_backup.json` of LiteLLM
-1.106.2, which has these numbers from the vendors' pages; `deepseek-v3.1` is from DeepSeek's.
+A row is for models whose name, after its last slash, begins with the row's name; the longest such row wins. Turns with
+a receipt use the receipt's rates instead. Source: `model_prices_and_context_window_backup.json` of LiteLLM 1.106.2,
+which takes its numbers from the vendors' pages; `deepseek-v3.1` is from DeepSeek's page.
 """
 
 import math
@@ -16,25 +16,25 @@ class Price(NamedTuple):
     cached: float
     output: float
     write_factor: float = 1.0
-    """What writing a token to the cache costs, over `input`."""
+    """The price of a token that is written to the cache, as a multiple of `input`."""
 
     @property
     def hour_factor(self) -> float:
-        """The same for a cache of an hour. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
+        """The same for a cache of one hour. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
         return 1.0 if self.write_factor == 1.0 else max(self.write_factor, 2.0)
 
     @property
     def usd_per_token(self) -> float:
-        """What an uncached token of a prompt costs more than a cached one."""
+        """The extra price of an uncached token over a cached one."""
         return (self.input - self.cached) / 1e6
 
     @property
     def cached_share(self) -> float | None:
-        """The price of a cached token over that of another one."""
+        """The price of a cached token as a share of an uncached one's; None if `input` is free."""
         return self.cached / self.input if self.input > 0 else None
 
     def worst_nanousd(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """What a prompt costs if nothing of it is cached and all of it is written."""
+        """The highest cost of a turn: no prompt token is cached, and all are written to a cache that lives an hour."""
         return math.ceil((prompt_tokens * self.input * self.hour_factor + completion_tokens * self.output) * 1000)
 
 

@@ -1,4 +1,4 @@
-"""The receipt of an answer, of a chunk, or of a stream, wherever a library keeps it."""
+"""Find the receipt of an answer, a chunk or a stream, wherever a library keeps it."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -8,8 +8,8 @@ from warmroute.contract.receipt_type import Receipt
 
 
 def receipt_of(answer: object) -> Receipt | None:
-    """`usage.warmroute` of an answer of any API, of a chunk, or of a stream that has been read to its end, also one of
-    openai's `.stream()`; None without one.
+    """The receipt (`usage.warmroute`) of an answer of any API, of a chunk, or of a stream that has been read to its
+    end; None without one. Streams of openai's `.stream()` have it, too.
     """
     response = getattr(answer, "response", None) or getattr(answer, "_response", None)
     watch = watch_of(response)

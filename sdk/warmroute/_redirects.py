@@ -1,7 +1,7 @@
-"""A server may redirect a call to another host, which learns nothing of the session: its headers are taken out.
+"""Remove the session's headers from a request that a redirect sends to another host.
 
-httpx takes the key out by itself. The request that follows a redirect has the extensions of the first one, so the first
-one notes its origin there, behind the hooks of the client, which may choose its host.
+httpx itself removes the API key. A request that follows a redirect has the extensions of the first request, so a hook
+notes the first request's origin there. The hook runs after those of the client, which may choose the host.
 """
 
 from typing import Any, Final
@@ -13,12 +13,12 @@ _OURS: Final = "x-warmroute-"
 
 
 def note(request: Any) -> None:
-    """Note where a call begins, unless it follows a redirect."""
+    """Note the origin of a call's first request; requests that follow a redirect keep it."""
     request.extensions.setdefault(_ORIGIN, _origin(request.url))
 
 
 def has_left(request: Any) -> bool:
-    """Whether a request goes to another host than its call; it is without the session then."""
+    """Whether a request goes to another origin than its call's first one. If so, remove the session's headers."""
     if request.extensions.get(_ORIGIN) in (None, _origin(request.url)):
         return False
     for name in list(request.headers):
@@ -35,13 +35,13 @@ def follow(http_client: Any, hook: Any) -> None:
 
 
 def keep(request: Any) -> None:
-    """The hook of a client that waits."""
+    """The hook of a synchronous client."""
     note(request)
     has_left(request)
 
 
 async def keep_async(request: Any) -> None:
-    """The hook of a client that is awaited."""
+    """The hook of an asynchronous client."""
     keep(request)
 
 

@@ -1,7 +1,7 @@
 """What `client.cache` returns: its report and its explanations. The counting is in `_books`.
 
 Mappings are plain dicts, copied for each report, so that a report can be pickled and given to `dataclasses.asdict`.
-`None`, never 0, means that no server reported it: without cached tokens there is no hit ratio, and without prices no
+A figure that no server reported is None, never 0: without cached tokens there is no hit ratio, and without prices no
 cost.
 """
 
@@ -20,7 +20,7 @@ class Totals:
     """Sums over turns."""
 
     turns: int
-    """Answers that began."""
+    """Turns whose answer began."""
     turns_measured: int
     """Turns with a usage; the token counts below are sums over them."""
     receipts: int
@@ -36,7 +36,7 @@ class Totals:
     cached_of_tokens: int
     """Prompt tokens of the turns with reported cached tokens: the divisor of `hit_ratio`."""
     list_nanousd: int | None
-    """Cost of the turns without any cached token, nanodollars."""
+    """Cost of the turns if no token had been cached, nanodollars."""
     cost_nanousd: int | None
     """Cost of the turns, nanodollars."""
     saved_nanousd: int | None
@@ -82,13 +82,13 @@ class CacheReport(Totals):
     """Figures that a client and its `with_options()` copies have observed so far."""
 
     warmed: Totals
-    """Turns that were computed ahead (`warm`, `keep_warm`); they are in no other sum."""
+    """Turns that were computed ahead (`warm`, `keep_warm`); no other sum includes them."""
     receipts_pending: int
     """Receipts that were announced in a response head but not read yet: `client.cache.pending()` has their ids."""
     violations: tuple[str, ...]
-    """Faults of receipts, newest last; the newest hundred."""
+    """The newest hundred faults of receipts, newest last."""
     violations_found: int
-    """How many faults there were."""
+    """The number of all faults of receipts."""
     internal_errors: int
     """Errors of the SDK that were suppressed so that calls did not fail."""
     by_session: Mapping[str, Totals]

@@ -1,6 +1,6 @@
 """Sessions that the program names: `with warmroute.session("...")`, stored in a context variable.
 
-A context variable follows the rules of threads and tasks: a task started inside the block keeps the session, blocks of
+A context variable follows the rules of threads and tasks. A task started inside the block keeps the session, blocks of
 two tasks do not affect each other, and blocks nest.
 """
 
@@ -45,12 +45,12 @@ def session(
     """Assign all calls inside the block to session `key` (default: a new random key). The block's value is the key.
 
     The server gets the key unchanged in `x-session-affinity`. A key has at most 256 printable ASCII characters; any
-    other raises `ValueError` before a call is made.
+    other key raises `ValueError` before a call is made.
 
-    `parent`: the session that started this one, for servers that read it. `kind`: `title` or `compaction` keep the key
-    and the engine of the session, but the guard compares their prompts only with the same kind. `agent`: a name that
-    separates the agents of one session in the same way. `name`: a readable name, such as `fix the tests`; warmroute
-    shows it in receipts and usage tables.
+    `parent`: the session that started this one, for servers that read it. `kind`: calls of a kind such as `title` or
+    `compaction` keep the session's key and engine, but the guard compares their prompts only with those of that kind.
+    `agent`: a name that separates the agents of one session in the same way. `name`: a readable name, such as
+    `fix the tests`; warmroute shows it in receipts and usage tables.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(_KINDS)}")
@@ -89,8 +89,8 @@ def checked_key(key: str) -> str:
 
 @contextmanager
 def _entered(named: Named) -> Iterator[str]:
-    # Not `reset(token)`: that fails where a framework leaves the block in another context than it entered (dependencies
-    # of FastAPI, fixtures of pytest).
+    # Not `reset(token)`, which fails if a framework leaves the block in another context than the one it entered
+    # (dependencies of FastAPI, fixtures of pytest).
     outer = _current.get()
     _current.set(named)
     try:

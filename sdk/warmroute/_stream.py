@@ -1,7 +1,7 @@
 """openai's streams, with the usage chunk withheld from callers who did not request it.
 
-For callers they stay what they are: subclasses made by openai's own code from `stream_cls`. Only the generator
-`__stream__` differs, as in openai's own subclasses.
+openai's own code makes these streams from `stream_cls`. They are subclasses of openai's, which override only the
+generator `__stream__`, as openai's own subclasses do.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping

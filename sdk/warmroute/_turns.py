@@ -19,26 +19,26 @@ class Turn:
     streamed: bool
     model: str = ""
     lineage: str = ""
-    """The session, and what tells its kinds and agents apart: prompts are compared with those of one lineage."""
+    """The session, and kind and agent of its block if set. Prompts of one lineage are compared."""
     at: Lineage | None = None
-    """What is at home where it is answered; None without a session."""
+    """The lineage whose home is the region that answers; None without a session."""
     withhold: bool = False
-    """Whether only the SDK requested usage, so that the caller must not get its chunk."""
+    """Whether only the SDK requested usage, so that the caller must not get the usage chunk."""
     checked: Found | None = None
-    """What the guard read; None if it is off."""
+    """What the guard found; None if it compares nothing."""
     prompt: Prompt | None = None
-    """The prompt of a call that named no session, as it was read to find its conversation."""
+    """The prompt of a call that named no session, which was read to find its conversation."""
     begun_ns: int = field(default_factory=time.time_ns)
     ahead: bool = False
-    """Whether it computes a prompt ahead, and is counted apart."""
+    """Whether the turn computes a prompt ahead, and is counted separately."""
     keeping: Keeping = UNKNOWN
-    """What its server says about its cache."""
+    """How long the server keeps prompts, and from which size on."""
     miss: GuardEvent | None = None
     """Why an intact prefix was not cached."""
     receipt_id: str | None = None
     measured: Measured | None = None
     span: Any = None
-    """Its span, with telemetry."""
+    """The turn's span, if telemetry is on."""
 
 
 @dataclass(slots=True)

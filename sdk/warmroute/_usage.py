@@ -1,4 +1,4 @@
-"""What a turn cost, from the `usage` of its answer: by its receipt, or by our own table of prices."""
+"""Tokens and cost of a turn, from the `usage` of its answer: by its receipt, or by our own table of prices."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -8,7 +8,7 @@ from warmroute.contract import receipt as contract
 from warmroute.contract.usage import Tokens, tokens_of, whole
 
 MAX_FAULT_CHARS: Final = 300
-MAX_CLASSES: Final = 32  # of losses in a receipt; a newer proxy may name some that are not in the contract
+MAX_CLASSES: Final = 32  # loss classes of a receipt; a newer proxy may name some that are not in the contract
 MAX_CLASS_CHARS: Final = 64
 _NANOUSD_PER_USD_PER_MTOK: Final = 1000
 
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
     is_estimated: bool
     """Whether the amounts come from our own table of prices."""
     rates: Price | None
-    """Those of the receipt, or of our own table."""
+    """The rates of the receipt, or of our own table."""
 
 
 def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") -> Measured:
@@ -88,7 +88,7 @@ def _rates(receipt: Mapping[str, Any]) -> Price | None:
 
 
 def _losses(loss: Mapping[Any, Any]) -> dict[str, int]:
-    """Loss class -> tokens, of those that this version knows first; `MAX_CLASSES` of them at most."""
+    """Tokens by loss class: at most `MAX_CLASSES`, beginning with the classes that this version knows."""
     names = [name for name in contract.LOSS_CLASSES if name in loss]
     names += [name for name in loss if isinstance(name, str) and name not in names and len(name) <= MAX_CLASS_CHARS]
     return {name: tokens for name in names[:MAX_CLASSES] if (tokens := whole(loss[name]))}

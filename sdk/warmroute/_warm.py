@@ -1,9 +1,9 @@
 """Prompts that are computed ahead: `client.cache.warm` before the user has asked, `keep_warm` between turns.
 
-Such calls ask for as short an answer as the server allows. Their turns are counted apart (`CacheReport.warmed`), with
-their receipts. A session is pinged with its last prompt, so that its end stays cached as well as its beginning. A ping
-is sent only if the whole prompt, at the price of tokens that are not cached and are written, stays within the budget;
-without known rates none is sent.
+Such calls ask for the shortest answer that the server allows. Their turns and receipts are counted separately
+(`CacheReport.warmed`). A ping repeats the last prompt of a session, so that the whole prompt stays cached. A ping is
+sent only if its highest cost is within the budget: no token is cached, and all are written to the cache. Without known
+rates, no ping is sent.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from warmroute.contract.providers import Provider
 from warmroute.guard.prompt import Prompt
 
 DEFAULT_INTERVAL_S: Final = 240.0
-"""Where the kind of server says nothing of how long it keeps a prompt: within the five minutes that many keep one."""
+"""The interval if the server's time to keep a prompt is not known: within the five minutes of many servers."""
 
 MARGIN: Final = 0.8
-"""Of the time that a server keeps an idle prompt, a ping comes after this share."""
+"""A ping comes after this share of the time that a server keeps an idle prompt."""
 
 MAX_ANSWER_TOKENS: Final = 16
-"""The most that such a call is answered with: the least that Responses can be limited to (its `max_output_tokens`)."""
+"""The longest answer of such a call: the smallest `max_output_tokens` that Responses accepts."""
 
 NANO_PER_USD: Final = 1_000_000_000
 
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 
 is_warming: ContextVar[bool] = ContextVar("warmroute_warming", default=False)
-"""Whether the call that is made now computes a prompt ahead."""
+"""Whether calls made now compute a prompt ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When and for how much a session is pinged."""
+    """How often, until when and for how much a session is pinged."""
 
     session: str
     max_nanousd: int
@@ -49,30 +49,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """What the next ping would send and cost at most."""
+    """The arguments of the next ping, and its highest cost."""
 
     arguments: Mapping[str, Any]
-    """No ping runs beside a call of the session, which keeps it warm."""
+    """Empty while a call of the session runs, which keeps it warm."""
     worst_nanousd: int | None
 
 
 class Ahead(NamedTuple):
-    """A method of a client that makes a turn."""
+    """A client's method that computes a prompt."""
 
     client: Any
     method: str
     limit: Mapping[str, int]
-    """The argument with which its answer is as short as the server allows."""
+    """The argument that makes the answer as short as the server allows."""
 
     def call(self, arguments: Mapping[str, Any], *, once: bool) -> Any:
-        """Call it, without retries if `once`; what is awaited is awaited by the caller."""
+        """Call the method, without retries if `once`. The result of an asynchronous client has to be awaited."""
         limit = {} if _LIMITS & arguments.keys() else self.limit
         client = self.client.with_options(max_retries=0) if once else self.client
         return attrgetter(self.method)(client)(**{**limit, **arguments})
 
 
 def ahead_of(client: Any, backend: Provider) -> dict[str, Ahead]:
-    """The methods of a client of openai or anthropic that compute prompts, by the argument that has the messages."""
+    """The methods of a client of openai or anthropic that compute prompts, by the argument that takes the prompt."""
     kind = type(client)
     if hasattr(kind, "chat"):
         return {
@@ -83,10 +83,10 @@ def ahead_of(client: Any, backend: Provider) -> dict[str, Ahead]:
 
 
 def arguments_of(prompt: Prompt) -> dict[str, Any] | None:
-    """A prompt as the arguments of a call; None if its text is gone, or no client of ours calls with it."""
+    """A prompt as the arguments of a call; None if its text is gone, or if no method of `ahead_of` can send it."""
     system, messages = prompt.system, prompt.messages
     thinking = (prompt.set_to or {}).get("thinking")
-    thinks = isinstance(thinking, Mapping) and "budget_tokens" in thinking  # and would need a longer answer for it
+    thinks = isinstance(thinking, Mapping) and "budget_tokens" in thinking  # which needs a longer answer
     if messages.name not in ("messages", "input") or messages.raw is None or system.raw is None or thinks:
         return None
     found: dict[str, Any] = {"model": prompt.model, messages.name: _given(messages.raw)}
@@ -97,12 +97,12 @@ def arguments_of(prompt: Prompt) -> dict[str, Any] | None:
     if prompt.tools.raw:
         found["tools"] = list(prompt.tools.raw)
     if prompt.set_to:
-        found["extra_body"] = dict(prompt.set_to)  # no client has arguments for all of them
+        found["extra_body"] = dict(prompt.set_to)  # no client has arguments for all settings
     return found
 
 
 def _given(raw: list[Any]) -> Any:
-    """The parts of a field as they were given: a text is one part."""
+    """The value of a field as it was given: one text, or a list of parts."""
     return raw[0] if len(raw) == 1 and isinstance(raw[0], str) else list(raw)
 
 
@@ -142,7 +142,7 @@ def warming() -> Iterator[None]:
 
 
 class KeptWarm:
-    """A session that is pinged. Leaving its block, or `stop`, ends that."""
+    """A session that is pinged until its block is left, or until `stop`."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -162,12 +162,12 @@ class KeptWarm:
         return {} if self.stopped_because or ping is None else ping.arguments
 
     def settled(self, nanousd: int, worst_nanousd: int | None) -> None:
-        """Add the cost of a ping; its upper bound if the answer has none."""
+        """Add the cost of a ping, or its upper bound if the answer shows no cost."""
         self.pings += 1
         self.spent_nanousd += nanousd or worst_nanousd or 0
 
     def failed(self, error: Exception) -> None:
-        """A ping has failed; no other one is sent."""
+        """End the pings, because one has failed."""
         self.stopped_because = f"a ping failed: {type(error).__name__}"
 
 

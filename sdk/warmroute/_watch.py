@@ -1,4 +1,4 @@
-"""The answer of a turn while it is read: takes the usage out of the data, and withholds its chunk from the caller."""
+"""Watch the answer of a turn while it is read: note its usage, and tell which chunk the caller must not get."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,8 +32,8 @@ class Watch:
         response.extensions[_EXTENSION] = self
 
     def observe(self, data: object) -> None:
-        """Take the usage out of parsed data: the whole answer, or an event of a stream. Later counts replace earlier
-        ones: Anthropic gives those of the prompt with the first event, and the rest with the last.
+        """Note the usage in parsed data: the whole answer, or an event of a stream. Later counts replace earlier ones:
+        Anthropic sends the prompt's counts with the first event, and the rest with the last.
         """
         with self._books.shelter():
             if not isinstance(data, Mapping):
@@ -49,7 +49,7 @@ class Watch:
         return self._turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
 
     def finished(self) -> None:
-        """The answer has been read to its end, or dropped."""
+        """Settle the turn, whose answer has been read to its end, or dropped."""
         with self._books.shelter():
             if self.usage is not None:
                 self._books.settle(self._turn, self.usage)

@@ -1,26 +1,27 @@
 """Which conversation a request without a session key continues, and the key of a new one.
 
 A request *continues* a conversation of its tenant if it repeats the newest request of that conversation whole and adds
-to it. Everything else begins a new conversation: a title, a compaction, a changed system prompt, another branch, and
-also the same request again, unless the earlier one was left without an answer. The first texts of a prompt do not tell
-conversations apart: agents put the same examples and instructions there for everybody.
+to it. Every other request begins a new conversation: a title, a compaction, a changed system prompt, another branch. An
+equal request does so, too, unless the earlier one got no answer. The first texts of a prompt do not tell conversations
+apart: agents put the same examples and instructions there for all users.
 
-One thing may have changed. Where the newest request ended with a user's message, that message may come back shortened
-if an assistant's follows it: aider writes a reminder behind the last user's message, and drops it from the next
-request. What is left must be the beginning of what was sent, in whole words.
+One change is allowed. If the newest request ended with a user's message, that message may come back shortened, with an
+assistant's message behind it. For example, aider adds a reminder to the last user's message, and drops it from the next
+request. The shortened message must be the beginning of the earlier one, in whole words.
 
-A request is given as hashes of its beginnings: `hashes[i]` stands for all of it up to cut i, so equal hashes are equal
-beginnings, and the longest one that some conversation's newest request ends with is found by one look-up a cut. The
-beginning in front of a user's message is its *stem*; messages that may come back shortened are sorted below their stem.
+A request is given as hashes of its beginnings: `hashes[i]` stands for the request up to cut i, so equal hashes mean
+equal beginnings. One look-up per cut finds the longest beginning that is the whole newest request of a conversation.
+The beginning in front of a user's message is its *stem*; messages that may come back shortened are sorted below their
+stem.
 
-A key names one conversation: it is made of a name that no other process or start has, and a number. So the processes of
-a proxy send each other what they note (`observe`), and never two conversations get one key.
+A key names one conversation. The key consists of a number and a name that no other process or start has. So processes
+of a proxy can send each other the requests that they note (`observe`), and two conversations never get one key.
 
-Limits: `MAX_CONVERSATIONS`, divided by tenant (`shares`): of the tenant that has most, the one that was continued least
-lately is forgotten first, and then begins anew with its next request; of `MAX_ALIKE` with the same newest request the
-oldest, so that a prompt that is sent again and again (a health check, samples) does not drive out others. Of messages
-that may come back, `MAX_ASKED_BYTES` each and `MAX_TOTAL_BYTES` in all, divided likewise; longer ones are only found
-again unshortened.
+Limits: `MAX_CONVERSATIONS`, divided by tenant (`shares`). The tenant that has most forgets its least recently continued
+conversation, whose next request then begins a new one. Of conversations with the same newest request, `MAX_ALIKE` are
+kept and the oldest is forgotten first. So a prompt that is sent again and again (a health check, samples) does not
+drive out others. Messages that may come back shortened have `MAX_ASKED_BYTES` each and `MAX_TOTAL_BYTES` in all,
+divided likewise. Longer ones are recognised only if they come back whole.
 """
 
 from bisect import bisect_left, insort
@@ -34,13 +35,13 @@ MAX_CONVERSATIONS: Final = 20_000
 MAX_ALIKE: Final = 16
 MAX_ASKED_BYTES: Final = 16_384
 MAX_TOTAL_BYTES: Final = 16_777_216
-MAX_COMPARED: Final = 32  # messages below one stem that begin with the same text
+MAX_COMPARED: Final = 32  # messages below one stem that are compared with a shortened one
 
-_ESCAPED: Final = b"\\u"  # how a letter is written in JSON that is not ASCII
+_ESCAPED: Final = b"\\u"  # how JSON's escape of a non-ASCII letter begins
 
 
 class Asked(NamedTuple):
-    """A user's message in a request: how many cuts are in front of it, the hash there, and its text."""
+    """A user's message in a request: the number of cuts in front of it, the hash of its stem, and its text."""
 
     cuts: int
     stem: int
@@ -73,7 +74,7 @@ class Conversation:
         return self.newest.key
 
     def left_unanswered(self, tip: int) -> None:
-        """Its newest request, which ends with `tip`, got no answer: the same request again continues it."""
+        """Note that the newest request, if its hash is `tip`, got no answer, so that an equal request continues it."""
         self.unanswered = self.unanswered or self.newest.tip == tip
 
 
@@ -88,8 +89,8 @@ class Conversations:
         max_conversations: int = MAX_CONVERSATIONS,
         max_total_bytes: int = MAX_TOTAL_BYTES,
     ) -> None:
-        """`name`: one that no other process has, nor an earlier start of this one. `send` takes what was noted here,
-        with the regions that may know of it; `receive`, called before each look-up, may call `observe`.
+        """`name`: a name that no other process has, nor an earlier start of this one. `send` takes each request that
+        is noted here, with the regions that may know of it. `receive` runs before each look-up, and may call `observe`.
         """
         self._name = name
         self._send = send
@@ -114,11 +115,11 @@ class Conversations:
 
     @property
     def changes(self) -> int:
-        """How many newest requests were noted so far."""
+        """The number of requests that were noted so far."""
         return self._numbers
 
     def newest(self) -> list[Newest]:
-        """The newest request of each, the one that was continued least lately first."""
+        """The newest request of each conversation, the least recently continued one first."""
         return [conversation.newest for conversation in self._by_key.values()]
 
     def of(
@@ -129,10 +130,10 @@ class Conversations:
         returned: Sequence[Asked],
         regions: Collection[str] | None = None,
     ) -> Conversation:
-        """The conversation of a request, which is its newest from now on.
+        """Find or begin the conversation of a request, and note the request as its newest.
 
-        `asked`: the user's message that it ends with; `returned`: those that an assistant's message follows; `regions`:
-        those that may know of it, None: all.
+        `asked`: the user's message at the end of the request. `returned`: user's messages that an assistant's follows.
+        `regions`: the regions that may know of the request, or None for all.
         """
         if self._receive is not None:
             self._receive()
@@ -148,7 +149,7 @@ class Conversations:
         return self.observe(newest)
 
     def observe(self, newest: Newest) -> Conversation:
-        """Note the newest request of a conversation, which another process may have read."""
+        """Note the newest request of a conversation, which this process or another one has received."""
         self._numbers += 1
         conversation = self._by_key.get(newest.key)
         if conversation is None:
@@ -183,7 +184,7 @@ class Conversations:
         return whole
 
     def _repeated_whole(self, tenant: str, hashes: Sequence[int]) -> tuple[Conversation | None, int]:
-        """The conversation with the longest newest request that this one repeats, and its cuts."""
+        """The conversation with the longest newest request that this request repeats, and the cuts of that one."""
         by_tip = self._by_tip
         if by_tip.keys().isdisjoint(hashes):
             return None, 0
@@ -195,7 +196,7 @@ class Conversations:
         return None, 0
 
     def _shortened(self, tenant: str, asked: Asked) -> Conversation | None:
-        """The conversation whose newest request ends with this message and more text, the shortest of several."""
+        """The conversation whose newest request ends with this message and more text; of several, the shortest."""
         stems = self._by_stem.get(asked.stem)
         if stems is None:
             return None
@@ -235,7 +236,7 @@ def _newest(key: str, tenant: str, tip: int, asked: Asked | None) -> Newest:
 
 
 def _ends_a_word(text: bytes, at: int) -> bool:
-    """Whether a text can be cut there: something is left out, and no word is divided."""
+    """Whether a cut at `at` removes some text and divides no word."""
     return at < len(text) and not (_in_word(text[at - 1]) and (_in_word(text[at]) or text.startswith(_ESCAPED, at)))
 
 

@@ -6,7 +6,7 @@ AFFINITY: Final = "x-session-affinity"
 """The session key of a request, chosen by the client; opaque, at most 256 bytes, printable."""
 
 DERIVED: Final = "x-warmroute-session-derived"
-"""`1` where the affinity key was derived from the prompt, not chosen: a weak hint."""
+"""`1` if the affinity key was derived from the prompt, not chosen by the client: a weak hint."""
 
 IDEMPOTENCY: Final = "idempotency-key"
 """The key of a logical call, equal over its retries; at most 256 bytes, printable."""
@@ -19,7 +19,7 @@ NAME: Final = "x-warmroute-session-name"
 
 HARNESS: Final = "x-warmroute-harness"
 """The name of the program that sends a request, such as `opencode`; shown in its receipt, at most 64 bytes. Without it,
-the first product of `user-agent`."""
+the receipt shows the first product of `user-agent`."""
 
 KIND: Final = "x-warmroute-kind"
 """The purpose of a request: one of `identity.KINDS`; shown in its receipt."""
@@ -29,18 +29,18 @@ EXPECT: Final = "x-warmroute-expect"
 The value decides how long the session's KV is worth keeping; other values are ignored."""
 
 WAIT: Final = "x-warmroute-wait"
-"""`no`: rather than wait to begin a session while the fleet's KV memory is full, the request is refused at once, with
-the expected time; other values are ignored."""
+"""`no`: if the request would wait to begin a session, because the fleet's KV memory is full, it is refused at once,
+with the expected time. Other values are ignored."""
 
 PRIORITY: Final = "x-warmroute-priority"
-"""`interactive` or `background`: whether a request goes before others of its tenant or behind them, while they wait;
-other values are ignored. For other tenants it changes nothing."""
+"""`interactive` or `background`: whether a waiting request goes before or behind others of its tenant. The value
+changes nothing for other tenants. Other values are ignored."""
 
 OBJECTIVES: Final = ("x-gateway-inference-objective", "x-llm-d-inference-objective")
-"""The same, as clients of the Gateway API's inference extension and of llm-d say it."""
+"""The same, in the headers that clients of the Gateway API's inference extension and of llm-d send."""
 
 FAIRNESS_IDS: Final = ("x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
-"""A name of the program that a request is of; within its tenant, programs get equal shares."""
+"""A name of the program that sends a request. The programs of a tenant get equal shares."""
 
 STANDING_HEADERS: Final = frozenset(
     {
@@ -54,13 +54,13 @@ STANDING_HEADERS: Final = frozenset(
         "x-prediction-based-scheduling",
     }
 )
-"""Headers of that family; those that are not above are ignored, and the record of the decision says so."""
+"""The headers above and others of their family. The others are ignored, and the record of the decision names them."""
 
 HOME: Final = "x-warmroute-home"
-"""Response: the region that holds the session. The client sends it back. A wrong region costs a hop and the prefix."""
+"""Response: the region that holds the session. The client sends it back. A wrong region costs a hop and the cache."""
 
 RECEIPT: Final = "x-warmroute-receipt"
 """Response: the receipt's id, in every response head of a dispatched request."""
 
 FORWARD: Final = "x-warmroute-forward"
-"""Between proxies only: which proxy forwards, signed with the fleet secret. Dropped from clients."""
+"""Between proxies only: the proxy that forwards, signed with the fleet secret. Dropped from clients' requests."""

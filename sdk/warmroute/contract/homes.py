@@ -1,8 +1,8 @@
-"""Where lineages are at home: the region that a server named in the head of their last answer.
+"""The home of each lineage: the region that the server named in the head of the lineage's last answer.
 
-One session has several prompts: titles, compactions, sub-agents. Each is a lineage with a home of its own, so that one
-that is served elsewhere takes no other with it. A lineage without a home yet begins where the longest one of its
-session is, or of the session that started it. Limit: `MAX_HOMES`, the least recently used is dropped first.
+One session has several prompts: titles, compactions, sub-agents. Each is a lineage with its own home, so that a lineage
+served elsewhere does not move the others. A new lineage begins at the home of its session's longest lineage, or else of
+the longest one of its parent session. Limit: `MAX_HOMES`; the least recently used is dropped first.
 """
 
 import re
@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract.identity import lineage_parts
 
 MAX_HOMES: Final = 10_000
-MAX_SYSTEM_CHARS: Final = 4_096  # of a system prompt, that tell it from others
+MAX_SYSTEM_CHARS: Final = 4_096  # the part of a system prompt that is compared
 _NUMBERS: Final = re.compile(r"\d+")
 
 
 class Lineage(NamedTuple):
-    """A lineage at a server: its session, the session that started that one ("" for none), and a digest of what its
-    prompts have in common. `parts`: how many parts the prompt at hand has.
+    """A lineage at a server. `parent`: the session that started `session`, or empty. `prompt`: a digest of what the
+    prompts of the lineage have in common. `parts`: the number of parts of the current prompt.
     """
 
     base_url: str
@@ -37,7 +37,7 @@ class _SessionHome(NamedTuple):
 
 
 class Homes:
-    """The homes of lineages and sessions. Not locked."""
+    """The homes of lineages and sessions. Not thread-safe."""
 
     def __init__(self, max_homes: int = MAX_HOMES) -> None:
         self._max = max_homes
@@ -45,7 +45,7 @@ class Homes:
         self._by_session: OrderedDict[tuple[str, str], _SessionHome] = OrderedDict()
 
     def of(self, lineage: Lineage) -> str | None:
-        """The home of a lineage, else of its session, else of the session that started it; None if none is known."""
+        """The home of a lineage, else of its session, else of its parent session; None if no home is known."""
         base_url, session, parent, prompt, _ = lineage
         home = self._by_lineage.get((base_url, session, prompt))
         if home is not None:
@@ -66,7 +66,7 @@ class Homes:
             self._by_session.popitem(last=False)
 
     def answered(self, lineage: Lineage, region: str) -> None:
-        """A region has served a lineage."""
+        """Note the region that has served a lineage."""
         base_url, session, _, prompt, parts = lineage
         self._by_lineage[base_url, session, prompt] = region
         self._by_lineage.move_to_end((base_url, session, prompt))
@@ -84,7 +84,7 @@ def lineage_of(
 ) -> Lineage | None:
     """The lineage of a call; None without a session. `caller`: the headers that the caller has set, in lower case.
 
-    Tools are told apart by their names, system prompts by how they begin, without numbers: a date makes no difference.
+    Of tools, only the names count. Of system prompts, the beginning counts without numbers: a date makes no difference.
     """
     if session is None:
         return None

@@ -1,14 +1,14 @@
-"""Who sent a turn, and which prompt it continues: two identities, not one.
+"""Who sent a turn (its session), and which prompt it continues (its lineage).
 
-*Session* (who) names the receipt and the ledger row. It is an opaque key that the client chose, in one of the headers
-or body fields below, first match wins; or, where a client sends none, that of the conversation which its prompt
-continues (`conversations`). Such a key is marked as derived: it is a guess, and a weaker hint than one that was chosen.
+The *session* names the receipt and the ledger row. The client chooses its opaque key and sends it in one of the headers
+or body fields below; the first match wins. Without such a key, the session is the conversation that the prompt
+continues (`conversations`). The key of a conversation is a guess and a weaker hint, so it is marked as derived.
 
-*Lineage* (which prompt) is (session, model, agent or thread, tools + system): one session id has several prompts
-(title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what distinguishes the lineages
-of one session; the proxy adds the digest of tools and system.
+A *lineage* is (session, model, agent or thread, tools + system). One session has several prompts (title, compaction,
+sub-agents), and each has its own cached prefix. `lineage_parts` gives the agent and the parent; the proxy adds the
+digest of tools and system.
 
-A client may also say which of its agents sends a request and what for (`described`). That is shown, and steers nothing.
+A client may also say which of its agents sends a request, and for what purpose (`described`). Both are only shown.
 """
 
 import json
@@ -41,8 +41,8 @@ SESSION_HEADERS: Final = (
 )
 """Headers that name a session, in order of precedence, lower case.
 
-Mistral Vibe and Zed send `x-affinity`, goose `agent-session-id`, clients of xAI, LiteLLM, Dynamo and Bifrost the last
-four. Crush sends `x-session-affinity` and `x-session-id`.
+Mistral Vibe and Zed send `x-affinity`, and goose sends `agent-session-id`. Clients of xAI, LiteLLM, Dynamo and Bifrost
+send the last four, in this order. Crush sends `x-session-affinity` and `x-session-id`.
 """
 
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
@@ -52,8 +52,8 @@ CLAUDE_AGENT: Final = "x-claude-code-agent-id"
 AGENT_HEADERS: Final = (CLAUDE_AGENT, "thread-id", "x-opencode-session-id")
 """Headers that distinguish the agents or threads of one session.
 
-A sub-agent of OpenCode from 1.18.34 on has an id of its own in the last one; its affinity may be the parent's
-(anomalyco/opencode, packages/core/src/session/model-request.ts).
+From OpenCode 1.18.34 on, a sub-agent sends its own id in the last header, while its `x-session-affinity` may be its
+parent's (anomalyco/opencode, packages/core/src/session/model-request.ts).
 """
 
 PARENT_HEADERS: Final = (
@@ -66,13 +66,15 @@ PARENT_HEADERS: Final = (
 """Headers that name the session or agent which started this one."""
 
 PARENT_SESSION_HEADERS: Final = ("x-parent-session-id", "x-opencode-parent-session-id", "x-dynamo-parent-session-id")
-"""Those that name a session, which the request's own may differ from; the others name an agent of its own session."""
+"""The parent headers that name a session, which may not be the request's own. The others name an agent of the
+request's own session.
+"""
 
 _OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
 
 KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary", "warm")
-"""The purposes of a request: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside, or
-only to keep a prompt in the cache.
+"""The purposes of a request, in this order: an agent's main loop, a sub-agent's loop, a title, a summary of a session,
+anything else, and keeping a prompt in the cache.
 """
 
 _KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
@@ -85,16 +87,16 @@ _KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "x-interaction-type": {"conversation-subagent": "sub"},
 }  # fmt: skip
-"""Headers that say what a request is for, and what their values mean here. The first that says something counts.
+"""Headers that tell the purpose of a request, and the kind for each value. The first header with a known value counts.
 
-Claude Code sends its own from 2.1.273 on, to other addresses than Anthropic's with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1`
-(https://code.claude.com/docs/en/llm-gateway-protocol); Codex's has only its sub-agents (codex-rs, `SubAgentSource`).
-The last one is Copilot CLI's, whose sub-agents say nothing else.
+Claude Code sends its header from 2.1.273 on, and needs `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` for addresses other than
+Anthropic's (https://code.claude.com/docs/en/llm-gateway-protocol). Codex's header names only sub-agents (codex-rs,
+`SubAgentSource`). The last header is Copilot CLI's, whose sub-agents send no other hint.
 """
 
 USER_AGENT: Final = "user-agent"
 MAX_PRODUCT_CHARS: Final = 64
-"""Of `user-agent`; what follows tells nothing here."""
+"""The part of `user-agent` that is read; the rest does not name the product."""
 
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HARNESS_BY_PRODUCT: Final[Mapping[str, str]] = {
@@ -120,14 +122,14 @@ IDENTITY_HEADERS: Final = frozenset(
         USER_AGENT,
     }
 )
-"""All headers that `session_of`, `lineage_parts` and `described` read, and those of a request's standing."""
+"""All headers that describe a request: its session, agent, purpose, and place in the queue (`STANDING_HEADERS`)."""
 
 
 class InvalidSessionKey(ValueError):
     """A session key that is too long or not printable. The client's fault; `source` names the header or field."""
 
     def __init__(self, source: str, problem: str) -> None:
-        super().__init__(source, problem)  # the arguments, so that it can be pickled
+        super().__init__(source, problem)  # all arguments, so that the error can be pickled
         self.source = source
 
     def __str__(self) -> str:
@@ -150,7 +152,7 @@ class LineageParts(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A client's description of a request, for its receipt; empty strings without a printable one."""
+    """A client's description of a request, for its receipt; an empty string for a missing or unprintable value."""
 
     agent: str
     kind: str
@@ -190,9 +192,9 @@ def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
 def described(request_headers: Mapping[str, str]) -> Described:
     """The name of the agent and the kind of a request; header names are lower case.
 
-    A request with a parent is of a sub-agent if it does not say otherwise, and so is one with Claude Code's agent,
-    which its main loop does not have. A name that is too long or not printable
-    and an unknown kind are left out: they steer nothing, so they are not a reason to refuse a request.
+    Without a kind, a request is a sub-agent's if it names a parent, or an agent of Claude Code, whose main loop sends
+    no agent. A name that is too long or not printable is left out, and so is an unknown kind. Both are only shown, so
+    they are not a reason to refuse a request.
     """
     agent = _shown(request_headers, headers.AGENT)
     for name, kinds in _KIND_BY_VALUE.items():
@@ -203,13 +205,13 @@ def described(request_headers: Mapping[str, str]) -> Described:
 
 
 def session_name(request_headers: Mapping[str, str]) -> str:
-    """The session's name for people, empty if it has none that can be shown; header names are lower case."""
+    """The session's name for people; empty if it is missing or cannot be shown. Header names are lower case."""
     return _shown(request_headers, headers.NAME)
 
 
 def harness(request_headers: Mapping[str, str]) -> str:
-    """The program that sends a request, as far as its head tells it: its own name, else the product of `user-agent`.
-    Empty if neither can be shown.
+    """The name of the program that sends a request: from its own header, else the first product of `user-agent`. Empty
+    if neither can be shown.
     """
     named = _shown(request_headers, headers.HARNESS)
     if named:
@@ -229,14 +231,14 @@ def _field_key(field: str, value: object) -> str | None:
         if not isinstance(value, Mapping):
             return None
         found = _metadata_session(value.get("user_id"))
-        value = value.get("session_id") if found is None else found  # clients of LiteLLM send the second
+        value = value.get("session_id") if found is None else found  # clients of LiteLLM send `session_id`
     if field == "conversation" and isinstance(value, Mapping):
         value = value.get("id")
     return value if isinstance(value, str) else None
 
 
 def _metadata_session(user_id: object) -> str | None:
-    """Claude Code's `metadata.user_id`: a JSON object with `session_id`, before that `user_..._session_<uuid>`."""
+    """The session in Claude Code's `metadata.user_id`: JSON with `session_id`, formerly `user_..._session_<uuid>`."""
     if not isinstance(user_id, str) or len(user_id) > MAX_USER_ID_CHARS:
         return None
     if user_id.startswith("{"):

@@ -24,7 +24,7 @@ MEANINGS: Final = {
     "engine_misreport": "are uncertain: the engine's own count was impossible. Tell the operator of the server.",
     "unknown": "have no known reason.",
 }
-"""The meaning of each loss class and an action, after "N prompt tokens"."""
+"""The meaning of each loss class and what to do. Each text follows "N prompt tokens"."""
 
 RESTARTED: Final = "were cached by an engine that has restarted or left since. Nothing to do on your side."
 """The meaning of `evicted` if the receipt names a restart as the cause."""
@@ -35,7 +35,7 @@ _SINGULAR: Final = {"are": "is", "were": "was", "have": "has", "follow": "follow
 
 
 def meaning(name: str, tokens: int) -> str:
-    """The meaning of a loss class after a number of tokens, which may be 1."""
+    """The meaning of a loss class, with the verb in the singular for one token."""
     text = MEANINGS.get(name, UNKNOWN_CLASS)
     verb, _, rest = text.partition(" ")
     return f"{_SINGULAR.get(verb, verb)} {rest}" if tokens == 1 else text

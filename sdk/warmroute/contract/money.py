@@ -9,8 +9,8 @@ receipt never depends on the order of its items.
           + completion * output
 
 Tokens written to a cache are prompt tokens that were not cached. The two kinds of writes are Anthropic's
-(platform.claude.com/docs, prompt caching: a cache that lives for five minutes or for an hour). A model without rates of
-its own for them pays `input` for what is written, and `cached` for every hit.
+(platform.claude.com/docs, prompt caching: a cache that lives for five minutes or for an hour). Without rates for writes
+and tiers, a model has the price `input` for each written token, and `cached` for each hit.
 """
 
 import functools
@@ -25,7 +25,7 @@ MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strin
 
 
 class CacheRates(NamedTuple):
-    """Rates of a book beside `input` and `cached`, picodollars per token."""
+    """Rates for cache tiers and cache writes, picodollars per token."""
 
     cached_host: int
     cached_storage: int
@@ -52,7 +52,7 @@ class Rates(NamedTuple):
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str], price_book: str = "") -> "Rates":
-        """Rates from the value of `as_usd_per_mtok`. Absent `CacheRates` equal `cached` and `input`.
+        """Rates from the value of `as_usd_per_mtok`. Absent rates of hits equal `cached`, of writes `input`.
 
         Raises: KeyError, ValueError.
         """
@@ -102,7 +102,7 @@ def nano_from_pico(amount_pico: int) -> int:
 
 
 def list_nanousd(rates: Rates, prompt_tokens: int, completion_tokens: int) -> int:
-    """Cost of the turn without any cached token, nanodollars."""
+    """Cost of the turn if no token had been cached, nanodollars."""
     return nano_from_pico(prompt_tokens * rates.input + completion_tokens * rates.output)
 
 
@@ -130,7 +130,7 @@ def list_and_price(
     write_5m: int = 0,
     write_1h: int = 0,
 ) -> tuple[int, int]:
-    """Both of the two amounts above."""
+    """The amounts of `list_nanousd` and `price_nanousd`."""
     input_, cached = rates.input, rates.cached
     full_pico = prompt_tokens * input_ + completion_tokens * rates.output
     price_pico = full_pico - cached_tokens * (input_ - cached)
@@ -145,7 +145,7 @@ def list_and_price(
 
 def usd(amount_nanousd: int) -> str:
     """An amount as an exact decimal number of USD, fit to stand in JSON as a number."""
-    if 0 < amount_nanousd < 1_000_000_000:  # most
+    if 0 < amount_nanousd < 1_000_000_000:  # the common case
         return "0." + str(amount_nanousd).zfill(9).rstrip("0")
     sign = "-" if amount_nanousd < 0 else ""
     whole, rest = divmod(abs(amount_nanousd), 1_000_000_000)

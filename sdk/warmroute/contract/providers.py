@@ -1,7 +1,7 @@
 """The session signal of each provider and server, and how long it keeps a prompt: one table of data with its sources.
 
-The proxy reads it for the engines behind it, the SDK for the server in front of it. Nothing that a provider does not
-document is sent to it. The facts are as of November 2026.
+The proxy reads the table for its engines, and the SDK for its server. A provider gets only signals that it documents.
+The facts are as of November 2026.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ class Provider(NamedTuple):
     """One provider, or one server that people run themselves.
 
     header         the request header that takes a session key, in lower case; empty: none
-    parent_header  the one that takes the key of the session that has started this one
+    parent_header  the request header that takes the key of the parent session
     field          the member of the body that takes a session key
     cookie         the cookie that pins a session, which the server sets
     max_chars      a longer key is sent as its hash
     limit          the member that limits the answer of a chat completion
-    hosts          ends of the names of its hosts, by which a URL is recognised; empty: it runs anywhere
+    hosts          endings of its host names, by which a URL is recognised; empty: it runs anywhere
     salted         whether the member `cache_salt` keeps the caches of tenants apart
     ttl_s          how long it keeps the prompt of an idle session; 0: not known
-    min_tokens     the tokens from which on it keeps a prompt; 0: not known
+    min_tokens     the tokens of the shortest prompt that it keeps; 0: not known
     """
 
     header: str = ""
@@ -42,13 +42,13 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     "anthropic": Provider(hosts=("api.anthropic.com",), ttl_s=300, min_tokens=1024),
     # developers.cloudflare.com/workers-ai/features/prompt-caching
     "cloudflare": Provider(header="x-session-affinity", hosts=("api.cloudflare.com", "gateway.ai.cloudflare.com")),
-    # api-docs.deepseek.com/guides/kv_cache: on by itself, no signal
+    # api-docs.deepseek.com/guides/kv_cache: automatic, no signal
     "deepseek": Provider(hosts=("api.deepseek.com",)),
     # docs.nvidia.com/dynamo: agents, session-ids.md
     "dynamo": Provider(header="x-dynamo-session-id", parent_header="x-dynamo-parent-session-id"),
     # docs.fireworks.ai/guides/prompt-caching
     "fireworks": Provider(header="x-session-affinity", hosts=("fireworks.ai",)),
-    # ai.google.dev/gemini-api/docs/caching: on by itself, no signal
+    # ai.google.dev/gemini-api/docs/caching: automatic, no signal
     "google": Provider(hosts=("googleapis.com",)),
     # docs.litellm.ai/docs/proxy/cache_aware_routing
     "litellm": Provider(header="x-litellm-session-id"),
@@ -58,7 +58,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     "llm-d": Provider(cookie="llm-d-session"),
     # docs.mistral.ai: no signal
     "mistral": Provider(hosts=("api.mistral.ai",)),
-    # platform.moonshot.ai/docs: on by itself, no signal
+    # platform.moonshot.ai/docs: automatic, no signal
     "moonshot": Provider(hosts=("api.moonshot.ai", "api.moonshot.cn")),
     # platform.openai.com/docs/guides/prompt-caching: kept 5 to 10 minutes when idle; keys of up to 64 characters.
     # Its reasoning models refuse `max_tokens`: platform.openai.com/docs/api-reference/chat

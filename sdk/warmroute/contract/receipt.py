@@ -8,41 +8,39 @@ A receipt stands in the `usage` object of a response, beside the token counts th
      "loss": {"new": 117, "page_rounding": 12}, "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
      "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": [], "price_book": "2026-12"}
 
-`price_book` names the book of prices that was in effect when the turn began; a turn that is not charged has none. A
-book that prices tiers or cache writes apart has `cached_host`, `cached_storage`, `cache_write_5m` and `cache_write_1h`
-in `rates_usd_per_mtok`, too. Where the server reports that it wrote prompt tokens to a cache, `"cache_write": {"5m":
-2000, "1h": 0}` counts them, by how long that cache lives.
+`price_book` names the book of prices that was in effect when the turn began; a free turn has none. A book with separate
+prices for tiers or cache writes has `cached_host`, `cached_storage`, `cache_write_5m` and `cache_write_1h` in
+`rates_usd_per_mtok`, too. If the server reports prompt tokens that it wrote to a cache, `"cache_write": {"5m": 2000,
+"1h": 0}` counts them by the lifetime of that cache.
 
-An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
-first engine, and from what the other one continued. An answer of another provider that says what it charges has that in
-`"provider_cost_nanousd"`. `"key": "k-0123456789"` is the id of the API key. A request with fields that no engine got
-has `"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the
-name, else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. Where the loss `elsewhere` has
-tokens, `"elsewhere_region": "west"` names the region that holds them. Where tokens are `evicted` because the engine
-that held them has restarted or left, `"evicted_by": "engine_restart"` says so. What else a proxy changed in a request
-is there too, each only if there is something to say:
+Other members are present only if they apply. `"continued": {"after_tokens": 412, "by": "text"}`: another engine
+continued the answer after this number of tokens, from the text. `"provider_cost_nanousd"` is the charge that another
+provider reported. `"key": "k-0123456789"` is the id of the API key. `"dropped_fields": ["beam_width"]` names the
+request's fields that no engine got, 32 at most. `"agent": "explore"` (the name, else 16 hex digits of the agent's id),
+`"parent": "16 hex"` and `"kind": "sub"` come from the request's head. `"elsewhere_region": "west"` names the region
+that holds the tokens of the loss `elsewhere`. `"evicted_by": "engine_restart"`: tokens are `evicted` because the engine
+that held them has restarted or left. Further members name other changes that the proxy made to the request:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
-    "cache_control": 4                           marks that were taken off
-    "normalised": ["billing_line"]               rules that took something out of the prompt
-    "prefix_changed_by": ["date_line"]           rules that are off and would have, where tokens are `prefix_changed`
+    "cache_control": 4                           marks that were removed
+    "normalised": ["billing_line"]               rules that removed something from the prompt
+    "prefix_changed_by": ["date_line"]           rules that are off but would have removed text, if `prefix_changed`
 
-Where the proxy knows which part broke the prefix, and why:
+If the proxy knows which part broke the prefix, and why:
 
     "prefix_break": {"where": "system, line 1", "cause": "date", "tokens": 2587, "nanousd": 1293500}
 
-Where tokens are `moved`, a proxy may give a credit apart from the price, which another row of its ledger has:
+`tokens` are those of the loss `prefix_changed`, and `nanousd` is their extra cost over cached ones. A compaction also
+has `compacted_tokens`, by which the prompt is shorter, and `saved_nanousd_a_turn`, what those would cost if cached.
+
+If tokens are `moved`, a proxy may give a credit. The price does not include it: a separate row of the ledger has it.
 
     "credit": {"tokens": 9280, "nanousd": 4640000}
 
-`tokens` of `prefix_break` are those of the loss `prefix_changed`, `nanousd` what they cost more than cached ones. A
-compaction also has `compacted_tokens`, by which the prompt is shorter, and `saved_nanousd_a_turn`, what those would
-cost cached.
-
 A proxy may add members without a new version: a reader ignores those that it does not know.
 
-`check` recomputes all that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
-losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.
+`check` recomputes all that follows from the `usage` object alone: tiers sum to the cached tokens, losses sum to
+prompt - cached, and the price follows from the rates. Each fault is a sentence that can be shown unchanged.
 """
 
 from collections.abc import Mapping
@@ -57,7 +55,7 @@ TIERS: Final = ("device", "host", "storage")
 """Where cached tokens were found: GPU memory, host memory, the shared store."""
 
 RATES: Final = ("input", "cached", "output", *CacheRates._fields)
-"""The members of `rates_usd_per_mtok`; the first three always stand there."""
+"""The members of `rates_usd_per_mtok`; the first three are always present."""
 
 LOSS_CLASSES: Final = (
     "new",  # appended this turn
@@ -65,8 +63,8 @@ LOSS_CLASSES: Final = (
     "prefix_changed",  # the client rewrote its history
     "moved",  # cached on another worker of the region than the one chosen
     "elsewhere",  # cached in another region, which `elsewhere_region` names
-    "not_computed_yet",  # sent with another prompt, and still being computed when this one came
-    "evicted",  # the chosen worker had it and no longer does, or another one had it and none does now
+    "not_computed_yet",  # part of another prompt that was still being computed when this one came
+    "evicted",  # the chosen worker had it and no longer does, or another worker had it and no worker has it now
     "forgotten",  # a server that reports no evictions had it and no longer does: it keeps caches by its own clock
     "salt_changed",  # the tenant's salt epoch changed
     "page_rounding",  # the engine reuses whole pages, and never the last token
@@ -74,7 +72,7 @@ LOSS_CLASSES: Final = (
     "engine_misreport",  # the engine's count was outside [0, prompt]
     "unknown",
 )
-"""Why prompt tokens were not cached. Their tokens sum to prompt - cached. A newer proxy may name other classes, too."""
+"""Why prompt tokens were not cached. All losses sum to prompt - cached. A newer proxy may name other classes, too."""
 
 ESTIMATED_FIELDS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers")
 """Numbers that can be named in `estimated`: absent from the engine's report, or only a lower bound."""
@@ -137,8 +135,8 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
 
 
 def _check_amounts(receipt: Mapping[str, Any], rates: Rates) -> list[str]:
-    """The credit, which is for `moved` tokens, and the part that broke the prefix, whose tokens are `prefix_changed`.
-    Both amounts are the difference of two rates.
+    """Check the credit, which is for `moved` tokens, and `prefix_break`, which is for `prefix_changed` tokens. Each
+    token of both counts with the difference of the rates `input` and `cached`.
     """
     problems = []
     credit = receipt.get("credit")
