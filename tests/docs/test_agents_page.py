@@ -25,7 +25,7 @@ def test_there_are_forty_lines_and_each_says_how_a_key_is_set() -> None:
 
 def test_all_that_is_tried_is_there() -> None:
     snippets = (ROOT / "docs/how-to/integrations.md").read_text()
-    sections = [title for title in re.findall(r"^## (.+)$", snippets, re.MULTILINE) if title != "What cannot connect"]
+    sections = [title for title in re.findall(r"^## (.+)$", snippets, re.MULTILINE) if not title.startswith("What ")]
     tried = {row[0] for row in ROWS if row[4] == "yes"}
     assert {case.title for case in CASES.values()} <= tried
     assert {TITLES.get(title, title) for title in sections} <= tried

@@ -128,11 +128,20 @@ class Engine:
     def abort(self, _rid: str) -> None: ...
 
 
+def _nothing(*_: object) -> None: ...
+
+
 class Engines:
     """One engine that does all, or a pair."""
 
     lost: frozenset[str] = frozenset()
-    watching = SimpleNamespace(answers=Counter(), answered_nothing=lambda *_: None, miscounted=lambda *_: None)
+    watching = SimpleNamespace(
+        answers=Counter(),
+        answered_nothing=_nothing,
+        miscounted=_nothing,
+        handed_over=_nothing,
+        not_handed_over=_nothing,
+    )  # fmt: skip
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
         self.by_id = {role: Engine(Worker(role, role, 0, role)) for role in roles}

@@ -38,6 +38,8 @@ WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "
 PEERS = [Peer("west", 0.03)]
 READ_ONLY = frozenset(
     {
+        "last_number",
+        "turns_before",
         "announce_waits",
         "begins_session",
         "estimated_tokens",
