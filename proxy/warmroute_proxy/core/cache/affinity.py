@@ -85,19 +85,13 @@ class Affinity:
         self._asked[lineage] = (chain, turn, longest)
         return longest
 
-    def last_number(self, lineage: int, turn: int) -> int | None:
-        """The number of the last settled turn of a lineage; None if no turn of it is known.
-
-        0 if a prompt with `turn` counts by itself: its lineage has one known turn, which is earlier and not compacted.
-        """
+    def last_number(self, lineage: int) -> int | None:
+        """The number of the last settled turn of a lineage, whatever its prompt was; None if no turn of it is known."""
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
         newest = turns[0][1]
-        before = newest.turns_before
-        if before:
-            return newest.turn + before
-        return 0 if newest.turn < turn and len(turns) == 1 else newest.turn
+        return newest.turn + newest.turns_before
 
     def last_of_thread(self, thread: int) -> SettledTurn | None:
         """The last settled turn of a thread, whatever its system prompt was."""

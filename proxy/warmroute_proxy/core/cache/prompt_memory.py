@@ -26,7 +26,10 @@ _BYTES_PER_PROMPT: Final = 600
 class KnownPrompt:
     """A served prompt and its token counts. The next turn of its conversation replaces it in place."""
 
-    __slots__ = ("chain", "completion_tokens", "head", "lineage", "messages", "prompt_tokens", "region", "worker")
+    __slots__ = (
+        "chain", "completion_tokens", "head", "lineage", "messages",
+        "prompt_tokens", "region", "turns_before", "worker",
+    )  # fmt: skip
 
     def __init__(self, lineage: int, head: Head, chain: Chain, messages: list[int]) -> None:
         """`messages` as in the prompt's fingerprint."""
@@ -34,7 +37,7 @@ class KnownPrompt:
         self.head = head
         self.chain = chain
         self.messages = messages
-        self.prompt_tokens = self.completion_tokens = 0
+        self.prompt_tokens = self.completion_tokens = self.turns_before = 0
         self.worker = self.region = ""
 
     @property

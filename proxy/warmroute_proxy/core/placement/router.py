@@ -405,9 +405,9 @@ class Router:
             return self._affinity.last_of_thread(routing.thread)
         return turn
 
-    def last_number(self, routing: RoutingRequest) -> int | None:
-        """The number of the turn of its lineage that was settled last; None if none is known, 0 if none matters."""
-        return self._affinity.last_number(routing.lineage, routing.turn)
+    def last_number(self, lineage: int) -> int | None:
+        """The number of the last settled turn of a lineage; None if no turn of it is known."""
+        return self._affinity.last_number(lineage)
 
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
         """How many turns a compaction took out of a prompt.

@@ -98,7 +98,7 @@ class PrefixBreaks:
             prompt = self.memory.add(session, looked.prompt, routing.tenant)
         prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region
         prompt.completion_tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
-        prompt.worker = decision.cache_worker
+        prompt.worker, prompt.turns_before = decision.cache_worker, routing.turns_before
 
 
 NO_PREFIX_BREAKS: Final = PrefixBreaks(0)

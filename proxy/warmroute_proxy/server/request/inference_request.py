@@ -137,8 +137,8 @@ class InferenceRequest:
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision, self.parsed.standing)
         if account.entry is None:
-            account.looked = parsed.look(self.body)
-            self.routing = routing = path.settlement.numbered(parsed, routing, self.body)
+            looked = account.looked = parsed.look(self.body)
+            self.routing = routing = path.settlement.numbered(parsed, routing, self.body, looked)
         try:
             path.settlement.open(account, self, decision, receipt_id=self.id, rid=rid)
         except JournalError:

@@ -206,15 +206,21 @@ class Settlement:
         self._region = announcements.region
         self._unix_clock = unix_clock
 
-    def numbered(self, parsed: ParsedRequest, routing: RoutingRequest, body: AnyBody) -> RoutingRequest:
-        """A request with its number, before its row is opened, while its text is there.
+    def numbered(
+        self, parsed: ParsedRequest, routing: RoutingRequest, body: AnyBody, looked: Looked | KnownPrompt | None
+    ) -> RoutingRequest:
+        """Return the request with its turn number. Called before its row is opened, while its text is there.
 
-        One that names no session counts by its prompt alone, and so does one behind a single turn: many programs ask
-        one question after another under one key, and none is read twice for that.
+        A prompt that continues a known one keeps the number's part before it. A request without a session key counts
+        by its prompt alone. So does a request behind a single turn: many programs ask one question after another under
+        one key, and their texts are not read twice.
         """
+        if type(looked) is KnownPrompt:
+            before = looked.turns_before
+            return replace(routing, turns_before=before) if before else routing
         if routing.derived:
             return routing
-        known = self._router.last_number(routing)
+        known = self._router.last_number(routing.lineage)
         if known is None:
             earlier = self._ledger.earlier_turns.get(_row_key(routing))
             known = 0 if earlier is None else earlier.turn
