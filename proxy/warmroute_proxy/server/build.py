@@ -79,14 +79,14 @@ from warmroute_proxy.server.tracing.tracing import Tracing
 
 
 class Swept(Protocol):
-    """What has something to do a few times a second."""
+    """A part that has work to do a few times a second."""
 
     def sweep(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Proxy:
-    """The parts that are swept, probed and closed by `main`, and looked at by tests."""
+    """The parts of one proxy process. `main` sweeps, probes and closes them; tests look at them."""
 
     live: LiveConfig
     authentication: Authentication
@@ -98,7 +98,7 @@ class Proxy:
     stores: Stores
     recording: Recording | None
     peer_processes: PeerProcesses | None
-    """The other processes of this proxy; None if it is one."""
+    """The other processes of this proxy; None if there is one process."""
     router: Router
     engines: Engines
     voids: ReceiptVoider
@@ -152,18 +152,18 @@ class Proxy:
         return sockets_by_path(self.parser.terms, OpenConversations(over, router.working_set.turns_of_open))
 
     def follow_directory(self) -> None:
-        """Let all that knows tenants know those of the database, now and whenever they change."""
+        """Give the database's tenants to all parts that know tenants, now and at each change."""
         access = self.stores.access
         if access is not None:
             access.on_tenants.append(self._replace_tenants)
             self._replace_tenants(access.config)
 
     def follow_templates(self) -> None:
-        """Let what translates know which models refuse a system message behind others."""
+        """Tell the parser which models refuse a system message behind other messages."""
         self.engines.follow_templates(lambda models: self.parser.refuse_late_system(models, self.config))
 
     def deletion_costs(self, discovery: Discovery) -> DeletionCosts:
-        """What tells Kubernetes which pods of engines to end first."""
+        """The part that tells Kubernetes which pods of engines to end first."""
         return DeletionCosts(self.live, discovery, lambda: self.engines.warm_tokens(self.router, self.clock()))
 
     def _replace_tenants(self, config: Config) -> None:
@@ -193,7 +193,7 @@ class Proxy:
         ]
 
     def reload_orders(self, running: ReadConfig, source: ConfigSource) -> ReloadOrders:
-        """What applies another config. `running`: the one of the start, as its file has it; `source`: that file."""
+        """The part that applies a new config. `running`: the config of the start, as read; `source`: its file."""
         timeout_s, state_dir = self.config.limits.connect_timeout_s, self.config.proxy.state_dir
         membership = Membership(
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
@@ -214,7 +214,7 @@ class Proxy:
         return ReloadOrders(reloads, source, state_dir, self.peer_processes, secret_files)
 
     def readiness(self, orders: ReloadOrders) -> Readiness:
-        """Why no requests should be sent here."""
+        """The part that says whether requests should be sent here."""
         degraded = [self.stores.problems, orders.problems, self.parser.large_bodies.problems]
         return Readiness(self.open_requests, self.ledger, self.engines, degraded, self._other_regions_up)
 
@@ -222,7 +222,7 @@ class Proxy:
         return bool(self.peers.upstreams.keys() - self.peers.down)
 
     def metrics_page(self, discovery: Discovery, readiness: Readiness, tls: Tls | None) -> MetricsPage:
-        """What `/metrics` shows."""
+        """The part that renders `/metrics`."""
         own = OwnGauges(self.config.proxy.state_dir, tls)
         gauges = [
             own.gauges,
@@ -257,7 +257,7 @@ class Proxy:
         )
 
     def close(self) -> None:
-        """Close what is left open at the end, the ledger last."""
+        """Close what is left open at the end: the ledger after its users, then the stores and tracing."""
         self.engines.close()
         self.peers.close()
         self.announcements.other_proxies.close()
@@ -271,8 +271,8 @@ class Proxy:
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
-    """Make all parts; `slot`: the place of this process among several. Locks the state folder, then asks every engine
-    for its ranks.
+    """Make all parts. Locks the state folder, then asks every engine for its ranks. `slot`: the place of this process
+    among several.
     """
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = _secrets(config, slot)
@@ -328,7 +328,7 @@ def _ledger(config: Config, number: int | None) -> Ledger:
 
 
 async def _stores(config: Config, number: int | None, metrics: Metrics, ledger: Ledger) -> Stores:
-    """The stores, whose rows may go from the ledger file once they have them."""
+    """The stores. The ledger file may drop rows that the stores have confirmed."""
     stores = await Stores.opened(config, number, metrics)
     ledger.upkeep.confirmed = stores.confirmed
     return stores
@@ -353,7 +353,7 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:
-    """Keys are those of the config, and of the database where there is one."""
+    """The check of API keys: those of the config, and those of the database if there is one."""
     access, store = stores.access, stores.limits.nonces
     nonces = None if store is None else RegionNonces(store, metrics)
     if access is None:
@@ -371,7 +371,7 @@ def _idempotent_calls(
     clock: Callable[[], float],
     memory: BodyMemory,
 ) -> IdempotentCalls:
-    """The calls with a key, known to other proxies where there is a Redis."""
+    """The calls with an Idempotency-Key. With Redis, other proxies know of them."""
     limits, store, markers = config.limits, stores.limits.markers, None
     if store is not None:
         ended_s = limits.keyed_replay_s + REMEMBER_KEY_S
@@ -380,7 +380,7 @@ def _idempotent_calls(
 
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
-    """The memory of all bodies; it counts those that it refuses."""
+    """The memory for all bodies, with a counter of refused bodies."""
     refused = metrics.counter(declared.REFUSED_TOTAL, (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
@@ -388,7 +388,7 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 async def _engines(
     config: Config, peer_processes: PeerProcesses | None, metrics: Metrics, clock: Callable[[], float]
 ) -> Engines:
-    """The engines, and in the first process the file of what they have counted."""
+    """The engines. The first process also keeps the file of what the engines have counted."""
     is_first = peer_processes is None or peer_processes.number == 0
     engines = Engines(
         config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
@@ -399,7 +399,7 @@ async def _engines(
 
 
 def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None) -> RequestMetrics:
-    """The counters of requests, with those that a death of this process has interrupted."""
+    """The counters of requests, with the requests that an earlier death of this process interrupted."""
     made = RequestMetrics(metrics)
     made.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
     return made
@@ -420,7 +420,7 @@ def _peers(config: Config, clock: Callable[[], float], forwards: Forwards) -> Pe
 def _links(
     config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
 ) -> tuple[ReceiptVoider, Announcements, PeerProcesses | None]:
-    """The links to other regions, with what is to be voided there and what is announced; and to other processes."""
+    """The links to other regions, for voids and for announcements, and the link to other processes."""
     nonces = slot.nonces if slot is not None else None
     forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces, clock)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
@@ -442,7 +442,7 @@ def _links(
 def control_planes(
     proxy: Proxy, orders: ReloadOrders, readiness: Readiness, page: MetricsPage
 ) -> tuple[Bridge, Bridge]:
-    """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
+    """The applications of the public and of the admin listener. FastAPI is imported here, since its import is slow."""
     from warmroute_proxy.server.control.control_plane import AdminParts, PublicParts, admin_app, public_app
     from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
     from warmroute_proxy.server.control.engine_admin import EngineAdmin

@@ -1,7 +1,7 @@
 """`warmroute proxy --check`: what is wrong with a config that can be read; with `--probe`, what its servers answer.
 
-Files are read, and nothing is started. A probe asks each engine of this region who it is, also those that a source
-names, and each other region's proxy whether it is ready; it asks nothing that computes tokens.
+Files are read, and nothing is started. A probe asks each engine of this region who it is, also engines that a source
+names. It asks each other region's proxy whether it is ready, and the stores for an answer. No question computes tokens.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
 from warmroute_proxy.server.stores.prices import Prices
 
 PROBE_TIMEOUT_S: Final = 5.0
-_NO_KEY: Final = "0" * 64  # of the examples
+_NO_KEY: Final = "0" * 64  # as in examples
 
 
 class ServerAnswer(NamedTuple):
@@ -52,9 +52,9 @@ class ServerAnswer(NamedTuple):
 
 
 def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
-    """What a start would stumble over, and what would be unsafe."""
+    """The problems that would stop a start, and those that would be unsafe."""
     found = [*_unreadable(config, environ), *_exposed(config)]
-    if config.database is None:  # which may have further books
+    if config.database is None:  # a database may have further books
         found += Prices((), time.time).problems(config.models)
     found += zero_digests(config)
     found += [
@@ -98,7 +98,7 @@ def _exposed(config: Config) -> Iterator[str]:
 
 
 def zero_digests(config: Config) -> list[str]:
-    """The digests that were copied from an example, in words."""
+    """The problems of digests that were copied from an example."""
     fields = ["proxy.admin_key_sha256"] if config.proxy.admin_key_sha256 == _NO_KEY else []
     fields += [f"tenant {tenant.name}: key_sha256" for tenant in config.tenants if _NO_KEY in tenant.key_sha256]
     return [f"{field}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for field in fields]
@@ -110,7 +110,7 @@ def probe(config: Config) -> list[ServerAnswer]:
 
 
 def _stores(config: Config) -> Iterator[ServerAnswer]:
-    """The database, where its schema can be used, and Redis."""
+    """The answers of the database, which needs the right schema, and of Redis."""
     if config.database is not None:
         yield _asked("database", partial(_ask_database, config.database))
     if config.redis is not None:
@@ -118,7 +118,7 @@ def _stores(config: Config) -> Iterator[ServerAnswer]:
 
 
 def _asked(who: str, prepared: Callable[[], Callable[[], str]]) -> ServerAnswer:
-    """Its answer, with the time of the question alone: before, `prepared` imports what the question needs."""
+    """The answer of a store, with the time of the question alone. First, `prepared` imports what the question needs."""
     try:
         ask = prepared()
         began_s = time.monotonic()
@@ -131,7 +131,7 @@ def _asked(who: str, prepared: Callable[[], Callable[[], str]]) -> ServerAnswer:
 
 
 def _ask_database(database: DatabaseConfig) -> Callable[[], str]:
-    """Raises: ModuleNotFoundError; what is returned: SecretError, StoreError."""
+    """The question to the database. Raises: ModuleNotFoundError; the question raises SecretError or StoreError."""
     from warmroute_proxy.server.stores.database import ask_once
 
     async def sizes(connection: Any) -> str:
@@ -143,7 +143,7 @@ def _ask_database(database: DatabaseConfig) -> Callable[[], str]:
 
 
 def _ask_redis(redis: RedisConfig) -> Callable[[], str]:
-    """Raises: ModuleNotFoundError; what is returned: SecretError, RedisAway."""
+    """The question to Redis. Raises: ModuleNotFoundError; the question raises SecretError or RedisAway."""
     from warmroute_proxy.server.redis.calls import RedisCalls
 
     async def run() -> str:
@@ -174,7 +174,7 @@ async def _probe(config: Config) -> list[ServerAnswer]:
 
 
 async def _discovered(config: Config) -> tuple[list[ServerAnswer], list[EngineConfig]]:
-    """What each source of engines answers, and the engines that they name."""
+    """What each source of engines answers, and the engines that the sources name and that can be used."""
     region = config.proxy.region
     read = await asyncio.gather(*(_read_source(one, region) for one in config.discoveries))
     named = {one.id: each for one, each in zip(config.discoveries, read, strict=True)}

@@ -1,4 +1,4 @@
-"""Reads the tables [[engine]] and [[discovery]] of a config: engines, and where others are found."""
+"""Reads the tables [[engine]] and [[discovery]] of a config: engines, and the sources that name further engines."""
 
 import re
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from warmroute_proxy.server.base.config_table import Table, shown
 
 
 def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
-    """`counters` numbers the engines of a region and role, for those without an id."""
+    """The engine of a table [[engine]]. `counters` counts engines by region and role, for default ids."""
     url, region = table.url("url"), table.name("region")
     role, kind = table.choice("role", ROLES, "aggregated"), table.choice("kind", ("sglang", "openai"), "sglang")
     group = f"{region}-{role}"
@@ -43,7 +43,7 @@ def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineC
 
 
 def _provider(table: Table, url: str, kind: str) -> Provider:
-    """The named one, else the one whose host the URL has."""
+    """The provider that the table names, else the one whose host is in the URL, else `UNKNOWN`."""
     if kind == "sglang":
         for key in ("provider", "model_names"):
             if table.has(key):
@@ -59,15 +59,15 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "endpointslices": _IN_CLUSTER | {"port"},
     "inferencepool": _IN_CLUSTER,
 }
-"""Keys of each kind."""
+"""The keys of each kind of [[discovery]], beside the keys of all kinds."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OF_RECORDS: Final = ("id", "url", "region")
-"""What an SRV record, or a pod, says of an engine."""
+"""Keys of an [[engine]] that a found SRV record or pod gives."""
 
 
 def read_discoveries(found: object, folder: Path, region: str, problems: list[str]) -> tuple[DiscoveryConfig, ...]:
-    """All of them. `region`: that of the proxy."""
+    """The sources of the tables [[discovery]]. `found`: the tables in the document; `region`: that of the proxy."""
     if not isinstance(found, list | None):
         problems.append("discovery: must be a list of tables, written [[discovery]]")
         return ()
@@ -112,7 +112,7 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
 
 
 def _check_cluster(made: DiscoveryConfig, table: Table) -> None:
-    """What goes into paths of the API: names of Kubernetes, and no more."""
+    """Check a source in a cluster: its names go into paths of the API, and its token must go over TLS."""
     if made.kind not in _OF_CLUSTER:
         return
     for key, value in (("name", made.name), ("namespace", made.namespace or "default")):
@@ -123,7 +123,7 @@ def _check_cluster(made: DiscoveryConfig, table: Table) -> None:
 
 
 def _check_engine(one: DiscoveryConfig, path: str, folder: Path, region: str, problems: list[str]) -> None:
-    """What its engines have in common must be good for one that is found."""
+    """Check the keys that all engines of a source share, together with an invented record."""
     table = Table({**one.engine, **record_values("a", one.scheme, "a", 1, region)}, path, problems)
     for key in _OF_RECORDS:
         if key in one.engine:

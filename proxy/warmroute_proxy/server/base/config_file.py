@@ -1,10 +1,10 @@
 """Reads the config file: TOML into the frozen dataclasses of `config`. All problems are reported at once.
 
-    [proxy] [secret] [ledger] [limits]          one table each; all but [proxy] are optional
-    [[region]] [[engine]] [[model]] [[tenant]]  lists
+    [proxy] [secret] [ledger] [limits] [prices] [redis] [tracing]         one table each; all but [proxy] are optional
+    [[region]] [[engine]] [[discovery]] [[model]] [[tenant]] [[budget]]   lists
 
-Unknown keys are errors, with the nearest known name, because a misspelt limit would be a limit that is not set. Paths
-are relative to the folder of the config file, so that a proxy can be started from anywhere.
+An unknown key is an error that names the nearest known key: otherwise a misspelt limit would not be set. Paths are
+relative to the folder of the config file, so that a proxy can be started from anywhere.
 """
 
 import os
@@ -47,14 +47,14 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroups: Path = _CGROUPS) -> int:
-    """At least 1. A quota of 2.5 cores counts as 3."""
+    """The CPU cores that this process may use, at least 1. A quota of 2.5 cores counts as 3."""
     cores = len(os.sched_getaffinity(0))
     quota = _quota(cgroups)
     return cores if quota is None else max(1, min(cores, ceil(quota)))
 
 
 def _quota(cgroups: Path) -> float | None:
-    """In cores, by version 2 or 1 of control groups; None if there is none."""
+    """The CPU quota in cores, by version 2 or 1 of control groups; None without a quota."""
     try:
         given, period = (cgroups / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def _check_all_engines(
 
 
 def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:
-    """A tenant gets half of the memory, and one body of any size must find a place in it."""
+    """Check that half of the memory for bodies, which is a tenant's share, holds one body of the largest size."""
     least = 2 * copies_of_bodies(engines) * limits.body_bytes
     if limits.body_memory_bytes < least:
         why = f"a body of body_bytes could never be received; it must be at least {least}"
@@ -213,7 +213,7 @@ def _tables(document: dict[str, Any], key: str, problems: list[str]) -> list[Tab
 
 
 def _media(table: Table) -> Addresses:
-    """The addresses that engines may be sent to."""
+    """The addresses in prompts that engines may be sent to."""
     schemes = table.names_among("media_schemes", ("https", "http"), frozenset(("https", "http")))
     networks = []
     for written in table.names("media_networks", ()):
@@ -253,7 +253,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
 
 
 def _read(kind: type[_Record], table: Table) -> _Record:
-    """A record of a table that has only keys of its fields."""
+    """A record from a table, whose keys are the record's fields alone."""
     record = table.read(kind)
     table.close()
     return record
@@ -268,14 +268,14 @@ def _model(table: Table, needs_price: bool) -> ModelConfig:
 
 
 def _read_tenants(document: dict[str, Any], needed: bool, problems: list[str]) -> tuple[TenantConfig, ...]:
-    """The tenants of the file. `needed`: there is no database that may have tenants and keys."""
+    """The tenants of the file. `needed`: without a database, tenants and keys must be in the file."""
     if not needed and "tenant" not in document:
         return ()
     return tuple(read_tenant(table, needed) for table in _tables(document, "tenant", problems))
 
 
 def read_tenant(table: Table, needs_key: bool) -> TenantConfig:
-    """A tenant. `needs_key`: its keys can stand nowhere else."""
+    """The tenant of a table [[tenant]]. `needs_key`: the table must have a key, since there is no database for keys."""
     name = table.of(TenantConfig).name("name")
     tenant = table.read(
         TenantConfig,
@@ -371,7 +371,7 @@ def check_tenants(
     models: dict[str, ModelConfig],
     problems: list[str],
 ) -> None:
-    """Check that tenants are apart, and use what there is."""
+    """Check that no two tenants share a name or a key, and that their regions and models exist."""
     _check_unique("tenant", "name", [tenant.name for tenant in tenants], problems)
     names = [region.name for region in regions]
     owner: dict[str, str] = {}

@@ -16,7 +16,7 @@ CONFIG_BOOK: Final = "config"
 FREE: Final = PriceBook(Rates(0, 0, 0, "free"))
 MAX_SOURCE_CHARS: Final = 500
 MAX_BOOKS: Final = 1_000
-"""Most price books of one model, and of one file."""
+"""The most price books that one model, or one file, may have."""
 
 _REQUIRED: Final = RATES[:3]
 _HOW: Final = (
@@ -26,7 +26,7 @@ _HOW: Final = (
 
 
 def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[PriceBook, ...]:
-    """The books of a [[model]]. `is_needed`: no database may have them."""
+    """The books of a [[model]]. `is_needed`: the table must have one, since there is no database for books."""
     entries = table.tables("price")
     if len(entries) > MAX_BOOKS:
         table.problem("price", f"holds {len(entries)} books; {MAX_BOOKS} are the most")
@@ -44,7 +44,7 @@ def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[Pric
 
 
 def read_credit_moved(values: Any, problems: list[str]) -> bool:
-    """Whether turns get a credit for what was cached at home, by the table [prices]."""
+    """Whether turns served elsewhere get a credit for tokens that were cached at home, by the table [prices]."""
     table = Table({} if values is None else values, "prices", problems)
     is_on = table.flag("credit_moved")
     table.close()
@@ -52,7 +52,7 @@ def read_credit_moved(values: Any, problems: list[str]) -> bool:
 
 
 def read_book(table: Table) -> PriceBook:
-    """One [[model.price]], or one [[price]] of a file. What is wrong becomes a problem."""
+    """One [[model.price]], or one [[price]] of a file. A wrong value becomes a problem of the table."""
     name, from_, source = table.name("name"), table.instant("from"), table.text("source", "")
     if len(source) > MAX_SOURCE_CHARS:
         table.problem("source", f"is {len(source)} characters long; {MAX_SOURCE_CHARS} are the most")

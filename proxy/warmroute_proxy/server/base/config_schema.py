@@ -1,6 +1,6 @@
-"""The config file as a JSON Schema, made from the fields of its records: for editors and for settings. Pure.
+"""The JSON Schema of the config file, made from the fields of its records, for editors and tenants' settings. Pure.
 
-What a file writes in another way than its record keeps it stands in `_WRITTEN`.
+`_WRITTEN` has the schemas of fields that a file writes in another form than its record.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ _LISTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
     "tenant": (TenantConfig, ("name",)),
     "budget": (BudgetKeys, ("name",)),
 }
-"""Table -> the record of its keys, and those that must be there."""
+"""Table -> the record of its keys, and its required keys."""
 
 
 def document_schema() -> Schema:
@@ -95,7 +95,7 @@ def document_schema() -> Schema:
 
 
 def settings_schema() -> Schema:
-    """The schema of a tenant's settings in the database: the keys of a [[tenant]] but its name and its keys."""
+    """The schema of a tenant's settings in the database: the keys of a [[tenant]] without `name` and `key_sha256`."""
     found = _properties(TenantConfig)
     return _closed({key: schema for key, schema in found.items() if key not in {"name", "key_sha256"}})
 

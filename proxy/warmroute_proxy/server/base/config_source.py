@@ -1,4 +1,4 @@
-"""The file of a config, as it is read again and again while the proxy runs, and the config in force."""
+"""The config file, which is read again while the proxy runs, and the config in force."""
 
 import contextlib
 import hashlib
@@ -11,16 +11,16 @@ from warmroute_proxy.server.base.config_file import read_config, read_file
 from warmroute_proxy.server.base.files import write_whole
 
 ACCEPTED_FILE: Final = "config.toml"
-"""In the state folder: the file as the supervisor has accepted it, for its processes."""
+"""In the state folder: a copy of the config file that the supervisor accepted last, for its processes to read."""
 
 REFUSED_FILE: Final = "config.refused"
-"""In the state folder, beside it: how many problems the file has that was refused last, for all processes."""
+"""In the state folder: the number of problems of the config file that was refused last, for all processes to read."""
 
 _DIGEST_CHARS: Final = 16
 
 
 class ReadConfig(NamedTuple):
-    """A checked config, and the file that it was read from. `digest`: of the file, 16 hex digits."""
+    """A checked config, and the content of its file. `digest`: the first 16 hex digits of the content's SHA-256."""
 
     config: Config
     digest: str
@@ -31,7 +31,7 @@ class ConfigSource:
     """One config file. `instead`: values that replace keys of its [proxy]."""
 
     def __init__(self, path: Path, instead: Mapping[str, Any], folder: Path | None = None) -> None:
-        """`folder`: where relative paths start; by default that of the file."""
+        """`folder`: where relative paths start; by default the folder of the file."""
         self.path = path
         self._instead = dict(instead)
         self._folder = path.resolve().parent if folder is None else folder
@@ -52,13 +52,13 @@ class ConfigSource:
 
 
 class RefusedMark:
-    """Says to all processes of a proxy that the config file has problems, until one is accepted."""
+    """Tells all processes of a proxy that the config file was refused, until a file is accepted."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / REFUSED_FILE
 
     def note(self, problems: int) -> None:
-        """The file is refused. A full disk must not end the process."""
+        """Note that the file was refused. Write errors are ignored: a full disk must not end the process."""
         with contextlib.suppress(OSError):
             write_whole(self._path, b"%d" % problems)
 
@@ -67,7 +67,7 @@ class RefusedMark:
             self._path.unlink(missing_ok=True)
 
     def problems(self) -> int:
-        """How many problems the file has that was refused last; 0: the last one was accepted."""
+        """The number of problems of a refused file; 0 if the last file was accepted, 1 if the number is unreadable."""
         try:
             return int(self._path.read_text())
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class RefusedMark:
 
 
 class LiveConfig:
-    """Holds the config that was applied last. What keeps values of a config is given the new one by `reload`."""
+    """Holds the config that was applied last. `reload` gives a new config to objects that keep values of the old."""
 
     def __init__(self, config: Config) -> None:
         self.now = config

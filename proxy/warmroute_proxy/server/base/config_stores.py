@@ -1,4 +1,4 @@
-"""Reads what a config says of tenants' limits, of the stores in which proxies share them, and of the collector."""
+"""Reads a config's limits and budgets of tenants, the stores in which proxies share them, and the trace collector."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -25,7 +25,7 @@ from warmroute_proxy.server.base.config_table import Table, nearest, shown
 from warmroute_proxy.server.base.secrets import config_key_id
 
 LEDGER_FILE_DAYS: Final = 7
-"""For how long the ledger file keeps rows that the database has: as long as a backup of it may be old."""
+"""Days for which the ledger file keeps rows that the database has: a restored database may be this old."""
 
 MAX_USD: Final = 1_000_000_000
 _NANO: Final = 1_000_000_000
@@ -35,7 +35,7 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mont
 
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
-    """The database of a table [ledger]; None if it names none."""
+    """The database of a table [ledger]; None if the table names no database."""
     dsn_file = ledger.text("dsn_file", "")
     database = ledger.read(DatabaseConfig, dsn_file=folder / dsn_file)
     if dsn_file:
@@ -73,7 +73,7 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
 
 
 def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingConfig | None:
-    """The table; None if there is none, so that no request has a trace."""
+    """The trace collector of a table [tracing]; None without the table: no request has a trace then."""
     if values is None:
         return None
     table = Table(values, "tracing", problems)
@@ -85,7 +85,7 @@ def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingCo
 
 
 class BudgetKeys(NamedTuple):
-    """The keys of a [[budget]]; amounts of USD are of its periods."""
+    """The keys of a [[budget]], beside its amounts of USD, whose keys are in `PERIODS`."""
 
     scope: Scope
     limits: TenantLimits
@@ -94,8 +94,8 @@ class BudgetKeys(NamedTuple):
 
 
 class ReadBudgets(NamedTuple):
-    """What the tables [[budget]] say: budgets in USD, one for each period that has a limit, and limits by the minute
-    and at once. `tenants`: as `with_limits` makes them.
+    """What the tables [[budget]] say. `budgets`: one in USD for each period with a limit; `limits`: those by the minute
+    and at once; `tenants`: as `with_limits` returns them.
     """
 
     tenants: tuple[TenantConfig, ...]
@@ -104,7 +104,7 @@ class ReadBudgets(NamedTuple):
 
 
 def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: list[str], *, others: bool) -> ReadBudgets:
-    """Read the tables [[budget]]. `others`: there may be tenants in a database."""
+    """Read the tables [[budget]]. `others`: a database may have further tenants."""
     budgets: list[Budget] = []
     limits: list[ScopeLimits] = []
     names: dict[str, int] = {}
@@ -131,10 +131,10 @@ def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: lis
 def with_limits(
     tenants: Sequence[TenantConfig], budgets: Sequence[Budget], limits: Sequence[ScopeLimits]
 ) -> tuple[TenantConfig, ...]:
-    """The tenants, with limits, if only empty ones, where requests of theirs may be under a budget or its limits.
+    """The tenants. A tenant without limits gets empty ones if a budget may apply to its requests.
 
-    Requests of tenants with limits go through admission. A key may be of any tenant: where a budget is of keys, all
-    tenants have limits.
+    Admission checks only requests of tenants with limits. A key may be of any tenant, so a budget for keys gives limits
+    to all tenants.
     """
     scopes = [budget.scope for budget in budgets] + [of.scope for of in limits]
     held = {name for scope in scopes for name in scope.tenants}
@@ -148,7 +148,7 @@ def with_limits(
 
 
 def _scope(table: Table, name: str, of_config: Sequence[TenantConfig] | None) -> Scope:
-    """`of_config`: all tenants that there are; None: a database may have more, and more keys."""
+    """Whose use a [[budget]] limits. `of_config`: all tenants; None if a database may have further tenants and keys."""
     tenants, keys = table.names("tenants", ()), table.names("keys", ())
     if tenants and keys:
         table.problem("tenants", "and keys are both there: a budget is of one or the other")
@@ -183,7 +183,7 @@ def _limits(table: Table, scope: Scope) -> list[ScopeLimits]:
 
 
 def _cached_weight(table: Table) -> float:
-    """How much a cached token counts of a limit by the minute, which has to be there, too."""
+    """How much of a cached token counts against `tokens_per_minute`, without which the table must not have this key."""
     weight = table.number("cached_weight")
     if table.has("cached_weight") and not table.has("tokens_per_minute"):
         table.problem("cached_weight", "is for tokens_per_minute, which is missing: add it, or leave cached_weight out")
@@ -191,7 +191,7 @@ def _cached_weight(table: Table) -> float:
 
 
 def _nanousd(table: Table, key: str) -> int | None:
-    """An amount of USD in billionths, or None if there is none, or it cannot be read."""
+    """An amount in billionths of a USD; None if the key is missing, or its value is not an amount."""
     text = table.text(key, "")
     if not text:
         return None
@@ -219,8 +219,10 @@ def check_counted(
     has_redis: bool,
     problems: list[str],
 ) -> None:
-    """Beside other proxies or regions, amounts of USD need the database; beside other proxies of the region, limits by
-    the minute or at once need Redis. `regions`: the names of all.
+    """Check that limits which several proxies share have a store. If there are other proxies or regions, amounts of USD
+    need the database. If the region has other proxies, limits by the minute or at once need Redis.
+
+    `regions`: the names of all regions.
     """
     if proxy.counts_alone:
         return
@@ -242,7 +244,7 @@ def check_counted(
 
 
 def _in_several(scope: Scope, tenants: Iterable[TenantConfig], regions: Collection[str]) -> bool:
-    """Whether the turns that a budget is for may be served in several regions."""
+    """Whether turns under a budget may be served in several regions."""
     mine = [of for of in tenants if any(scope.holds(of.name, config_key_id(key)) for key in of.key_sha256)]
     return len({region for tenant in mine for region in regions if tenant.may_be_served(region)}) > 1
 
@@ -252,7 +254,7 @@ def limited(tenants: Iterable[TenantConfig]) -> list[str]:
 
 
 def counts_limits_alone(config: Config) -> bool:
-    """Whether tenants have limits that this proxy counts alone, beside others, though its config does not say so."""
+    """Whether this proxy, beside others, counts tenants' limits alone, though its config does not say so."""
     proxy = config.proxy
     return bool(proxy.other_proxies and not proxy.counts_alone and config.redis is None and limited(config.tenants))
 

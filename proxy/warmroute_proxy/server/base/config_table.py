@@ -23,7 +23,7 @@ _Record = TypeVar("_Record")
 
 
 class Table:
-    """One table, and its path in problems."""
+    """One TOML table. Problems name it by its path."""
 
     def __init__(self, values: object, path: str, problems: list[str]) -> None:
         self._values: dict[str, Any] = values if isinstance(values, dict) else {}
@@ -35,13 +35,13 @@ class Table:
             problems.append(f"{path}: must be a table, written [{path}]")
 
     def of(self, kind: type) -> "Table":
-        """Itself, with the bounds of numbers that the fields of a record say."""
+        """This table, which takes the bounds of its numbers from the fields of a record."""
         self._bounds = bounds(kind)
         return self
 
     def read(self, record: type[_Record], /, folder: Path = _HERE, **given: Any) -> _Record:
-        """A record, each field by the key of its name. `given`: the fields that a file writes in another way. Relative
-        paths start at `folder`.
+        """A record, each field read from the key of the same name. `given`: values of fields that the caller has read.
+        Relative paths start at `folder`.
         """
         self.of(record)
         rest = (field for field in fields_of(record) if field[0] not in given)
@@ -72,7 +72,7 @@ class Table:
         return value
 
     def choice(self, key: str, options: Sequence[str], default: str) -> str:
-        """One of a few words. The problem of a misspelt word names the nearest one."""
+        """One of `options`. The problem of a misspelt word names the nearest option."""
         value = self._take(key)
         if value is None:
             return default
@@ -157,7 +157,7 @@ class Table:
         return tuple(value)
 
     def names_among(self, key: str, known: Sequence[str], default: frozenset[str]) -> frozenset[str]:
-        """A list of some of a few words, which may be empty. The problem of a misspelt word names the nearest one."""
+        """A list of words from `known`, which may be empty. The problem of a misspelt word names the nearest one."""
         is_given = self.has(key)
         found = self.names(key, ())
         if not is_given:
@@ -212,7 +212,7 @@ class Table:
         return self._digest(key, value)
 
     def digests(self, key: str, *, required: bool = True) -> tuple[str, ...]:
-        """A list of SHA-256 in hex, at least one; empty if there is none and none is required."""
+        """A list of at least one SHA-256 in hex; an empty tuple if the key is missing and not required."""
         value = self._take(key, required=required)
         if value is None:
             return ()
@@ -229,7 +229,7 @@ class Table:
                 self.problem(key, f"unknown key{nearest(key, self._known)}")
 
     def _field(self, key: str, hint: Any, default: Any, folder: Path) -> Any:
-        """The value of a field by its type and form, which its annotation says."""
+        """Read a field's key by the type and form in the field's annotation."""
         member, _, extra = annotated(hint)
         is_optional, form, origin = NoneType in get_args(hint), extra.get("form"), get_origin(member)
         if form in {"digest", "urls"}:

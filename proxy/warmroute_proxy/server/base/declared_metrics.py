@@ -1,6 +1,6 @@
-"""Every metric, declared once: its name and its description, `# HELP` and the table of docs/reference/metrics.md.
+"""Every metric, declared once: its name, and its description in `# HELP` and in docs/reference/metrics.md.
 
-Code that counts names the object, so that a misspelt name is an error of types and of the import, not of a scrape.
+Code that counts uses these objects: a misspelt name fails in the type check and at import, not at a scrape.
 """
 
 from collections.abc import Mapping
@@ -232,7 +232,7 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
         "body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
     }.items()
 }
-"""What a process holds, by the fields of `Gauges`."""
+"""Gauges of what a process holds, by the fields of `Gauges`."""
 
 OF_WORKERS: Final[Mapping[str, Metric]] = {
     name: Metric(f"warmroute_worker_{name}", description)
@@ -257,7 +257,7 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         "proven": "1 once the worker has shown its speed since it began.",
     }.items()
 }
-"""By what the router calls a number of a worker."""
+"""Gauges of a worker, by their names in the router's snapshot."""
 
 BY_NAME: Final[Mapping[str, Metric]] = {
     each.name: each

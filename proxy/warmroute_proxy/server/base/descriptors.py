@@ -1,4 +1,4 @@
-"""How many file descriptors the process may have, and what they are for.
+"""Raises the process's limit of file descriptors, and divides them between clients and its own needs.
 
 At the start the proxy raises its soft limit as far as it needs and the system allows. It then divides what it has: a
 reserve for engines, the ledger, the admin port and log files comes first, client connections get the rest. So a flood
@@ -22,7 +22,9 @@ PER_REQUEST: Final = 3
 
 
 class Division(NamedTuple):
-    """What descriptors are for. `limit` is the soft limit to set, `connections` the client connections to accept."""
+    """How descriptors are divided. `limit`: the soft limit to set; `connections`: the client connections to accept;
+    `lowered`: whether these are fewer than wanted.
+    """
 
     limit: int
     connections: int

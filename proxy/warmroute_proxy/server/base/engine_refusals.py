@@ -1,7 +1,7 @@
-"""What an engine's refusal means to the client: a status and a code that clients know, in the engine's words.
+"""Translates an engine's refusal for the client: a status and a code that clients know, with the engine's words.
 
-Which refusals are about the client's request, and which about the operator's account or the engine alone, is decided by
-status, code and words. `Meaning` says which: another engine may help with all but the first.
+Status, code and words decide whether a refusal is about the client's request, or about the engine or its operator's
+account alone. `Meaning` says which. Another engine may help unless the refusal is about the request.
 """
 
 import json
@@ -15,16 +15,16 @@ from typing import Any, Final, NamedTuple
 from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
 from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
 
-# The words of an engine's error, whatever form its body has: what it says, under which code, and when to come back.
+# `words_of` reads message, code and type of an engine's error, whatever form its body has.
 #
 # Servers write errors as OpenAI does, flat as SGLang does, with `detail` as FastAPI does, as problem details (RFC
-# 7807), in a list, as a text, or as a page of HTML. Gateways put one error into the message of another one. What comes
-# out has no secret and no path of the engine's machine, and a bound.
+# 7807), in a list, as a text, or as a page of HTML. Gateways put one error into the message of another one. The
+# words that come out are bounded, without secrets and without paths of the engine's machine.
 
 MAX_READ_CHARS: Final = 65_536
 MAX_CODE_CHARS: Final = 256
 MAX_DEPTH: Final = 4
-MAX_PROBLEMS: Final = 8  # of a list of them that are messages
+MAX_PROBLEMS: Final = 8  # entries of a list of errors that are read
 
 _SOURCE_LINES: Final = re.compile(r"\n\n  File |Traceback \(most recent call last\)")
 """After this marker, SGLang's messages contain server file paths and echo the request body."""
@@ -46,7 +46,7 @@ _TEXT_MEMBERS: Final = ("message", "msg", "detail", "error_message", "reason", "
 
 
 class Words(NamedTuple):
-    """What an error says. `kind`: its type; `more`: the object that it stands in."""
+    """What an error says. `kind`: its type; `more`: the JSON object that holds it."""
 
     message: str
     code: str | None
@@ -56,14 +56,14 @@ class Words(NamedTuple):
 
 
 def words_of(body: bytes | object) -> Words:
-    """The words of an error: of a body as it came, or of a value of JSON."""
+    """The words of an error. `body`: its bytes as received, or a decoded JSON value."""
     found = _decoded(body) if isinstance(body, bytes) else body
     words = _words(found, MAX_DEPTH)
     return words._replace(message=without_secrets(_SOURCE_LINES.split(words.message)[0]))
 
 
 def without_secrets(text: str) -> str:
-    """In one line, without keys of APIs, and without paths of a machine."""
+    """The text on one line, with API keys and file paths replaced."""
     text = _CONTROL.sub(" ", text[:MAX_READ_CHARS]).strip()
     return _PATH.sub("[path]", _SECRET.sub("[secret]", text))
 
@@ -97,7 +97,7 @@ def _words(found: object, depth: int) -> Words:
 
 
 def _inside(found: Mapping[str, Any], message: str, depth: int) -> Words | None:
-    """The error in an error: as the text of a JSON object, or beside it, as OpenRouter has that of its provider."""
+    """The error inside an error: JSON in its message, or in `metadata.raw`, as OpenRouter sends a provider's error."""
     metadata = found.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     for text in (message, raw if isinstance(raw, str) else ""):
@@ -109,7 +109,7 @@ def _inside(found: Mapping[str, Any], message: str, depth: int) -> Words | None:
 
 
 def _text_in(found: Mapping[str, Any], depth: int) -> str:
-    """The text of an object, by the names that servers have for it; a title stands in front of its detail."""
+    """The message of an error object, by the names that servers use. A title stands in front of its detail."""
     texts: list[str] = []
     for name in _TEXT_MEMBERS:
         value = found.get(name)
@@ -135,7 +135,7 @@ def _of_text(text: str, depth: int) -> Words:
 
 
 def _of_list(found: Sequence[object], depth: int) -> Words:
-    """A list of errors, or of FastAPI's problems, each with its where."""
+    """The words of a list of errors, or of FastAPI's problems, each with its place (`loc`)."""
     each = [_problem(one, depth) for one in found[:MAX_PROBLEMS]]
     messages = [words.message for words in each if words.message]
     first = each[0] if each else Words("", None, "", None, {})
@@ -206,10 +206,10 @@ class Meaning(Enum):
     """The client's request: any engine would refuse it."""
 
     BUSY = "busy"
-    """The engine has no room now, or not for this one: no fault, and another may have it."""
+    """The engine cannot take this request now, without a fault of its own: another engine may."""
 
     BROKEN = "broken"
-    """The engine is of no use: it has failed, or its operator's account or key has."""
+    """The engine cannot be used: it has failed, or its operator's account or key was refused."""
 
 
 class EngineRefusal(NamedTuple):
@@ -220,7 +220,7 @@ class EngineRefusal(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What an answer's head says about coming back, as it came."""
+    """The headers of an answer that say when to retry, as received."""
 
     retry_after: str | None = None
     retry_after_ms: str | None = None
@@ -237,9 +237,11 @@ NO_WAITS: Final = Waits()
 def refusal_from_engine(
     status: int, body: bytes | object, waits: Waits = NO_WAITS, now_s: float = 0.0
 ) -> EngineRefusal:
-    """An engine's error. `body`: as it came, or a value of JSON; `now_s`: the time of day, for a date to come back at.
+    """The refusal for the client that an engine's error means. `body`: its bytes as received, or a decoded JSON value;
+    `now_s`: unix seconds, for a `retry-after` that is a date.
 
-    A message that names the engine's internals is replaced by its meaning; what the log may keep of it is `internals`.
+    A message that names the engine's internals is replaced by its meaning. The refusal's `internals` are the words that
+    the log may keep.
     """
     words = words_of(body)
     after_s = _after_s(waits, words, now_s)
@@ -255,7 +257,7 @@ def _message_of(status: int, words: Words) -> str:
 
 
 def _of_account(status: int, words: Words) -> EngineRefusal | None:
-    """The operator's key or account is refused, which says nothing to the client."""
+    """A refusal of the operator's key or account, about which the client can do nothing."""
     names = {words.code, words.kind}
     if status == 402 or (status in {400, 403, 429} and names & _NO_CREDIT):
         return _broken(502, "the engine's account has no credit left")
@@ -266,7 +268,7 @@ def _of_account(status: int, words: Words) -> EngineRefusal | None:
 
 
 def _of_length(status: int, words: Words) -> EngineRefusal | None:
-    """The prompt is too long, on which clients compact their context."""
+    """A refusal of a prompt that is too long. Clients compact their context when they get its code."""
     if status not in _LENGTH_STATUSES or not (
         {words.code, words.kind} & _TOO_LONG_CODES or _TOO_LONG.search(words.message)
     ):
@@ -300,7 +302,7 @@ def _of_engine(status: int, words: Words, after_s: int | None) -> EngineRefusal 
 
 
 def _of_request(status: int, words: Words) -> EngineRefusal:
-    """The request is refused. Where a model is not known there, another engine may have it."""
+    """A refusal of the request itself. After a 404, another engine may have the model."""
     code = words.code if words.code and not words.code.isdecimal() else None
     refusal = Refusal(status, _message_of(status, words), code=code, param=words.param)
     return EngineRefusal(refusal, Meaning.BUSY if status in {404, 425} else Meaning.REQUEST)
@@ -311,14 +313,14 @@ def _broken(status: int, message: str, *, code: str = "engine_error", after_s: i
 
 
 def _is_moderated(words: Words) -> bool:
-    """Whether a 403 is about what the client has written."""
+    """Whether a 403 is about the content of the client's request."""
     metadata = words.more.get("metadata")
     reasons = isinstance(metadata, dict) and (metadata.get("reasons") or metadata.get("flagged_input"))
     return bool(reasons or _MODERATED.search(f"{words.code} {words.kind} {words.message}"))
 
 
 def status_of_engine_error(error: Mapping[str, Any]) -> int:
-    """The HTTP status of an error object under a status of 200; SGLang gives it as `code`, others by name."""
+    """The HTTP status for an error object that came with status 200. SGLang sends it as `code`, others send a name."""
     for name in ("code", "status", "status_code"):
         code = error.get(name)
         if isinstance(code, str) and code.isdecimal() and len(code) == 3:
@@ -341,7 +343,7 @@ _STATUSES: Final = {
 
 
 def _after_s(waits: Waits, words: Words, now_s: float) -> int | None:
-    """When to come back, in whole seconds; None if nothing says so that can be read."""
+    """Whole seconds until a retry; None if neither headers nor body have a time that can be read."""
     stated = [
         _seconds(waits.retry_after_ms, "ms"),
         _seconds(waits.retry_after, "s"),
@@ -353,7 +355,7 @@ def _after_s(waits: Waits, words: Words, now_s: float) -> int | None:
 
 
 def _seconds(value: object, unit: str) -> float | None:
-    """A number of seconds, with a fraction or without."""
+    """A duration in seconds; None if it is not one. `unit`: that of a number without a unit."""
     if isinstance(value, bool) or value is None:
         return None
     found = _DURATION.fullmatch(str(value).strip()[:64])
@@ -364,7 +366,7 @@ def _seconds(value: object, unit: str) -> float | None:
 
 
 def _until(value: str | None, date: str | None, now_s: float) -> float | None:
-    """The time until a date, by the clock of who wrote it where it says its own time."""
+    """Seconds until a date, by the engine's own `date` if it sent one, else by `now_s`."""
     at = _time(value)
     return None if at is None else at - (_time(date) or now_s)
 
@@ -379,7 +381,7 @@ def _time(value: str | None) -> float | None:
 
 
 def _in_body(words: Words) -> list[tuple[object, str]]:
-    """What the body says: members that some servers write, Google's `retryDelay`, or the words."""
+    """The times of a retry in the body, with their units: some servers' members, Google's `retryDelay`, or words."""
     more, found = words.more, list[tuple[object, str]]()
     metadata = more.get("metadata")
     for each in (more, metadata if isinstance(metadata, dict) else {}):

@@ -1,9 +1,9 @@
-"""An engine's error text that names its internals: what of it a client is told, and what the log keeps.
+"""Error texts in which engines name their internals: what a client is told instead, and what the log keeps.
 
 Internals are ids of requests, bootstrap rooms, ranks and addresses. They are of no use to a client, which gets the
-meaning of such a text instead. Operators need the text, but engines quote requests in theirs, and nothing of a request
-may be logged. So the log keeps those words that engines use by themselves, and small numbers of ranks. The rest of the
-text is in the engine's own log, under the request id that stands beside them.
+meaning of such a text instead. Operators need the text, but engines quote requests in their errors, and nothing of a
+request may be logged. So the log keeps only the words of a fixed list (`_WORDS`), and small numbers of ranks. The rest
+of the text is in the engine's own log, under the request id that our log names beside these words.
 """
 
 import re
@@ -20,10 +20,10 @@ _OF_A_REQUEST: Final = (
     r"\b\w{0,40}(?:\b|[_.])rids?\b|bootstrap|\b\w{0,40}rank\b\s{0,4}[=:]?\s{0,4}\d|\broom\b|KVPoll|KVTransfer"
 )
 _IN_OURS: Final = re.compile(rf"{_OF_A_REQUEST}|{_ADDRESS}|\bhost(?:name)?\b|\bport\b|0x[0-9a-f]{{6}}", re.IGNORECASE)
-"""Of a text about a fault of the engine's."""
+"""Internals in a text about a fault of the engine."""
 
 _IN_THEIRS: Final = re.compile(r"\brids?\s{0,4}[=:]|bootstrap_|\brank\s{0,4}=|KVTransfer", re.IGNORECASE)
-"""Of a text about a fault of the request, which may quote addresses of the client's own, as those of images."""
+"""Internals in a text about a fault of the request, which may quote the client's addresses, such as those of images."""
 
 _MEANINGS: Final = (
     (re.compile(r"memory", re.IGNORECASE), "the engine has run out of memory"),
@@ -57,25 +57,25 @@ _RANK: Final = re.compile(r"(?P<kind>(?:\w{1,8}_)?rank)\s*=\s*(?P<number>\d{1,3}
 
 
 def names_internals(status: int, message: str) -> bool:
-    """Whether an engine's error names what only operators should know of it."""
+    """Whether an engine's error names internals, which only operators should know."""
     pattern = _IN_OURS if status >= 500 else _IN_THEIRS
     return pattern.search(message, 0, MAX_READ_CHARS) is not None
 
 
 def names_hand_over(words: str) -> bool:
-    """Whether an engine's error, as the log keeps it, is about KV that did not come from prefill to decode."""
+    """Whether an error, in the `words` of `loggable`, is about a failed transfer of KV from prefill to decode."""
     return _HAND_OVER.search(words) is not None
 
 
 def meaning_of(status: int, message: str) -> str:
-    """What a client is told instead of such a text."""
+    """What a client is told instead of an error that names internals."""
     read = message[:MAX_READ_CHARS]
     unknown = "the engine failed" if status >= 500 else "the engine refused the request"
     return next((meaning for pattern, meaning in _MEANINGS if pattern.search(read)), unknown)
 
 
 def loggable(message: str) -> str:
-    """The words of such a text that cannot be of the request, in their order."""
+    """The words of an engine's error that cannot come from the request, in their order."""
     words: list[str] = []
     for token in _TOKEN.findall(message[:MAX_READ_CHARS]):
         rank = _RANK.fullmatch(token)

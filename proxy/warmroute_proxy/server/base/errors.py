@@ -1,6 +1,6 @@
 """Errors of the request path, with the shape and the status that a client of the OpenAI API expects.
 
-All codes are in docs/reference/errors.md. Who causes them:
+All codes are in docs/reference/errors.md. By cause:
 
     Refusal
         cause                status  code
@@ -40,7 +40,7 @@ class Refusal(Exception):
     """The error with which a request is answered. `message` says what is wrong, where, and what to do."""
 
     internals: str | None = None
-    """What the log may keep of an engine's words."""
+    """The words of an engine's error that the log may keep."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Refusal(Exception):
 
 
 def shutting_down() -> Refusal:
-    """The proxy ends, and takes no requests any more."""
+    """The refusal of all requests while the proxy shuts down."""
     return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
 
 
@@ -75,7 +75,7 @@ def is_websocket(headers: Mapping[str, str]) -> bool:
 
 
 def check_plain(headers: Mapping[str, str]) -> None:
-    """Raises: Refusal, if a body is compressed: none is read, since a short one may become a long one."""
+    """Raises: Refusal, if a body is compressed. Such bodies are not read, since a short one may become a long one."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         problem = f"compressed bodies ({quoted(encoding)}) are not read: send plain JSON, without content-encoding"
@@ -83,7 +83,7 @@ def check_plain(headers: Mapping[str, str]) -> None:
 
 
 def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
-    """The refusal of another method than POST; 426 of a WebSocket, after which its clients go on with POST at once."""
+    """The refusal of a method other than POST: 405, or 426 for a WebSocket, after which clients use POST at once."""
     if is_websocket(headers):
         message = f"{path} is not served as a WebSocket: send a POST"
         return Refusal(426, message, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),))
@@ -91,12 +91,12 @@ def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
 
 
 def quoted(value: str) -> str:
-    """A value of a client's, in a message for it: only its beginning if it is long."""
+    """A client's value in quotes, for a message; only the beginning of a long value."""
     return repr(value) if len(value) <= MAX_QUOTED_CHARS else f"{value[:MAX_QUOTED_CHARS]!r}..."
 
 
 def no_model(asked: str, usable: Sequence[str]) -> str:
-    """The message for a model that a tenant cannot use: the names of those that it can, `MAX_MODELS` at most."""
+    """The message for a model that a tenant cannot use, with up to `MAX_MODELS` names of models that it can use."""
     more = f" and {len(usable) - MAX_MODELS} more" if len(usable) > MAX_MODELS else ""
     names = ", ".join([quoted(name) for name in usable[:MAX_MODELS]]) or "none"
     return f"the model {quoted(asked)} does not exist or you have no access to it; you may use: {names}{more}"

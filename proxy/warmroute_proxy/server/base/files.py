@@ -1,4 +1,4 @@
-"""Small files: each is written whole, beside the old one, and put in its place; and which files have changed."""
+"""Writes small files whole (a draft replaces the old file), reads them, and tells which files have changed."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that only this user may read: a reader sees all of it or what was there. Raises: OSError."""
+    """Write a file that only this user may read. A reader sees the whole new content or the old. Raises: OSError."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -24,8 +24,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_kept(path: Path, kind: type[T], default: T, *, max_bytes: int = -1, lost: str = "") -> T:
-    """What a process kept for its next start; the default if there is none, or none that can be read, which is
-    logged. `lost`: what that means.
+    """Read what `write_kept` kept for the next start; the default if the file is missing or unreadable. An unreadable
+    file is logged with `lost`, which says what its loss means.
     """
     try:
         with path.open("rb") as file:
@@ -38,7 +38,7 @@ def read_kept(path: Path, kind: type[T], default: T, *, max_bytes: int = -1, los
 
 
 def write_kept(path: Path, value: object) -> None:
-    """Keep it. A failure is logged: the process goes on with what it has in memory."""
+    """Keep a value for the next start. A failure is logged: the process goes on with the value in memory."""
     try:
         write_whole(path, msgspec.json.encode(value))
     except (OSError, TypeError) as error:
@@ -46,12 +46,12 @@ def write_kept(path: Path, value: object) -> None:
 
 
 class FileChanges:
-    """Whether files have changed since the last look: by their times of change (of content or mode), sizes and inodes.
-    At the first look at one it counts as changed, since what was read of it is older.
+    """Tells whether files have changed since the last look, by ctime (content or mode), size and inode. At the first
+    look a file counts as changed, since its content was read before.
     """
 
     def __init__(self, *paths: Path | None) -> None:
-        """`paths`: None: no file."""
+        """A path of None stands for no file."""
         self._seen: dict[Path, tuple[int, int, int] | None] = {}
         self.follow(*paths)
 
@@ -60,7 +60,7 @@ class FileChanges:
         self._seen = {path: self._seen.get(path) for path in paths if path is not None}
 
     def found(self) -> bool:
-        """Whether one is another than at the last look. A file that is away has not changed."""
+        """Whether a file has changed since the last look. A missing file counts as unchanged."""
         changed = False
         for path, seen in self._seen.items():
             state = _state_of(path)

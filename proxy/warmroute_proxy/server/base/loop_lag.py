@@ -1,7 +1,7 @@
-"""How late the event loop is, and what held it: the watchdog behind `warmroute_loop_lag_seconds`.
+"""Measures how late the event loop is, and what held it, for `warmroute_loop_lag_seconds`.
 
-A timer fires every `EVERY_S`. How late it is, is how long anything else would have waited at that moment. Steps that
-may take long report how long they ran; the longest one since the last timer is named for the lag.
+A timer fires every `EVERY_S`. Its lateness is how long any other callback would have waited at that moment. Steps that
+may take long report how long they ran. The lag is counted for the longest step since the last timer.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.05
 LOGGED_S: Final = 0.25
-"""A lag from which the log names it."""
+"""The lag from which a warning is logged."""
 
 _REQUEST: Final = HeldBy.REQUEST  # each look at a member of an enum costs 900 instructions in Python 3.11
-_NAMED_SHARE: Final = 0.5  # of the lag that a step must have run, to be named for it
+_NAMED_SHARE: Final = 0.5  # of the lag that a step must have run to be named as its cause
 
 
 class LoopLag:
@@ -33,10 +33,10 @@ class LoopLag:
         self._held_by = HeldBy.OTHER
         self._collection_began_s = 0.0
         self.turns = Turns(clock, self._step_ran)
-        """The lines of this loop."""
+        """The steps that wait in this loop."""
 
     def _step_ran(self, seconds: float) -> None:
-        if seconds > self._longest_s:  # as `ran`
+        if seconds > self._longest_s:  # as `ran` does
             self._longest_s, self._held_by = seconds, _REQUEST
 
     def ran(self, held_by: HeldBy, seconds: float) -> None:
@@ -55,7 +55,7 @@ class LoopLag:
             gc.callbacks.remove(self._collected)
 
     def observe(self, lag_s: float) -> None:
-        """Count a lag, for what ran longest since the one before."""
+        """Count a lag for the step that ran longest since the last lag; for `OTHER` if that step was too short."""
         held_by = self._held_by if self._longest_s >= _NAMED_SHARE * lag_s else HeldBy.OTHER
         self._lags[held_by].observe(lag_s)
         if lag_s >= LOGGED_S:

@@ -1,7 +1,7 @@
-"""Sums of the last hour by minute, of each tenant and worker, in memory: what the page of the admin port shows first.
+"""Sums of each tenant and worker by minute, for the last hour, in memory: the page of the admin port shows them first.
 
-The ledger sums by hour. `request_metrics` gathers what requests add, in constant time a turn, and adds it here once a
-minute and before a read. A finished minute is kept as the bytes that go to the other processes of the proxy.
+The ledger sums by hour. `request_metrics` gathers the sums of requests in constant time per turn, and adds them here
+once a minute and before a read. A finished minute is kept as the bytes that go to the other processes of the proxy.
 """
 
 import time
@@ -20,7 +20,7 @@ MAX_WORKERS: Final = 200
 """Rows of workers in a minute; turns of further workers have none."""
 
 MAX_SENT_BYTES: Final = 2**19
-"""Bytes for the other processes; the oldest minutes are left out."""
+"""The most bytes that go to the other processes; the oldest minutes are left out."""
 
 OTHERS: Final = "(others)"
 
@@ -31,7 +31,7 @@ FINE_BOUNDS_S: Final[tuple[float, ...]] = tuple(
     for low, high in zip((0.0005, *TTFT_BOUNDS_S), TTFT_BOUNDS_S, strict=False)
     for step in range(1, STEPS + 1)
 )
-"""`STEPS` bounds for each of `TTFT_BOUNDS_S`, of which the last is that one: close enough for percentiles."""
+"""`STEPS` bounds up to and with each of `TTFT_BOUNDS_S`: close enough for percentiles."""
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     list_nanousd: int = 0
     price_nanousd: int = 0
     warm_prompt_tokens: int = 0
-    """Of turns of the kind `warm`, which hit ratios leave out."""
+    """Prompt tokens of turns of the kind `warm`, which hit ratios leave out."""
 
     warm_cached_tokens: int = 0
     errors: int = 0
@@ -51,7 +51,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
 
     rate_limited: int = 0
     ttft: dict[int, int] = {}
-    """The number of streams by the place of their time to the first token in `FINE_BOUNDS_S`."""
+    """The number of streams by their TTFT, as its index in `FINE_BOUNDS_S`."""
 
     loss: dict[str, int] = {}
 
@@ -65,7 +65,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
             self.loss[name] = self.loss.get(name, 0) + tokens
 
     def ttft_s(self, share: float) -> float | None:
-        """The time to the first token that a share of the streams had at most; None without a stream."""
+        """The TTFT that a share of the streams had at most; None without a stream."""
         left = share * sum(self.ttft.values())
         for bin_ in sorted(self.ttft):
             left -= self.ttft[bin_]
@@ -79,7 +79,7 @@ SHOWN: Final = tuple(name for name in NUMBERS if not name.startswith("warm_"))
 
 
 class Minute(msgspec.Struct, array_like=True, gc=False):
-    """One minute, by its number since 1970: rows by tenant; turns, prompt tokens and cached tokens by worker."""
+    """The sums of one minute. `number`: minutes since 1970; `workers`: turns, prompt and cached tokens of each."""
 
     number: int
     tenants: dict[str, Row] = {}
@@ -94,7 +94,7 @@ class Minute(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def key(self) -> str:
-        """Its beginning, as `2026-11-30T02:45` in UTC."""
+        """The beginning of the minute in UTC, as `2026-11-30T02:45`."""
         return time.strftime("%Y-%m-%dT%H:%M", time.gmtime(self.number * 60))
 
     def all(self) -> Row:
@@ -119,9 +119,9 @@ class Minutes:
         self._now = Minute(0)
 
     def add(self, tenant: str, row: Row, number: int | None = None, worker: str | None = None) -> None:
-        """Add what a tenant did in a minute, now if no number is given; `worker`: the one that served its turns."""
+        """Add sums of a tenant to a minute, the current one without a `number`. `worker`: served the turns."""
         number = int(self._clock()) // 60 if number is None else number
-        if number > self._now.number:  # what comes late is of the minute after
+        if number > self._now.number:  # sums of an earlier minute count in the newest one
             if self._now.tenants:
                 self._finished.append(_encode(self._now))
             self._now = Minute(number)
@@ -144,12 +144,12 @@ class Minutes:
         return found
 
     def take_over(self, minutes: list[bytes]) -> None:
-        """Go on from what a predecessor has sent."""
+        """Take the minutes that a predecessor of this process has sent."""
         self._finished.extendleft(minutes)
 
 
 def merged(sent: Iterable[list[bytes]], now_s: float) -> list[Minute]:
-    """The last hour of several processes up to the current minute, each minute once, also those without a turn."""
+    """The last hour up to the current minute, summed over processes. Minutes without a turn are there, too."""
     current = int(now_s) // 60
     found = {number: Minute(number) for number in range(current - MINUTES + 1, current + 1)}
     for minutes in sent:

@@ -1,7 +1,7 @@
-"""A time limit in which the proxy's own lateness does not count: it waits in steps, and each counts as one.
+"""A time limit that does not count the proxy's own lateness: it waits in `STEPS` steps, and a late step counts as one.
 
-Where the event loop was held for three seconds, an answer may lie unread in its socket when the loop goes on. A limit
-of two seconds would have passed, though the other side had answered at once. Here it has passed by a sixteenth.
+If the event loop is held for three seconds, an answer may lie unread in its socket when the loop goes on. A plain limit
+of two seconds would have passed, though the other side answered at once. Of this limit, a sixteenth has passed.
 """
 
 import asyncio

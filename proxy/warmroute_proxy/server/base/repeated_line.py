@@ -1,4 +1,4 @@
-"""A line of the log that others can bring about without end: once a minute at most, with how often it was left out."""
+"""A log line that outsiders can cause without end: written once a minute at most, with the number of lines left out."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ AGAIN_S: Final = 60.0
 
 
 class RepeatedLine:
-    """One such line."""
+    """A log line that is written at most once in `AGAIN_S`."""
 
     def __init__(self, log: logging.Logger, level: int, clock: Callable[[], float]) -> None:
         self._log = log

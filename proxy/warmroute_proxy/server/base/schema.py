@@ -13,7 +13,7 @@ MANY: Final[Schema] = {"type": "array", "items": {"type": "object"}}
 
 
 class Operation(NamedTuple):
-    """What a route of an API does. `body`: of a POST, None for a GET. `name`: of a parameter in its path, if any."""
+    """What a route of an API does. `body`: that of a POST, None for a GET; `name`: a parameter in its path, if any."""
 
     summary: str
     answer: Schema

@@ -1,7 +1,7 @@
-"""Reasoning that clients keep for us: sealed, so that only its own tenant's proxies read it, and none can forge it.
+"""Seals the reasoning that clients keep for us: only proxies with the key of its tenant can read or make a seal.
 
-The cipher is AES-SIV (RFC 5297), which needs no nonce: the same text under the same key is the same seal, so that an
-answer that is sent twice is the same answer.
+The cipher is AES-SIV (RFC 5297), which needs no nonce: the same text under the same key gives the same seal. So an
+answer that is sent twice has the same bytes.
 """
 
 import base64
@@ -21,15 +21,15 @@ class Seal:
     """Seals and opens texts by one key of 32 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self.key = key  # and no cipher: a seal goes to other processes
+        self.key = key  # the cipher is not kept, since a `Seal` goes to other processes
 
     def seal(self, text: str) -> str:
-        """A text, sealed: base64, since some clients decode it and encode it again."""
+        """Seal a text, as base64 that clients may decode and encode again."""
         sealed = _cipher(self.key).encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
         return base64.urlsafe_b64encode(_VERSION + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
-        """The text; None if this key did not seal it. Either alphabet of base64 will do, with padding or without."""
+        """The text; None if this key did not seal it. Both alphabets of base64 are read, with padding or without."""
         from cryptography.exceptions import InvalidTag
 
         bare = sealed.translate(_URLSAFE).rstrip("=")
@@ -44,7 +44,7 @@ class Seal:
 
 @lru_cache(maxsize=MAX_KEYS)
 def _cipher(key: bytes) -> "AESSIV":
-    """The library takes 30 ms to import, so only what seals imports it."""
+    """The cipher of a key. The library takes 30 ms to import, so only code that seals imports it."""
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
     return AESSIV(key)

@@ -8,9 +8,9 @@
 The message of an HMAC is a list of fields, each behind its length in four bytes, so that no two lists give the same
 message. The secret is the same in all proxies of a fleet, and survives restarts.
 
-It is one line. While it is rotated its file has several: the first signs what lives for seconds (tokens between
-proxies, the admin key), and each is accepted. Whatever lasts is derived from the line `caches: ` alone, which signs
-no token, and without one from the only line. With another lasting secret every cache is cold.
+The secret is one line. During a rotation its file has several lines: the first signs what lives for seconds (tokens
+between proxies, the admin key), and every line is accepted. Lasting keys are derived from the line `caches: ` alone,
+which signs no token; without that line, from the only line. Another lasting secret makes every cache cold.
 
 A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. Each has at most `MAX_CACHED`
 entries and is cleared when full: a refill costs less than keeping an order of use.
@@ -47,7 +47,7 @@ class SecretError(ValueError):
 
 def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False) -> bytes:
     """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is made
-    (mode 0600); with `private`, one that others can read is refused. Raises: SecretError.
+    (mode 0600); with `private`, a file that others can read is refused. Raises: SecretError.
     """
     text = environ.get(SECRET_ENV)
     if text:
@@ -75,8 +75,8 @@ def is_exposed(file: Path) -> bool:
 
 
 def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
-    """The header line with the key in `file`; empty without a file. `within`: the folders that the file must be in;
-    empty: anywhere. Raises: SecretError, if there is no key in it.
+    """The `authorization` header with the key in `file`; empty without a file. `within`: the file must be in one of
+    these folders; empty: anywhere. Raises: SecretError, if the file has no key.
     """
     if file is None:
         return ""
@@ -102,7 +102,7 @@ def load_dsn(file: Path) -> str:
 
 
 def load_url(file: Path, schemes: tuple[str, ...]) -> str:
-    """The address of a store. Raises: SecretError, which never shows it: it may hold a password."""
+    """The address of a store. Raises: SecretError, which never shows the address: it may hold a password."""
     try:
         url = read_regular(file, _MAX_FILE_BYTES).decode().strip()
     except OSError as error:
@@ -117,7 +117,7 @@ def load_url(file: Path, schemes: tuple[str, ...]) -> str:
 
 
 def load_headers(file: Path | None) -> dict[str, str]:
-    """Headers of a file, one a line, written `name: value`; none without a file. Raises: SecretError."""
+    """Headers of a file, one a line, written `name: value`; empty without a file. Raises: SecretError."""
     if file is None:
         return {}
     try:
@@ -151,7 +151,7 @@ def new_api_key() -> tuple[str, str]:
 
 
 def config_key_id(sha256_hex: str) -> str:
-    """The id of a key that a config has by its digest; one of the database has its own."""
+    """The id of a config's API key, from its digest. Keys of the database have their own ids."""
     return f"c-{sha256_hex[:10].lower()}"
 
 
@@ -161,7 +161,7 @@ def key_sha256(key: str) -> str:
 
 
 class Secrets:
-    """What is derived from the fleet secret, by share group."""
+    """Derives keys, hashes and salts from the fleet secret."""
 
     def __init__(self, fleet_secret: bytes) -> None:
         """`fleet_secret`: its lines. Raises: SecretError."""
@@ -173,7 +173,7 @@ class Secrets:
         self._reasoning_keys: dict[tuple[str, str], bytes] = {}
 
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
-        """16 hex digits that replace a session key in receipts, rows and logs, and the same as a number."""
+        """16 hex digits that replace a session key in receipts, rows and logs, and these digits as a number."""
         found = self._sessions.get((share_group, key))
         if found is None:
             text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
@@ -190,7 +190,7 @@ class Secrets:
         return found
 
     def salt_and_seed(self, share_group: str, epoch: int, model: str) -> tuple[str, int]:
-        """The cache salt of a share group, and where the hash chains of its prompts for a model begin."""
+        """The cache salt of a share group, and the seed of the hash chains of its prompts for a model."""
         found = self._seeds.get((share_group, epoch, model))
         if found is None:
             salt = self.cache_salt(share_group, epoch)
@@ -199,10 +199,10 @@ class Secrets:
         return found
 
     def reasoning_key(self, share_group: str, use: str) -> bytes:
-        """The key, of 32 bytes, by which reasoning of an answer is known again when a client sends it back.
+        """The key of 32 bytes that signs or seals reasoning, to recognise it when a client sends it back.
 
-        `use` separates the dialects: `signature` signs, `seal` encrypts. No salt epoch is in it, so that a new epoch
-        drops no reasoning from the conversations that are under way.
+        `use` separates the dialects: `signature` signs, `seal` encrypts. The key does not depend on the salt epoch: a
+        new epoch drops no reasoning from conversations that are under way.
         """
         found = self._reasoning_keys.get((share_group, use))
         if found is None:
@@ -211,8 +211,8 @@ class Secrets:
         return found
 
     def replace(self, fleet_secret: bytes) -> tuple[bool, bool]:
-        """Sign and accept by other lines. Whether they are others, and whether what lasts would be derived from
-        another secret, which waits for a restart. Raises: SecretError.
+        """Sign and accept by the lines of a new secret. Returns whether the accepted lines differ, and whether the
+        lasting secret differs, which takes effect only at a restart. Raises: SecretError.
         """
         before, (self._accepted, lasting) = self._accepted, _lines(fleet_secret, "the fleet secret")
         return self._accepted != before, lasting != self._lasting
@@ -226,7 +226,7 @@ class Secrets:
         return _fleet_mac(self._accepted[0], purpose, *message_fields)
 
     def is_fleet_mac(self, found: bytes, purpose: str, *message_fields: str | bytes) -> bool:
-        """Whether it is such an HMAC, in hex, by a secret that is accepted. Each is compared in constant time."""
+        """Whether `found` is the hex of `fleet_mac` by an accepted secret. Each comparison takes constant time."""
         for secret in self._accepted:
             if hmac.compare_digest(_fleet_mac(secret, purpose, *message_fields).hex().encode(), found):
                 return True
@@ -241,11 +241,11 @@ class Secrets:
         return f"wr-{self.fleet_mac('api-key', purpose).hex()[:32]}"
 
     def admin_key(self) -> str:
-        """The admin key if the config has none, derived from the fleet secret."""
+        """The admin key for a config without one, derived from the fleet secret."""
         return _admin_key(self._accepted[0])
 
     def is_admin_key(self, key: bytes) -> bool:
-        """Whether it is the admin key by a secret that is accepted, compared in constant time."""
+        """Whether `key` is the admin key by an accepted secret, compared in constant time."""
         return any(hmac.compare_digest(_admin_key(secret).encode(), key) for secret in self._accepted)
 
     def _tenant_key(self, share_group: str) -> bytes:
@@ -257,14 +257,14 @@ class Secrets:
 
 
 class KeyOwner(NamedTuple):
-    """Whose API key it is, and the key's id, which is not a secret."""
+    """The tenant of an API key, and the key's id, which is not a secret."""
 
     tenant: str
     key_id: str
 
 
 class ApiKeys:
-    """API key -> its owner, by the SHA-256 of the key. Only valid keys are cached: others cannot flush the cache."""
+    """API key -> its owner, by the key's SHA-256. Only valid keys are cached: invalid ones cannot flush the cache."""
 
     def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
         self._by_digest: dict[str, KeyOwner] = {}
@@ -272,7 +272,7 @@ class ApiKeys:
         self.replace(tenant_by_sha256)
 
     def replace(self, tenant_by_sha256: Mapping[str, str], id_by_sha256: Mapping[str, str] | None = None) -> None:
-        """Know these keys, and no others. `id_by_sha256`: of those that have an id of their own."""
+        """Know these keys, and no others. `id_by_sha256`: the ids of keys that have one of their own."""
         ids = id_by_sha256 or {}
         self._by_digest = {
             digest.lower(): KeyOwner(tenant, ids.get(digest) or config_key_id(digest))
@@ -291,7 +291,7 @@ class ApiKeys:
 
 
 def admin_key_matches(key: bytes, sha256_hex: str) -> bool:
-    """Whether this is the admin key, compared in constant time."""
+    """Whether a key has the digest of the admin key, compared in constant time."""
     return hmac.compare_digest(hashlib.sha256(key).hexdigest(), sha256_hex.lower())
 
 
@@ -315,8 +315,8 @@ def _checked(content: bytes, source: str) -> bytes:
 
 
 def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
-    """The secrets that are accepted, of which the first signs, and the one of what lasts. `source`: what an error calls
-    it. Raises: SecretError.
+    """The accepted secrets, the first of which signs, and the lasting secret. `source`: the name of `content` in
+    errors. Raises: SecretError.
     """
     content = content.strip()
     is_text = content.isascii() or LASTING in content  # random bytes are one secret
@@ -337,7 +337,7 @@ def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
 
 
 def _create(file: Path) -> None:
-    """Make the secret file unless it exists. It appears whole, so that proxies which start at once use one secret."""
+    """Make the secret file unless it exists. The file appears whole: proxies that start together use one secret."""
     if file.exists():
         return
     draft = file.with_name(f".{file.name}.{os.getpid()}")

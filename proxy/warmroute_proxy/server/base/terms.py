@@ -15,10 +15,10 @@ class Terms(NamedTuple):
     config: Config
 
     def reasoning_key(self, use: str) -> bytes:
-        """The key of the tenant's share group for reasoning that comes back."""
+        """The key of the tenant's share group for reasoning that a client sends back."""
         return self.secrets.reasoning_key(self.tenant.share_group, use)
 
     def texts(self, model_name: str) -> Texts:
-        """What cleans the texts of a prompt for a model."""
+        """The rules of a model, which clean the texts of a prompt."""
         model = self.config.model_of(model_name)
         return Texts(frozenset() if model is None else model.normalise)

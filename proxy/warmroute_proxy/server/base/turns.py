@@ -1,16 +1,15 @@
-"""Whose turn it is in the event loop: work of one tenant waits for its own, and for one step of each other tenant.
+"""Shares the event loop: work of one tenant waits for its own work, and for one step of each other tenant.
 
-Requests that begin or are refused, tasks of the control plane, and what engines have sent of streams: all of it is
-divided into *steps*, and each tenant has a line of them. In one iteration of the loop they take `SLICE_S` at most; the
-rest waits. Whose turn it is follows from the time that the steps of its line have taken: start-time fair queueing
-(P. Goyal, H. Vin, H. Cheng, 1996). Those without a key have one line together, and so has each engine for what is of no
-tenant.
+The work is divided into *steps*: requests that begin or are refused, tasks of the control plane, and pieces of engines'
+streams. Each tenant has a line of steps. In one iteration of the loop, steps take `SLICE_S` at most; the others wait.
+The time that the steps of each line have taken decides which line is next: start-time fair queueing (P. Goyal, H. Vin,
+H. Cheng, 1996). Requests without a key share one line, and each engine has one for work of no tenant.
 
-What a refusal costs is mostly the reading of its request, which is *charged* to its line: it waits for longer before
-its next turn. A task runs after the step that begins it: so one task begins in an iteration, and the time of its steps
-is charged likewise.
+A refusal costs mostly the reading of its request. That time is *charged* to the line, which then waits longer for its
+next turn. A task runs after the step that begins it, so only one task begins in an iteration. The time of its steps is
+charged likewise.
 
-The lines are bounded by the connections of clients and engines: each has one step that waits.
+Connections of clients and engines bound the lines: each connection has one step that waits.
 """
 
 import asyncio
@@ -35,24 +34,24 @@ class Turns:
         """`ran` is told how long a step has held the loop."""
         self._clock = clock
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The one that runs, if it is known before."""
+        """The event loop; None: the running one is looked up."""
 
         self._ran = ran
         self.lines: dict[str, deque[Step]] = {}
-        """By tenant, none of them empty."""
+        """The waiting steps by tenant; a line that becomes empty is deleted."""
 
         self.began = False
-        """Whether there was a step in this iteration, which has time until `end_s`."""
+        """Whether a step ran or lined up in this iteration of the loop, which has time until `end_s`."""
 
         self.end_s = 0.0
-        self._turns: list[tuple[float, int, str]] = []  # a heap: of each line its time, its number and its tenant
+        self._turns: list[tuple[float, int, str]] = []  # a heap: time, number and tenant of each line
         self._turn_s = 0.0  # time of the line that went on last
         self._lined_up = 0
-        self._tasks = 0  # that have begun and have not run
+        self._tasks = 0  # tasks that have begun and have not run
         self._charged_s: dict[str, float] = {}
 
     def take(self, tenant: str, step: Step) -> None:
-        """Run a step: now, if nobody waits and this iteration has time left."""
+        """Run a step: now if no step waits and this iteration has time left, else in the tenant's turn."""
         if not self.lines:
             now_s = self._clock()
             if not self.began or now_s < self.end_s:
@@ -63,7 +62,7 @@ class Turns:
         self.line_up(tenant, step)
 
     def begin(self, now_s: float) -> None:
-        """A step runs now that did not wait."""
+        """Note that a step runs now without a wait."""
         if not self.began:
             self.began = True
             self.end_s = now_s + SLICE_S
@@ -82,17 +81,17 @@ class Turns:
             self._call_soon()
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """A step of this line has cost `seconds` above its estimate: this iteration has less time, too."""
+        """Charge a line `seconds` that a step costs on top of its own time. This iteration has less time, too."""
         self.end_s -= seconds
         self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 
     def task_begun(self) -> None:
-        """A step has begun a task, which runs in the next iteration."""
+        """Note that a step has begun a task, which runs in the next iteration. This one ends."""
         self._tasks += 1
         self.end_s = 0.0
 
     def task_ran(self, tenant: str, seconds: float, *, first: bool) -> None:
-        """A step of a task has held the loop. `first`: it is the first one, or there will be none."""
+        """Charge a step of a task. `first`: whether it is the task's first step, or the task ends without one."""
         if first:
             self._tasks -= 1
         self._ran(seconds)

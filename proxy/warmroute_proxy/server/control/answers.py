@@ -12,7 +12,7 @@ Answering = TypeVar("Answering", bound=Callable[..., Any])
 
 
 def get(app: FastAPI, path: str) -> Callable[[Answering], Answering]:
-    """A route that takes GET, and HEAD, which is answered like it without a body."""
+    """Add a route for GET, and for HEAD, which gets the same answer without its body."""
     return app.api_route(path, methods=["GET", "HEAD"])
 
 

@@ -166,7 +166,7 @@ def public_app(parts: PublicParts) -> FastAPI:
 
 
 def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
-    """What operators reach. `files`: those of the page."""
+    """The application of the admin listener. `files`: those of the page."""
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, parts.engines)
     _add_state(app, parts)
@@ -180,7 +180,7 @@ def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
 
 
 def described_routes() -> dict[str, Any]:
-    """The OpenAPI document, of applications without their parts."""
+    """The OpenAPI document, from applications that are made without their parts."""
     nothing: Any = None
     apps = [public_app(PublicParts(*[nothing] * 6)), admin_app(AdminParts(*[object()] * 11), {})]  # type: ignore[arg-type]
     return description(apps)
@@ -216,7 +216,7 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
             503 if reasons else 200,
         )
 
-    made: asyncio.Task[bytes] | None = None  # it takes half a second, in a thread: once, for all that ask
+    made: asyncio.Task[bytes] | None = None  # takes half a second in a thread, so it is made once
 
     @get(app, "/openapi.json")
     @described(Json, security=())

@@ -1,7 +1,7 @@
-"""What routes of the control plane say of themselves, and the OpenAPI document that FastAPI makes of it.
+"""Descriptions of the control plane's routes, and the OpenAPI document that FastAPI makes of them.
 
-A route is described by types: of its answer, its body, its query parameters. The types of answers and bodies are those
-that are encoded and decoded. Schemas are made when the document is asked for, and not at the start.
+Types describe a route: those of its answer, its body and its query parameters. Answers are encoded, and bodies decoded,
+by the same types. Schemas are made when the document is asked for, and not at the start.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,9 +49,9 @@ _ADMIN: Final = [
 
 
 class Description(NamedTuple):
-    """Of one route. `also`: the types of answers with another status; `asks`: those of query parameters; `headers`:
-    schemas of request headers, of which `needs` are required; `errors`: the statuses that have an error object;
-    `media_types`: those of an answer that is text.
+    """Describes one route. `also`: the types of answers with another status; `asks`: the types of query parameters;
+    `headers`: schemas of request headers, of which `needs` are required; `errors`: the statuses that have an error
+    object; `media_types`: those of an answer that is text.
     """
 
     answers: Any
@@ -71,7 +71,7 @@ class Description(NamedTuple):
 
 
 def described(answers: Any, **more: Any) -> Callable[[Handler], Handler]:
-    """Describe a route by what `Description` has. `answers`: None if there is no body."""
+    """Describe a route by the fields of `Description`. `answers`: None if the answer has no body."""
 
     def mark(handler: Handler) -> Handler:
         handler.__dict__["description"] = Description(answers, **more)
@@ -81,14 +81,14 @@ def described(answers: Any, **more: Any) -> Callable[[Handler], Handler]:
 
 
 admin_route = partial(described, security=("admin_key",))
-"""Describes a route of operators that reads."""
+"""Describes a route for operators that reads."""
 
 changing_route = partial(admin_route, errors=CHANGING)
-"""Describes one that changes something."""
+"""Describes a route for operators that changes something."""
 
 
 def document(apps: list[FastAPI], extra: Mapping[str, Any]) -> Schema:
-    """The document of some applications, whose routes are changed for it: they must serve nothing else.
+    """The paths and components of some applications. Their routes are changed here, so they must serve nothing else.
 
     `extra`: types of components that routes outside of the applications refer to, by name.
     """

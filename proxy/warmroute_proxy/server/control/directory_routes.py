@@ -1,13 +1,13 @@
 """Routes for operators about tenants and API keys in the database, and who changed them.
 
 GET, POST            /admin/tenants             list those of config and database; add one
-GET, PATCH, DELETE   /admin/tenants/{name}      one; other settings; refuse it everywhere, with its keys
-GET, POST            /admin/keys                list; make one, which is shown once
-GET, PATCH, DELETE   /admin/keys/{id}           one; another note or end; revoke it
-POST                 /admin/keys/{id}/rotate    make one in its place, which is good for some time still
+GET, PATCH, DELETE   /admin/tenants/{name}      show one; change settings; refuse it everywhere, with its keys
+GET, POST            /admin/keys                list them; make one, which is shown once
+GET, PATCH, DELETE   /admin/keys/{id}           show one; change its note or end; revoke it
+POST                 /admin/keys/{id}/rotate    make a new key; the old one stays valid for some time
 GET                  /admin/audit               who changed what
 
-A list is answered in pages: `limit`, and `after` with the last one of the page before (`before` in the audit log).
+Lists come in pages of `limit` entries. `after` names the last entry of the page before (`before` in the audit log).
 """
 
 import time
@@ -64,7 +64,7 @@ KeyPath = Annotated[str, Path(alias="id")]
 
 
 class DirectoryAdmin:
-    """What the routes work with, by the config in force."""
+    """Gives the routes access to tenants and keys, by the config in force."""
 
     def __init__(self, access: Access, ask: Ask, region: str) -> None:
         self._access = access
@@ -98,7 +98,7 @@ def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
 
 
 async def _no_database() -> Response:
-    """Tenants and keys of the config alone are changed there."""
+    """The answer without a database: the config file has all tenants and keys."""
     text = "this proxy has no database: its tenants and keys are those of its config ([ledger] dsn_file names one)"
     return refused(Refusal(404, text, code="no_database"))
 
@@ -318,7 +318,7 @@ def _kinds(asked: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _page(rows: list[T], limit: int) -> Page[T]:
-    """A page of a list. `rows`: one more than the page has, where more follow."""
+    """A page of a list. `rows`: those of the page, and one more if more follow."""
     return Page(data=rows[:limit], has_more=len(rows) > limit)
 
 

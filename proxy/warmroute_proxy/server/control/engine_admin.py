@@ -1,4 +1,4 @@
-"""What operators ask of engines: how each one is, and that it be drained or take work again. Admin listener only.
+"""Routes for operators that show engines, drain them, and let them take work again. Admin listener only.
 
     GET    /admin/engines               all engines
     GET    /admin/engines/{id}          one
@@ -45,7 +45,7 @@ class EngineAdmin:
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
     ) -> None:
-        """`state_dir`: where orders are kept; `peer_processes`: follow them too."""
+        """`state_dir`: keeps the orders; `peer_processes`: follow the orders, too."""
         self._engines = engines
         self._router = router
         self._re_prefills = re_prefills
@@ -62,11 +62,11 @@ class EngineAdmin:
 
     @property
     def ids(self) -> list[str]:
-        """The engines of this region."""
+        """The ids of the engines of this region."""
         return list(self._engines.by_id)
 
     def drain(self, engine_id: str, draining: bool) -> None:
-        """Follow an order, here and in the other processes, also after a restart."""
+        """Drain an engine or end its drain, here and in the other processes, also after a restart."""
         self._engines.drain(engine_id, "operator", draining, self._router)
         drain_orders.note(self._state_dir, engine_id, self._engines.drains.of(engine_id).get("operator"))
         if self._peer_processes is not None:
@@ -75,8 +75,8 @@ class EngineAdmin:
     def status(self, engine_id: str) -> EngineState:
         """One engine as pages show it.
 
-        `drained`: it drains, nothing that this proxy sent runs there any more, and of its hot prompts none waits to be
-        computed elsewhere, or has waited for `MOVE_WAIT_S`: a fleet may be too busy for it.
+        `drained`: it drains, nothing that this proxy sent runs there any more, and none of its hot prompts waits to be
+        computed elsewhere. After `MOVE_WAIT_S` waiting prompts do not count: a fleet may be too busy for them.
         """
         engine = self._engines.by_id[engine_id]
         workers = self._router.snapshot(self._clock())["workers"]
@@ -100,7 +100,7 @@ class EngineAdmin:
         )
 
     def _unserved(self, leaving: list[Worker]) -> list[str]:
-        """Models that no engine of the same role serves any more, once these are gone."""
+        """The models that no engine of the same role serves any more once the workers `leaving` are gone."""
         stay = [
             worker
             for engine in self._engines.by_id.values()

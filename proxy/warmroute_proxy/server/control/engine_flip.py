@@ -6,8 +6,8 @@
 
 SGLang 0.5.23 flips an idle instance that was started with `--enable-pd-role-switch`, never one with speculation
 (`sglang/srt/arg_groups/pd_disaggregation_hook.py:165`), and empties its caches, those in a store included
-(`sglang/srt/disaggregation/role_switch.py`, `_release_prefix_cache_for_role_switch`). The proxy goes by the role that
-such an engine reports, so a flip outlives the proxy.
+(`sglang/srt/disaggregation/role_switch.py`, `_release_prefix_cache_for_role_switch`). The proxy takes the role that
+such an engine reports, so a flip outlives a restart of the proxy.
 """
 
 from typing import Final, Literal
@@ -26,7 +26,7 @@ from warmroute_proxy.server.engines.probing import fetch_server_info
 from warmroute_proxy.server.engines.small_get import ask
 
 FLIP_TIMEOUT_S: Final = 300.0
-"""Transfer engines are made again, and graphs are captured."""
+"""Long, since SGLang makes its transfer engines again and captures graphs."""
 
 _OTHER: Final[dict[str, Literal["prefill", "decode"]]] = {"prefill": "decode", "decode": "prefill"}
 
@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct):
 
 
 class EngineFlips:
-    """Flips engines of this region, one at a time each."""
+    """Flips engines of this region. An engine has one flip at a time."""
 
     def __init__(self, engines: Engines, router: Router, admin: EngineAdmin) -> None:
         self._engines = engines
@@ -67,7 +67,7 @@ class EngineFlips:
         return None
 
     async def flip(self, engine_id: str, graph_gb: float | None) -> str | None:
-        """Flip a drained engine; what went wrong, else None."""
+        """Flip a drained engine. Returns the reason if that failed, else None."""
         engine = self._engines.by_id[engine_id]
         body: dict[str, object] = {"new_role": _OTHER[engine.role]}
         if graph_gb is not None:

@@ -41,7 +41,7 @@ def _quality(parameters: list[str]) -> float:
 
 
 def page_of(metrics: Metrics, gauges: Iterable[GaugeRow], *, open_metrics: bool = False) -> str:
-    """All metrics. `gauges`: their values now."""
+    """The text of all metrics."""
     page = Page(open_metrics=open_metrics)
     for name, labels, value in sorted(metrics.counters()):
         page.sample("counter", BY_NAME[name], labels, str(value))
@@ -65,7 +65,7 @@ class Page:
         self._lines.append(f"{metric.name}{rendered(labels)} {value}")
 
     def histogram(self, metric: Metric, labels: Labels, buckets: Buckets, total: float) -> None:
-        """A histogram; its buckets up to infinity."""
+        """Add a histogram. The bound of the last bucket is infinity."""
         self._begin("histogram", metric)
         name, count = metric.name, 0
         for bound, count, exemplar in buckets:

@@ -1,6 +1,6 @@
-"""What tenants used, over all regions of the fleet: this region is read, the others are asked at the same time.
+"""What tenants used, over all regions of the fleet: reads this region's ledger and asks the others at the same time.
 
-A region that does not answer is named in the answer, whose sums are then without it.
+The answer names each region that does not answer. Its sums are then without that region.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class Elsewhere(NamedTuple):
-    """A question to other regions: those where the tenant may be served, or all where it is `of_all` tenants."""
+    """A question to other regions: those that may serve the tenant, or all if it is about all tenants (`of_all`)."""
 
     tenant: TenantConfig
     target: str
@@ -42,15 +42,15 @@ class FleetUsage:
     """Asks the ledgers of all regions."""
 
     def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str, *, alone: bool = True) -> None:
-        """`alone`: whether this proxy is the only one of its region. If not, the rows of the others are missing."""
+        """`alone`: whether this proxy is the only one of its region. If not, sums lack the rows of the others."""
         self._alone = alone
         self._ledger = ledger
         self._questions = questions
         self._region = region
 
     async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
-        """The sums of this region. All turns of a tenant are added up already, without losses. `operator`: an operator
-        asks. Raises: Refusal.
+        """The sums of this region. The sums of all turns of a tenant are kept ready, without losses. `operator`: an
+        operator asks. Raises: Refusal.
         """
         sums = await self._added_up(turns, by, operator=operator)
         return sums if self._alone else replace(sums, complete=False)
@@ -73,7 +73,7 @@ class FleetUsage:
         return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
     async def everywhere(self, own: Awaitable[T], kind: type[T], asked: Elsewhere) -> tuple[dict[str, str], list[T]]:
-        """Which regions were counted, and the answers. `own`: that of this one."""
+        """Which regions were counted, and their answers. `own`: the answer of this region."""
         tenant, target, session, of_all = asked
         others = self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S, of_all=of_all)
         mine, theirs = await asyncio.gather(own, others)
@@ -87,11 +87,11 @@ class FleetUsage:
         return regions, answers
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:  # noqa: ARG002
-        """A receipt of another proxy that can be read from here: none, they are asked for it."""
+        """A receipt of another proxy, if it can be read here. Without a database it cannot: other proxies are asked."""
         return None
 
     async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:  # noqa: ARG002
-        """A row that a database has, and whether it is voided: none without a database."""
+        """A row in the database, and whether it is voided. Always None here, without a database."""
         return None
 
 
@@ -146,13 +146,13 @@ def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> d
 
 
 def _about(groups: list[Group]) -> dict[str, Any]:
-    """Whose session it is, by the region that knows its first turn."""
+    """Whose session it is, from the region that knows its earliest turn."""
     known = [group.about for group in groups if group.about is not None]
     return msgspec.structs.asdict(min(known, key=lambda about: about.began_at)) if known else {}
 
 
 def _order(by: By) -> Callable[[dict[str, Any]], Any]:
-    """Days and hours in their order, everything else by its price, the most expensive first."""
+    """The sort key of groups: days and hours in their order, all others by price, the most expensive first."""
     if by in {"day", "hour"}:
         return lambda group: group["key"]
     return lambda group: (-group["price_nanousd"], group["key"])

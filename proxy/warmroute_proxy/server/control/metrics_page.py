@@ -36,7 +36,7 @@ class MetricsPage:
         troubles: Callable[[], tuple[str, ...]],
     ) -> None:
         """`held`: what this process has in memory now. `peer_processes`: the other processes of this proxy; None if
-        it is one. `gauges`: those of other parts. `troubles`: what this process says at `/ready`, by name.
+        there is one. `gauges`: those of other parts. `troubles`: the names of what this process reports at `/ready`.
         """
         self._metrics = metrics
         self._held = held
@@ -48,7 +48,7 @@ class MetricsPage:
         self._gauges_of_parts = gauges
         self._troubles = troubles
         self._own_troubles: tuple[str, ...] = ()
-        self._look_s = 0.0  # for them, the next time
+        self._look_s = 0.0  # when to ask for troubles again
 
     def publish(self) -> None:
         if self._peer_processes is not None:
@@ -60,7 +60,7 @@ class MetricsPage:
     def render(self, *, open_metrics: bool = False) -> str:
         """The page, in Prometheus' text format or in OpenMetrics.
 
-        Of this process it has the metrics of now, of the others those of their last sweep or page.
+        The page has this process's metrics of now, and those of the others at their last sweep or page.
         """
         began_s = self._clock()
         page = self._render(open_metrics)
@@ -76,7 +76,7 @@ class MetricsPage:
         peer_processes = self._peer_processes
         if peer_processes is None:
             return page_of(self._metrics, self._gauges([]), open_metrics=open_metrics)
-        self.publish()  # or the next page, of another process, would show less of this one, for ever once it died
+        self.publish()  # else another process's page would show older counts of this one, for ever if this one died
         rows = peer_processes.reports()
         total = summed_metrics(self._metrics, rows)
         alive = [row for row in rows if peer_processes.alive(row)]

@@ -1,4 +1,4 @@
-"""Types of what routes of the control plane are asked and answer. Those of the directory stand beside its records."""
+"""Types of bodies and answers of the control plane. Some types of the directory are in `stores.directory`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -78,7 +78,7 @@ class Ready(Struct):
     build: Literal["compiled", "pure"]
     reasons: list[str]
     forward_versions: list[int]
-    """The oldest and the newest version of what proxies send each other that this one reads."""
+    """The oldest and the newest version of messages between proxies that this proxy reads."""
     degraded: list[str] | UnsetType = UNSET
     elsewhere: bool | UnsetType = UNSET
     """Whether no engine here takes turns, and another region serves them all."""
@@ -242,7 +242,7 @@ class EngineState(Struct):
     re_prefills_waiting: Count
     drained: bool
     warm_tokens: Count | UnsetType = UNSET
-    """KV tokens of sessions that its workers hold, where their pools are known."""
+    """KV tokens of sessions that its workers hold, if their pools are known."""
     warning: str | UnsetType = UNSET
 
 

@@ -1,8 +1,8 @@
 """The OpenAPI description of what clients and operators reach, served at `/openapi.json`.
 
 FastAPI describes the routes that it serves (`described`). The inference routes, which it does not serve, are written
-here: what the proxy itself reads, requires and refuses. Further members are allowed everywhere: engines get those that
-are listed in `dialects.openai_fields`, within the bounds there, and others are dropped unless the tenant's config says
+here: what the proxy itself reads, requires and refuses. Further members are allowed everywhere. Engines get the
+members in `dialects.openai_fields`, within the bounds there. Others are dropped unless the tenant's config says
 otherwise.
 """
 
@@ -125,7 +125,7 @@ def _errors(statuses: tuple[int, ...], schema: Schema) -> dict[str, Schema]:
 
 
 def _translated(api: Dialect) -> dict[str, Schema]:
-    """The routes of another API. What is refused before its route is known has OpenAI's error object."""
+    """The routes of another API. A request that is refused before its route is known gets OpenAI's error object."""
     ours, name = {"$ref": "#/components/schemas/Error"}, next(iter(api.error_schema), "")
     error = {"anyOf": [{"$ref": f"#/components/schemas/{name}"}, ours]} if name else ours
     paths: dict[str, Schema] = {}

@@ -14,14 +14,14 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class OwnGauges:
-    """The same in each process of a proxy."""
+    """Gauges of the whole proxy, the same in each of its processes."""
 
     def __init__(self, state_dir: Path, tls: Tls | None) -> None:
         self._lock = state_dir / "lock"  # taken at the start
         self._tls = tls
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows."""
+        """The start of the proxy, and with TLS the end of its certificate."""
         rows: list[GaugeRow] = [(declared.START_TIME_SECONDS, (), self._lock.stat().st_mtime)]
         if self._tls is not None and self._tls.valid_until:
             expiry_s = float(ssl.cert_time_to_seconds(self._tls.valid_until))

@@ -1,4 +1,4 @@
-"""The files of the page, which a browser gets without a key, and the headers that keep it to itself.
+"""The files of the admin page, which a browser gets without a key, and the headers that isolate the page.
 
 Files are read once, when the proxy starts. The page asks the routes of `view_routes` with the key that a user types.
 """
@@ -58,7 +58,7 @@ def add_page(app: FastAPI, files: Mapping[str, PageFile]) -> None:
 
     @get(app, "/")
     async def to_page() -> Response:
-        """Lead whoever opens the address of the listener to the page."""
+        """Redirect from the address of the listener to the page."""
         return Response(status_code=303, headers={**HEADERS, "location": "/page"})
 
 

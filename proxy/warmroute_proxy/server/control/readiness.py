@@ -12,7 +12,7 @@ OF_ENGINES: Final = frozenset({Trouble.NO_ENGINE, Trouble.ALL_ENGINES_DRAIN})
 
 
 class Readiness:
-    """Why no requests should be sent here now."""
+    """Says whether requests should be sent here now, and why not."""
 
     def __init__(
         self,
@@ -22,8 +22,8 @@ class Readiness:
         degraded: Sequence[Callable[[], list[Problem]]],
         other_regions_up: Callable[[], bool],
     ) -> None:
-        """`degraded`: what each part says that does not work as it should. `other_regions_up`: whether turns can be
-        forwarded to one.
+        """`degraded`: each part's problems while requests are served. `other_regions_up`: whether turns can be
+        forwarded to another region.
         """
         self._other_regions_up = other_regions_up
         self._open_requests = open_requests
@@ -32,7 +32,7 @@ class Readiness:
         self._degraded = degraded
 
     def degraded(self) -> list[Problem]:
-        """What does not work as it should while requests are served."""
+        """The problems that do not stop requests."""
         found = [problem for problems in self._degraded for problem in problems()]
         return [*found, *self._of_engines()] if self.elsewhere else found
 
@@ -42,7 +42,7 @@ class Readiness:
         return bool(self._of_engines()) and self._other_regions_up()
 
     def problems(self) -> list[Problem]:
-        """The reasons; none if the proxy is ready."""
+        """The reasons to send no requests here; empty if the proxy is ready."""
         reasons = []
         if self._open_requests.closed:
             reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
@@ -62,9 +62,9 @@ class Readiness:
         return []
 
     def can_answer(self) -> bool:
-        """Whether a picker should be asked: without engines it is, as it tells clients so, and a gateway would not."""
+        """Whether a gateway should ask this picker. Without engines it should: only the picker tells clients so."""
         return not any(problem.trouble not in OF_ENGINES for problem in self.problems())
 
     def troubles(self) -> tuple[str, ...]:
-        """What this process says at `/ready`, by name."""
+        """The names of all problems that this process reports at `/ready`."""
         return tuple({problem.trouble.value for problem in (*self.problems(), *self.degraded())})

@@ -1,4 +1,4 @@
-"""A receipt in words: where the turn went, why there, what was lost and to what, what it would have cost cold."""
+"""A receipt in words: where the turn went and why, which tokens were not cached and why, and its cost warm and cold."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -31,11 +31,11 @@ TERMS = {
     "reuse_s": "prompts that are computed again",
     "churn_s": "evicted prompts",
 }
-"""The terms of a candidate's cost, as people say them. The last three are what it costs all other requests."""
+"""The terms of a candidate's cost, as people say them. The last three are its cost for all other requests."""
 
 OF_OTHERS = ("others_s", "reuse_s", "churn_s")
 LEAST_S = 0.0005
-"""Terms and differences that are nearer to 0 are not named."""
+"""Smaller terms and differences are not named."""
 
 
 def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> list[str]:
@@ -54,13 +54,13 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
 
 
 def _session(receipt: Mapping[str, Any]) -> str:
-    """The session's name for people and its hash, or what there is of them."""
+    """The session's name, if it has one, and its hash."""
     hashed = str(receipt["session"] or "not named")
     return f"{receipt['name']} ({hashed})" if "name" in receipt else hashed
 
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
-    """Who of the session's agents sent it, where its head says so."""
+    """Which agent of the session sent the turn, if its headers said so."""
     given = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
     if given:
         yield f"Sent by: {', '.join(given)}."
@@ -152,7 +152,7 @@ def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
 
 
 def broken_in_words(broken: Mapping[str, Any]) -> Iterator[str]:
-    """What broke the prefix, and for a compaction what it cost and saves."""
+    """What broke the prefix and what that cost, and what a compaction saves."""
     meaning = CAUSES.get(broken["cause"], "it is not what it was")
     cost = f"{broken['tokens']:,} tokens, {usd(broken['nanousd'])} USD"
     yield f"Prefix changed, where: {broken['where']}, {cost}. Cause: {broken['cause']} ({meaning})."

@@ -2,9 +2,9 @@
 
 POST /v1/sessions/expect    headers alone: the session, as on its turns, and `x-warmroute-expect`
 
-`end` ends the protection of the session's KV in the books of the working set; `human` says that the session waits for a
-person. A session is found by its tenant's keyed hash, so that a key of another tenant names another session. The answer
-is the same whether or not the session is known.
+`end` ends the protection of the session's KV in the working set; `human` says that the session waits for a person.
+A session is found by its tenant's keyed hash, so that a key of another tenant names another session. The answer is the
+same whether or not the session is known.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""What tenants used, where all proxies of a fleet send their rows to one database: it is asked, and no other region.
+"""What tenants used, if all proxies of a fleet send their rows to one database: asks the database, and no region.
 
-What this proxy has not sent yet is read from its own files and added, so that its answers are right to the last turn.
-A region whose proxies were not seen lately, or have rows that wait, is named `late`.
+Rows that this proxy has not sent yet are read from its own files and added, so that its answers are right to its last
+turn. A region is named `late` if its proxies were not seen lately, or have rows that wait.
 """
 
 import re
@@ -25,15 +25,15 @@ _DRAWN: Final = re.compile(r"wr-([0-9a-f]{8})")
 
 
 class SharedUsage(FleetUsage):
-    """Asks the database, and this proxy's ledger for what is not there yet."""
+    """Asks the database, and this proxy's ledger for rows that the database does not have yet."""
 
     def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str, shared: FleetLedger) -> None:
         super().__init__(ledger, questions, region)
         self._shared = shared
 
     async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
-        """The sums of all regions; by program or agent, which the database does not keep, those of this proxy alone.
-        Raises: Refusal.
+        """The sums of all regions. By program or agent, the sums are those of this proxy alone: the database keeps
+        neither. Raises: Refusal.
         """
         if by in {"harness", "agent"}:
             return replace(await super().here(turns, by, operator=operator), complete=False)
@@ -61,7 +61,7 @@ class SharedUsage(FleetUsage):
         return regions | {self._region: "counted"}, [answer]
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
-        """A receipt of any proxy that is in the database; None if it is not, or the database is away."""
+        """A receipt of any proxy, from the database; None if the database does not have it, or is away."""
         try:
             found = await self.sent_entry(tenant, receipt_id)
         except (StoreError, StoreBusy):

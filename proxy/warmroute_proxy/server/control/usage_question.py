@@ -1,4 +1,4 @@
-"""Reads questions about usage from query parameters: by what, since when, how many. Pure."""
+"""Reads questions about usage from query parameters: grouping, start, tenant, limit and session. Pure."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -21,7 +21,7 @@ _SINCE: Final = "a time ago like 1h or 7d (s, m, h, d, w), a day like 2026-11-23
 
 
 class Question(NamedTuple):
-    """What is asked. `since_s`: unix seconds; `session_hash`: of a session, as receipts show it."""
+    """A question about usage. `since_s`: unix seconds; `session_hash`: the hash of a session, as receipts show it."""
 
     by: By | None = None
     since_s: float | None = None
@@ -54,7 +54,7 @@ def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str
 
 
 def session_key(header: str | None) -> str | None:
-    """The session that a question names in its header. Raises: Refusal, if it is not a valid key."""
+    """The session key in a question's header; None without one. Raises: Refusal, if the key is not valid."""
     if not header:
         return None
     try:

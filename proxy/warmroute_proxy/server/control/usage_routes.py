@@ -47,7 +47,7 @@ _ONLY_OPERATORS: Final = "by=tenant needs the admin key: GET /admin/usage?by=ten
 
 
 class Asking:
-    """Answers questions about usage, for whoever may ask them."""
+    """Answers questions about usage, of tenants, of operators and of other regions."""
 
     def __init__(self, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
         self._usage = usage
@@ -89,7 +89,7 @@ class Asking:
         """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""
         tenant = tenant_of(question, self.live.now)
         turns, session = _turns(request, question, tenant, self._secrets)
-        # A token is in the name of some tenant. That it is for this path says that an operator asks.
+        # A forward token always names a tenant. The path that it is for says that an operator asks.
         name = tenant or _any_tenant(self.live.now)
         own = self._usage.here(turns, question.by, operator=True)
         asked = Elsewhere(name, _target(OPERATOR_PATH, question), session, of_all=tenant is None)
@@ -136,7 +136,7 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
 
 
 _STATES: Final[Mapping[int, Voided]] = {200: "voided", 409: "open"}
-"""What another proxy's status says of a row."""
+"""The state of a row, by the status that another proxy answers."""
 
 
 class Receipts:
@@ -160,8 +160,8 @@ class Receipts:
         return None
 
     async def void_sent(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
-        """Void a row of this region that its proxies' files keep no more, and the database has. `on_durable`: as for
-        the ledger. Raises: StoreError, StoreBusy.
+        """Void a row of this region that the database has, and its proxies' files no longer have. `on_durable`: as in
+        `Ledger.void`. Raises: StoreError, StoreBusy.
         """
         found = await self._usage.sent_entry(tenant, receipt_id)
         if found is None or turns_in(receipt_id) != 1 or found[0].region != self.proxies_here.region:
@@ -184,7 +184,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
         durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
         state = receipts.ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
         if state == "unknown" and request.state.came_from != receipts.proxies_here.region:
-            # A balancer in front of the region knows not which of its proxies has the row.
+            # A balancer in front of the region does not know which of its proxies has the row.
             tenant = request.state.tenant
             status = await receipts.proxies_here.ask(request.url.path, (tenant.name, tenant.share_group))
             if status == 503:
@@ -195,7 +195,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
                     state = await receipts.void_sent(tenant.name, receipt_id, durable.set_result)
                 except (StoreError, StoreBusy):
                     return error_answer(503, "the database of the ledger cannot be read now", "ledger_unavailable")
-            elif state == "voided":  # there, and durable
+            elif state == "voided":  # by that proxy, and durable
                 return json_answer({"state": state}, 200)
         if state == "voided" and await asyncio.shield(durable) is not None:
             return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
@@ -212,7 +212,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
 
 
 def add_operators_question(app: FastAPI, asking: Asking) -> None:
-    """What the proxy of another region asks in the name of its operator."""
+    """Add the route at which another region's proxy asks in the name of its operator."""
 
     @get(app, OPERATOR_PATH)
     async def for_operator(request: Request) -> Response:
@@ -268,7 +268,7 @@ def not_by_tenant(question: Question) -> None:
 
 
 def tenant_of(question: Question, config: Config) -> TenantConfig | None:
-    """The tenant that is asked for; None if none is. Raises: Refusal."""
+    """The tenant that a question names; None if it names no tenant. Raises: Refusal."""
     if question.tenant is None:
         return None
     found = config.tenant_by_name.get(question.tenant)
