@@ -1,7 +1,7 @@
-"""Which request goes where: inference paths to an `InferenceRequest`, small GETs to the control plane.
+"""The public endpoint: inference paths go to an `InferenceRequest`, small GETs to the control plane.
 
-All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...). Routes of
-other APIs are refused before authentication, because their clients send the key in a different header.
+All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...). Routes of APIs
+that are not served are refused before authentication, because their clients send the key in a different header.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,41 +31,41 @@ from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = frozenset({*ROUTES, *DIALECT_OF_PATH, *OPEN_PATHS, "/v1/models", "/v1/usage"})
-"""Label values; all other paths are "other"."""
+"""Paths that are label values themselves. Other paths have their dialect's route as label, or "other"."""
 
 
 class Begins(Protocol):
-    """What takes whole requests for inference on from here."""
+    """Takes over whole inference requests."""
 
     def begin(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request of chat. Raises: Refusal."""
+        """Begin a request in chat's own API. Raises: Refusal."""
 
     def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
         """Begin a request of another API."""
 
 
 class Settings(Protocol):
-    """What the config in force says of the endpoint."""
+    """The settings of the endpoint in the config in force."""
 
     def cors_origins(self) -> tuple[str, ...]:
         """The origins whose pages may read answers."""
 
     def serves_websockets(self) -> bool:
-        """Whether upgrades are taken."""
+        """Whether WebSocket upgrades are accepted."""
 
 
 class CountsAnswers(Protocol):
-    """What counts the answers of clients."""
+    """Counts the answers to clients."""
 
     def answers(self, route: str, status: int) -> Counter:
         """The counter of a route and a status."""
 
     def answered(self, tenant: str, status: int) -> None:
-        """Count an answer of a tenant."""
+        """Count an answer to a tenant."""
 
 
 class PublicEndpoint:
-    """What clients and other proxies reach."""
+    """The endpoint that clients and other proxies reach."""
 
     def __init__(
         self,
@@ -78,7 +78,9 @@ class PublicEndpoint:
         announced: Callable[[Request, Exchange], None],
         metrics: CountsAnswers,
     ) -> None:
-        """`sockets`: what opens WebSockets, by path. `announced`: takes what another proxy says; raises Refusal."""
+        """`sockets`: the openers of WebSockets, by path. `announced`: takes an announcement of another proxy; raises
+        Refusal.
+        """
         self._arrivals = arrivals
         self._settings = settings
         self._callers = callers
@@ -87,7 +89,7 @@ class PublicEndpoint:
         self._sockets = sockets
         self._announced = announced
         self._metrics = metrics
-        self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
+        self._answers: dict[tuple[str, int], Counter] = {}  # by route and status
 
     def on_head(self, request: Request) -> None:
         path = request.path
@@ -175,7 +177,7 @@ class PublicEndpoint:
             answer_error(request, exchange, error)
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-        """In the shape of the API whose route it is."""
+        """The refusal in the error format of the API to which the request's path belongs."""
         dialect = None if isinstance(refusal, DialectRefusal) else shape_of(request.path)
         return refusal if dialect is None else DialectRefusal(dialect, refusal)
 
@@ -195,7 +197,7 @@ class PublicEndpoint:
         return counter
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:
-        """Have the control plane answer, unless another proxy of the region has had the claim."""
+        """Have the control plane answer. `refusal`: set if another proxy of the region has had the request's claim."""
         if exchange.ended:
             return
         if refusal is not None:
@@ -208,6 +210,6 @@ class PublicEndpoint:
 
 
 def _route_of(path: str) -> str:
-    """The label of a path that is not named: its dialect's route, or one for all others."""
+    """The label of a path that is not one of `_NAMED_PATHS`: its dialect's route, else "other"."""
     dialect = dialect_of(path)
     return "other" if dialect is None else dialect.route

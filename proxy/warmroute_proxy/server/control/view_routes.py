@@ -1,15 +1,15 @@
-"""Read-only routes for the page: an operator sees all tenants, a tenant's API key sees that tenant alone.
+"""Read-only routes for the admin page: an operator sees all tenants, a tenant's API key sees that tenant alone.
 
-GET /admin/view                 whose view it is
+GET /admin/view                 whose view it is: an operator's or a tenant's
 GET /admin/view/minutes         sums of the last hour by minute, tenant and engine, which this proxy counts in memory
-GET /admin/view/usage           sums; operators: of all tenants, or of one
-GET /admin/view/ladder          where cached tokens were lost, of the newest turns of this region
+GET /admin/view/usage           sums of one tenant; for operators also of all tenants
+GET /admin/view/ladder          where the newest turns of this region lost cached tokens
 GET /admin/view/receipts        the newest turns, also of one session by its hash
-GET /admin/view/receipts/{id}   a receipt, in words too
+GET /admin/view/receipts/{id}   a receipt, also in words
 GET /admin/view/keys            API keys without their secret part
 GET /admin/view/budgets         limits and budgets
 
-An operator's question names the tenant by `tenant=`; a tenant's must not name another one.
+An operator names a tenant by `tenant=`. A tenant must not name another one.
 """
 
 import time
@@ -55,13 +55,13 @@ from warmroute_proxy.server.stores.store_state import NotDone, StoreError
 from warmroute_proxy.server.stores.store_thread import StoreBusy
 
 MAX_TENANTS: Final = 200
-"""Names of tenants that an operator's page can choose from."""
+"""The largest number of tenants that an operator's page can choose from."""
 
 MAX_KEYS: Final = 200
-"""Listed keys, the newest; also of a config."""
+"""The largest number of listed API keys: the newest of the database first, then those of the config."""
 
 MAX_LIMITS: Final = 1_000
-"""Shown limits of each kind; those of a tenant are all shown to whoever asks for that tenant."""
+"""The largest number of limits of each kind in an answer for all tenants. An answer for one tenant has all of them."""
 
 
 _SUMS: Final[Mapping[str, Any]] = {"by": ByForAll, "since": Since, **OF_TENANT}
@@ -71,7 +71,7 @@ _view = partial(described, errors=VIEWING, security=("admin_key", "key"))
 
 
 class Views:
-    """What the routes read."""
+    """The data that the routes answer with."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Views:
         return Viewer("operator", None, names[:MAX_TENANTS], region, VERSION, max(0, len(names) - MAX_TENANTS))
 
     def minutes(self, tenant: TenantConfig | None) -> dict[str, Any]:
-        """The last hour of a tenant, or of all with each tenant and worker."""
+        """The last hour of one tenant, or the sums of all tenants with rows for each tenant and worker."""
         found = self._minutes()
         name = None if tenant is None else tenant.name
         rows = [minute.all() if name is None else minute.tenants.get(name, Row()) for minute in found]
@@ -128,7 +128,7 @@ class Views:
         return body
 
     def decision(self, receipt_id: str) -> Decision | None:
-        """The placement of a turn, as long as this process remembers it."""
+        """The placement of a turn; None if this process does not remember it."""
         newest_first = reversed(self._open_requests.decisions)
         return next((decision for id_, decision in newest_first if id_ == receipt_id), None)
 
@@ -147,7 +147,7 @@ class Views:
         return {"object": "list", "data": rows[:MAX_KEYS], "has_more": len(rows) > MAX_KEYS}
 
     def budgets(self, tenant: TenantConfig | None, *, shared: bool) -> dict[str, Any]:
-        """Limits and budgets, of a tenant or of all. `shared`: also those that a tenant shares with others."""
+        """Limits and budgets of one tenant or of all. `shared`: also show those that a tenant shares with others."""
         limits, now_s = self._admission.limits, self._clock()
         if tenant is None:
             return limits.first(MAX_LIMITS, now_s)
@@ -185,7 +185,7 @@ def _add_minutes(app: FastAPI, views: Views) -> None:
 
 
 def _row_body(rows: list[Row]) -> dict[str, Any]:
-    """The sums of some rows."""
+    """The sums of `rows` as JSON members."""
     total = Row()
     for row in rows:
         total.plus(row)
@@ -249,7 +249,7 @@ def _add_ladder(app: FastAPI, views: Views) -> None:
 
 
 def _ladder_by(given: list[str]) -> LadderBy | None:
-    """What groups are asked for. Raises: Refusal."""
+    """The grouping that the `by` parameters name; None without one. Raises: Refusal."""
     if not given:
         return None
     for by in get_args(LadderBy):
@@ -330,7 +330,7 @@ def decision_body(receipt_id: str, decision: Decision) -> dict[str, Any]:
 
 
 def _tenant(request: Request, question: Question, config: Config) -> TenantConfig | None:
-    """Whose turns are asked for: the viewer's own, else the tenant that an operator names. Raises: Refusal."""
+    """The tenant that is asked for: the viewer, or the one that an operator names. None: all. Raises: Refusal."""
     viewer: TenantConfig | None = request.state.viewer
     if viewer is None:
         return tenant_of(question, config)

@@ -1,5 +1,5 @@
-"""Requests of other APIs on the path of chat completions: translated as they come in, their answers on the way out.
+"""Serves other APIs as chat completions: translates requests as they come in, and answers on their way out.
 
-What is said is translated by `warmroute_proxy.dialects`, which is pure. Here it meets a request and its exchange. The
-room knows no engine or price: what runs in between is a chat completion like any other.
+The pure room `warmroute_proxy.dialects` translates the content. This room connects that translation to requests and
+exchanges. It knows no engine or price: between the two translations, a request is a chat completion like any other.
 """

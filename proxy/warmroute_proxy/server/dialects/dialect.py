@@ -1,4 +1,4 @@
-"""What an API has to say for itself, so that one request path and one exchange serve it: two interfaces."""
+"""The interfaces that an API implements, so that one request path and one exchange serve all APIs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ CHAT_ALONE: Final = "{} is not served here, only conversations and completions: 
 
 
 class Events(Protocol):
-    """The events of one answer. `ended`: nothing may follow."""
+    """Translates the events of one streamed answer. `ended`: no event may follow."""
 
     ended: bool
 
@@ -32,42 +32,42 @@ class Events(Protocol):
         """Translate some bytes of a chat stream. Raises: ValueError, if they are not a chat stream."""
 
     def check(self) -> None:
-        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
+        """Check the stream so far. Raises: ValueError, if it cannot become a complete answer."""
 
     def gathered_bytes(self) -> int:
-        """How much is kept of what has come, for events that are still to come."""
+        """The number of bytes kept for events that are still to come."""
 
     def error(self, status: int, message: str, code: object) -> bytes:
-        """End the stream with an error, given in chat's terms."""
+        """End the stream with an error, which is given in chat's terms. Returns the last events."""
 
 
 class Translated(Protocol):
-    """A request in chat's terms, and what its answer is translated by. `receipt_id` is without its prefix."""
+    """A request in chat's terms, and the translator of its answer. `receipt_id`: without the prefix `wr-`."""
 
     pieces: list[Piece]
     """The body of the chat completion, until somebody takes it."""
 
     @property
     def changes(self) -> Changes:
-        """What is not in the chat completion, or not as it came; the receipt says so."""
+        """The parts that the translation left out or changed; the receipt lists them."""
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """The members that a tenant may want to be refused: the proxy does not know them."""
+        """The members that the proxy does not know. A tenant's config may refuse them."""
 
     @property
     def stream_type(self) -> str:
         """The content type of a streamed answer."""
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        """A whole answer of chat in the dialect. Raises: ValueError, if it cannot be read."""
+        """Translate a whole answer from chat's terms. Raises: ValueError, if it cannot be read."""
 
     def events(self, receipt_id: str) -> Events:
         """The translator of a streamed answer."""
 
 
 class TranslatedChat:
-    """What all APIs keep of a request."""
+    """The part of `Translated` that all APIs share."""
 
     stream_type = EVENTS
 
@@ -78,53 +78,53 @@ class TranslatedChat:
 
 
 class Dialect(Protocol):
-    """One API. The methods with a body are for what not every API has: paths with a model in them, lists of models in
-    its own shape, conversations that the proxy keeps.
+    """One API. A method with a body is a default, for what only some APIs have: paths with a model in them, lists of
+    models in a format of their own, conversations that the proxy keeps.
     """
 
     route: str
-    """Of its rows, metrics and errors."""
+    """The route's name in ledger rows, metrics and errors."""
 
     vendor: str = ""
-    """Whose API it is, as the description of the proxy names it."""
+    """The vendor of the API, as the proxy's OpenAPI document names it."""
 
     paths: tuple[str, ...] = ()
-    """Those that are served, if they are known by name."""
+    """The served paths that are fixed. `serves` knows the others."""
 
     prefix: str = ""
-    """How its paths begin, if not with `/v1/`."""
+    """The beginning of the API's paths, if it is not `/v1/`."""
 
     key_header: str = ""
-    """Where its clients have their keys, if not in `Authorization`."""
+    """The header in which clients send their key, if it is not `Authorization`."""
 
     strays: tuple[tuple[tuple[str, ...], str], ...] = ()
-    """How paths end that its clients ask in vain, and what they are told; `{}` is the path."""
+    """Endings of paths that clients of this API request in vain, with the error's text; `{}` is the path."""
 
     operations: Mapping[str, Operation] = {}
     error_schema: Mapping[str, Schema] = {}
-    """Its error object by its name in OpenAPI; none if that is OpenAI's."""
+    """The API's error object by its name in OpenAPI; empty if the API has OpenAI's error object."""
 
     def serves(self, path: str) -> bool:  # noqa: ARG002
-        """Whether a path is served that is not known by name."""
+        """Whether a path is served that is not one of `paths`."""
         return False
 
     def has_its_shape(self, path: str) -> bool:
-        """Whether the clients of a path read errors of this API."""
+        """Whether the clients of a path expect errors in this API's format."""
         return path in self.paths or self.serves(path)
 
     def cut_key(self, request: Request) -> None:  # noqa: ARG002
-        """Take an API key out of a request's query, so that nothing behind this sees it there."""
+        """Remove an API key from a request's query, so that no later code sees it there."""
         return
 
     def stray(self, path: str) -> Refusal | None:
-        """What a client is told that asks a path in vain."""
+        """The refusal of a path that ends like one of `strays`; None for other paths."""
         for ends, text in self.strays:
             if path.endswith(ends):
                 return Refusal(400, text.format(quoted(path)), code="api_not_served")
         return None
 
     def lists_models(self, path: str, headers: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Whether a client that asks for models reads them in this API's shape."""
+        """Whether a client that asks for models expects them in this API's format."""
         return False
 
     def model_card(self, model: ModelConfig) -> dict[str, Any]:  # noqa: ARG002
@@ -134,33 +134,33 @@ class Dialect(Protocol):
         return {}
 
     def counts(self, path: str) -> bool:
-        """Whether a path of its counts tokens."""
+        """Whether a path of this API counts tokens."""
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Translated:
-        """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest, TooMuch."""
+        """Translate a request into chat's terms. Its model's rules clean its texts. Raises: BadRequest, TooMuch."""
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
-        """How many tokens a prompt has; `estimated`: about."""
+        """The answer that a prompt has `tokens` tokens. `estimated`: the number is an estimate."""
 
     def status(self, status: int) -> int:
-        """The status in place of one of chat's."""
+        """The API's status for one of chat's."""
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
-        """The error object of an error of chat."""
+        """The API's error body for an error in chat's terms."""
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:
-        """The headers of an answer, given those of chat. `receipt_id`: whole, empty if there is none."""
+        """The headers of an answer, made from those of chat. `receipt_id`: with its prefix; empty without a receipt."""
 
     def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:
-        """What another process translates a body by that is too large for the event loop. Raises: Refusal."""
+        """The function by which another process translates a body too large for the event loop. Raises: Refusal."""
         return partial(translated_body, self, path, query)
 
     def translated(self, found: Translated) -> None:  # noqa: ARG002
-        """A request was translated in another process."""
+        """Note a request that another process has translated."""
         return  # else a type checker takes the method for abstract
 
     def only_kept(self, found: Translated) -> str | None:  # noqa: ARG002
-        """The model of a request that is kept and not answered; None: a model is to answer."""
+        """The model of a request that is only kept, without an answer by the model; None if the model is to answer."""
         return None
 
     def kept_answer(self) -> bytes:
@@ -168,19 +168,19 @@ class Dialect(Protocol):
         return b""
 
     def begins(self, lineage: int) -> None:  # noqa: ARG002
-        """A request was read, and goes on with the conversation of this lineage."""
+        """Called once a request was read. `lineage`: the conversation that it continues."""
         return
 
 
 class Sockets(Protocol):
-    """What opens the WebSockets of an API."""
+    """Opens the WebSockets of an API."""
 
     def open(self, request: Request, exchange: Exchange) -> None:
-        """Take the offer of a client whose key was checked. Raises: Refusal, if it is malformed."""
+        """Accept the upgrade of a client whose key was checked. Raises: Refusal, if the upgrade is malformed."""
 
 
 class DialectRefusal(Refusal):
-    """A refusal as the clients of a dialect know it."""
+    """A refusal with a dialect's status and error body."""
 
     def __init__(self, dialect: Dialect, refusal: Refusal) -> None:
         status, after_s = dialect.status(refusal.status), refusal.retry_after_s
@@ -195,14 +195,17 @@ class DialectRefusal(Refusal):
 
 
 def translated_body(dialect: Dialect, path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
-    """A body in chat's terms, away from the event loop. Raises: Refusal, TooMuch."""
+    """Translate a body into chat's terms, outside the event loop. Raises: Refusal, TooMuch."""
     return translated(partial(dialect.translate, path, query), raw, terms, TranslationWork())
 
 
 def translated(
     by: Callable[[bytes, Terms, TranslationWork], Translated], raw: bytes, terms: Terms, work: TranslationWork
 ) -> Translated:
-    """A body in chat's terms; with U+FFFD in place of half a surrogate pair that stands in the way. Raises: Refusal."""
+    """Translate a body into chat's terms. Raises: Refusal.
+
+    If half a surrogate pair makes the translation fail, U+FFFD replaces it.
+    """
     try:
         try:
             found = by(raw, terms, work)

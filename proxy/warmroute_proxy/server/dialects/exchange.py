@@ -1,4 +1,4 @@
-"""The exchange of a translated request: what the request path answers in chat reaches the client in its dialect."""
+"""The exchange of a translated request: translates chat's answer into the client's dialect."""
 
 import asyncio
 import logging
@@ -17,15 +17,18 @@ log = logging.getLogger(__name__)
 _LINE_FEED: Final = 0x0A  # as a number: CPython takes five times as long to find bytes
 _MANY: Final = 4096
 _SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a table costs a third of a format
-_STEP_BYTES: Final = 16_384  # of a stream, between two looks at what its translator keeps
+_STEP_BYTES: Final = 16_384  # of a stream, between two checks of how much its translator keeps
 _PREFIX: Final = "wr-"  # of a receipt's id
 
 
 class DialectExchange(Exchange):
-    """It looks like a client of chat to the request, and like the request to the client's exchange."""
+    """Stands between a request and the client's exchange.
+
+    To the request it looks like a client of chat, and to the client's exchange like the request.
+    """
 
     def __init__(self, client: Exchange, chat: Request, dialect: Dialect, found: Translated) -> None:
-        """`chat`: the translated request; `found`: what its answer is translated by."""
+        """`chat`: the translated request; `found`: the translator of its answer."""
         self.request = chat
         self.translates = True  # of the instance: compiled code does not see an attribute of a subclass
         self.started = False
@@ -34,8 +37,8 @@ class DialectExchange(Exchange):
         self._dialect = dialect
         self._found = found
         self._events: Events | None = None
-        self._uncounted_bytes = 0  # that have come since the last look at what the translator keeps
-        self._reserved_bytes = 0  # for that
+        self._uncounted_bytes = 0  # that have come since the last check of what the translator keeps
+        self._reserved_bytes = 0  # for what the translator keeps
         self._problem: Problem | None = None  # why some of the answer could not be translated
         client.on_gone = self._gone
         client.on_pause = self._pause
@@ -57,7 +60,7 @@ class DialectExchange(Exchange):
         self._client.respond(dialect.status(status), dialect.headers(headers, receipt_id), answer)
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        """A whole 200."""
+        """Send a whole answer with status 200. `lines`: its headers."""
         pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
@@ -75,7 +78,7 @@ class DialectExchange(Exchange):
             self._client.write(self._translated(data))
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """Translates bytes that are whole HTTP chunks; None once the answer has ended or the client has left."""
+        """A function that translates whole HTTP chunks; None once the answer has ended or the client has left."""
         target = self._client.passthrough_target()
         if self.ended or self._events is None or target is None:
             return None
@@ -106,7 +109,10 @@ class DialectExchange(Exchange):
             self._client.abort(rest)
 
     def unreadable(self, answer: bytes | None) -> Problem | None:
-        """Whether it can be translated, asked before it is charged."""
+        """The reason why an answer cannot be translated; None if it can. The request asks before it charges the turn.
+
+        `answer`: a whole answer; None for the stream so far.
+        """
         if self._problem is not None:
             return self._problem
         try:
@@ -119,8 +125,8 @@ class DialectExchange(Exchange):
         return None
 
     def abort(self, data: bytes = b"") -> None:
-        """The end of a stream that is not complete. One that says so in its last event ends like any other: clients
-        that read on behind that event would take a connection that breaks for another failure.
+        """End an incomplete stream. If its last event reports the failure, the connection ends in good order: a client
+        that reads past that event would take a broken connection for another failure.
         """
         self.end(data)
 
@@ -132,7 +138,7 @@ class DialectExchange(Exchange):
             return None
 
     def _translated(self, data: bytes) -> bytes:
-        """Some of a stream in the dialect's events; after what cannot be read, an error and nothing more."""
+        """Translate some of a stream into the dialect's events. If it cannot be read, an error is the last event."""
         events = self._events
         if events is None or events.ended or not data:
             return b""
@@ -145,9 +151,9 @@ class DialectExchange(Exchange):
             return self._break_off(events, str(error), Refusal(502, UNREADABLE, code="engine_error"))
 
     def _reserve(self, events: Events) -> Refusal | None:
-        """Reserve memory for what the translator keeps, and may keep of what comes now; the refusal if there is none.
+        """Reserve memory for what the translator keeps and for the uncounted bytes. Returns a refusal if that fails.
 
-        It is given back with that of the request.
+        The memory is given back with that of the request.
         """
         reservation = self.request.body_reservation
         if reservation is None:
@@ -167,7 +173,7 @@ class DialectExchange(Exchange):
         return events.error(refusal.status, refusal.message, refusal.code)
 
     def _report(self) -> None:
-        """Tell the request, once what called this has returned."""
+        """Tell the request about the problem. Runs from the event loop, once the caller has returned."""
         if self.on_unreadable is not None and self._problem is not None:
             self.on_unreadable(self._problem)
 

@@ -47,7 +47,7 @@ class TranslatedGemini(TranslatedChat):
     """One request to a model."""
 
     def __init__(self, found: ChatRequest, seal: Seal, *, array: bool) -> None:
-        """`array`: a stream is one JSON array."""
+        """`array`: whether a streamed answer is one JSON array instead of events."""
         self._seal = seal
         self._array = array
         super().__init__(found)
@@ -103,8 +103,8 @@ class Gemini(Dialect):
         )
 
     def cut_key(self, request: Request) -> None:
-        """Only clients of this API put a key there, and it is used on their paths alone: what is in an address ends up
-        in logs.
+        """Remove the key from the query of any path, because addresses end up in logs. Only clients of this API put a
+        key there, so the key counts on this API's paths alone.
         """
         is_used = request.path.startswith(_PREFIX) or self.serves(request.path)
         pairs = []

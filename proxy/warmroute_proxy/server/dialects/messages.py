@@ -19,7 +19,7 @@ from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Hea
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
-_UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # of models; clients demand one
+_UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # when a model was created: clients demand a time
 _COUNTED: Final = object_of(model=COMMON["model"], messages={"type": "array", "items": MESSAGE, "minItems": 1})
 _BODY: Final = object_of(
     "stream", **_COUNTED["properties"], max_tokens={**COUNT, "minimum": 1, "maximum": MAX_COUNT},
@@ -31,7 +31,7 @@ class TranslatedMessages(TranslatedChat):
     """One request to `/v1/messages`."""
 
     def __init__(self, found: ChatRequest, key: bytes) -> None:
-        """`key`: signs the reasoning of the answer."""
+        """`key`: the key that signs the answer's reasoning."""
         self._key = key
         super().__init__(found)
         self._found = found
@@ -101,12 +101,12 @@ class Messages(Dialect):
         return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": named}})
 
     def status(self, status: int) -> int:
-        """With 529 for overload."""
+        """The API's status for one of chat's: 529 for overload."""
         return status_of(status)
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002
         return error(status, message, code)
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:
-        """With the receipt's id where Anthropic's clients look for the id of a request."""
+        """Adds the receipt's id as the header in which Anthropic's clients look for the id of a request."""
         return [*headers, ("request-id", receipt_id)] if receipt_id else headers

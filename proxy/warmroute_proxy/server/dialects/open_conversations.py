@@ -1,17 +1,17 @@
-"""Which streams of WebSockets have each conversation: if their clients close them between two turns, it is over.
+"""Tracks which WebSocket streams have each conversation, to notice when a client has ended a conversation.
 
-A conversation that goes on elsewhere is not: a client may connect again before its earlier connection is closed, send
-its next turn by POST, or reach another process. Sub-agents of a session may share a lineage. So a conversation is over
-with the last stream that has it, if its last turn was answered on one of them. Their number is bounded by connections
-and their streams.
+A conversation is over if its client closes the last stream that has it, between two turns, and its last turn was
+answered on one of these streams. Otherwise it may go on elsewhere: a client may connect again before its earlier
+connection is closed, send its next turn by POST, or reach another process. Sub-agents of a session may share a lineage,
+so several streams may have one conversation. Connections and their streams bound the number of conversations.
 """
 
 from collections.abc import Callable
 
 
 class _OpenConversation:
-    """One of them. `answered_turns`: how many turns had been sent when the last one was answered on a WebSocket; None
-    where a turn has begun since.
+    """One conversation. `answered_turns`: how many turns had been sent when the last one was answered on a WebSocket;
+    None if a turn has begun since.
     """
 
     __slots__ = ("answered_turns", "streams")
@@ -22,11 +22,11 @@ class _OpenConversation:
 
 
 class OpenConversations:
-    """Those of all WebSockets of a process, by lineage."""
+    """The conversations of all WebSockets of a process, by lineage."""
 
     def __init__(self, over: Callable[[int], None], turns: dict[int, int]) -> None:
-        """`over`: is told the lineages of conversations that are; `turns`: where the turns of open ones are counted
-        that are sent, over whichever connection (`WorkingSet.turns_of_open`).
+        """`over`: called with the lineage of each conversation that is over. `turns`: by lineage, the number of turns
+        sent in each open conversation, over any connection (`WorkingSet.turns_of_open`).
         """
         self._over = over
         self._turns = turns
@@ -44,7 +44,7 @@ class OpenConversations:
         self._open[lineage].answered_turns = self._turns[lineage]
 
     def closed(self, lineage: int, stream: object, *, over: bool) -> None:
-        """The stream has it no longer. `over`: whether it is, unless it goes on elsewhere."""
+        """A stream no longer has the conversation. `over`: whether that ends it, unless it goes on elsewhere."""
         found = self._open[lineage]
         found.streams.discard(stream)
         if not found.streams:

@@ -37,7 +37,7 @@ _BODY: Final[Schema] = {
     "required": ["model", "input"],
 }
 _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}
-"""Parameters of chat by what they are here."""
+"""Chat's name of a parameter -> its name in this API."""
 
 
 class TranslatedResponse(TranslatedChat):
@@ -96,10 +96,10 @@ class Responses(Dialect):
         return status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
-        """The error object, which is chat's own."""
+        """The error body, which has chat's format."""
         name = _NAMES.get(param, param) if isinstance(param, str) else None
         return error_body(status, message, code if isinstance(code, str) else None, name)
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:
-        """With the receipt's id where OpenAI's clients look for the id of a request."""
+        """Adds the receipt's id as the header in which OpenAI's clients look for the id of a request."""
         return [*headers, ("x-request-id", receipt_id)] if receipt_id else headers

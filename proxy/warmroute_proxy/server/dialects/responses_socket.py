@@ -1,13 +1,14 @@
 """OpenAI's Responses over a WebSocket: events of a client become turns, each a request like one over HTTP.
 
-A *stream* is a line of turns: those of one stream follow each other, those of several run at the same time. Each stream
-keeps the conversation of its last response, which any stream of the connection may continue. Nothing is kept beyond
-the connection, and nothing is kept of a response that failed. The key is checked for each turn.
+A *stream* is a sequence of turns. The turns of one stream run one after the other; several streams run at the same
+time. Each stream keeps the conversation of its last response, which any stream of the connection may continue. Nothing
+is kept beyond the connection, and nothing is kept of a response that failed. The key is checked for each turn.
 
-A turn is read when its request begins, in the lines of all requests (`RequestStarts`), whether it asks or prepares.
+A turn is read when its request begins, in the same queues as all requests (`RequestStarts`), whether the model is to
+answer it or not.
 
-Limits: `MAX_RUNNING` turns at the same time, `MAX_STREAMS` named streams, `MAX_WAITING` turns that wait, `MAX_REFUSED`
-events that are not turns and cannot be taken.
+Limits: `MAX_RUNNING` turns run at the same time, `MAX_WAITING` turns wait, `MAX_STREAMS` streams have names, and
+`MAX_REFUSED` events may be refused that are not turns.
 """
 
 import logging
@@ -45,16 +46,17 @@ from warmroute_proxy.server.http.frames import handshake
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.websocket import WebSocket
 
-# The conversations that open WebSockets keep, counted in the memory of bodies; they go before a body is refused.
+# The conversations that open WebSockets keep. They count in the memory of bodies, and are dropped before a body is
+# refused.
 #
-# A client whose conversation is gone sends all of it again, which costs it no more than HTTP does. So where a body
-# finds no memory and would with what is kept, conversations are dropped until it does: those of its own tenant first,
-# the least recently used first, then those of the tenant that has kept none for the longest time. One that is to be
-# kept makes only those of its own tenant go, and one that a turn is continuing stays.
+# A client whose conversation was dropped sends all of it again, which costs it no more than HTTP does. So if a body
+# finds no memory, but would fit without kept conversations, some are dropped until it fits. Those of its own tenant go
+# first, the least recently used before others, then those of the tenant that has kept none for the longest time. To
+# keep another conversation, only those of its own tenant are dropped. A conversation that a turn is continuing stays.
 
 
 class KeptConversation:
-    """A conversation that is history. None once it was dropped."""
+    """A conversation and its reserved memory. `conversation` is None once it was dropped."""
 
     __slots__ = ("conversation", "reservation", "size_bytes", "tenant")
 
@@ -66,7 +68,7 @@ class KeptConversation:
 
 
 class _OfTenant:
-    """Those of a tenant that may go, the least recently used first, and their bytes."""
+    """A tenant's conversations that may be dropped, the least recently used first, and their bytes."""
 
     def __init__(self) -> None:
         self.histories: dict[KeptConversation, None] = {}
@@ -74,19 +76,20 @@ class _OfTenant:
 
 
 class KeptConversations:
-    """Those of all WebSockets of a process; their number is bounded by connections and their streams."""
+    """The conversations of all WebSockets of a process. Connections and their streams bound their number."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
-        self._tenants: dict[str, _OfTenant] = {}  # none of them empty; that which has kept none for long first
+        self._tenants: dict[str, _OfTenant] = {}  # none is empty; the one that kept none for the longest time is first
         self._size_bytes = 0
         memory.spare = self
 
     def keep(
         self, history: KeptConversation | None, tenant: str, conversation: ResponsesConversation
     ) -> KeptConversation | None:
-        """Keep a conversation, in the place of one that is held and that it continues, if any. None if it is too
-        large, or there is no memory for it.
+        """Keep a conversation. Returns None if it is too large, or there is no memory for it.
+
+        `history`: the held conversation that it continues and replaces, if any.
         """
         if history is None:
             history = KeptConversation(tenant, self._memory.reserve(tenant, 0))
@@ -101,14 +104,14 @@ class KeptConversations:
         return history
 
     def reserve(self, tenant: str, size_bytes: int) -> BodyReservation:
-        """Memory for what a turn adds to a conversation, until it ends. Raises: Refusal."""
+        """Reserve memory for what a turn adds to a conversation, until the turn ends. Raises: Refusal."""
         reservation = self._memory.reserve(tenant, 0)
         if not reservation.grow(size_bytes):
             raise reservation.refusal()
         return reservation
 
     def hold(self, history: KeptConversation) -> None:
-        """Keep it in any case, while a turn continues it."""
+        """Do not let a conversation be dropped while a turn continues it."""
         found = self._tenants.get(history.tenant)
         if found is not None and history in found.histories:
             del found.histories[history]
@@ -118,7 +121,7 @@ class KeptConversations:
                 del self._tenants[history.tenant]
 
     def release(self, history: KeptConversation) -> None:
-        """It may go; it is the one that was used last."""
+        """Let a conversation be dropped again. It counts as the one used last."""
         found = self._tenants.pop(history.tenant, None) or _OfTenant()
         self._tenants[history.tenant] = found
         found.histories[history] = None
@@ -126,7 +129,7 @@ class KeptConversations:
         self._size_bytes += history.size_bytes
 
     def drop(self, history: KeptConversation) -> None:
-        """Keep it no longer."""
+        """Forget a conversation, and give back its memory."""
         self.hold(history)
         history.conversation, history.size_bytes = None, 0
         history.reservation.close()
@@ -134,16 +137,16 @@ class KeptConversations:
     # -- called by the memory of bodies
 
     def bytes_of(self, tenant: str) -> int:
-        """What may go of a tenant's."""
+        """The bytes of a tenant's conversations that may be dropped."""
         found = self._tenants.get(tenant)
         return 0 if found is None else found.size_bytes
 
     def bytes_of_others(self, tenant: str) -> int:
-        """What may go of all others'."""
+        """The bytes of all other tenants' conversations that may be dropped."""
         return self._size_bytes - self.bytes_of(tenant)
 
     def give(self, tenant: str) -> None:
-        """Drop a conversation: a tenant's own, else another one."""
+        """Drop one conversation: of this tenant if it has one, else of another tenant."""
         found = self._tenants.get(tenant) or next(iter(self._tenants.values()))
         self.drop(next(iter(found.histories)))
 
@@ -167,7 +170,7 @@ class _Asked(NamedTuple):
 
 
 class _Stream:
-    """A line of turns."""
+    """One stream of turns."""
 
     __slots__ = ("continues", "history", "last_id", "lineage", "name", "running", "waiting")
 
@@ -175,23 +178,23 @@ class _Stream:
         self.name = name
         self.waiting: deque[_Asked] = deque()
         self.running: TurnExchange | None = None
-        self.continues: KeptConversation | None = None  # what the running turn does
+        self.continues: KeptConversation | None = None  # the conversation that the running turn continues
         self.last_id = ""  # the id of the last response
-        self.history: KeptConversation | None = None  # the conversation up to it
+        self.history: KeptConversation | None = None  # the conversation up to the last response
         self.lineage: int | None = None  # of the last turn
 
 
 class ResponsesSockets:
-    """Opens WebSockets."""
+    """Opens the WebSockets of `/v1/responses`."""
 
     def __init__(self, terms: Callable[[TenantConfig], Terms], open_conversations: OpenConversations) -> None:
-        """`terms`: what a translation of a tenant's request depends on."""
+        """`terms`: gives what the translation of a tenant's requests depends on."""
         self._terms = terms
         self._open_conversations = open_conversations
         self._kept_conversations: KeptConversations | None = None
 
     def open(self, request: Request, exchange: Exchange) -> None:
-        """Take the offer of a client whose key was checked. Raises: Refusal, if the offer is malformed."""
+        """Accept the upgrade of a client whose key was checked. Raises: Refusal, if the upgrade is malformed."""
         if names.IDEMPOTENCY in request.headers:
             problem = "Idempotency-Key would name all turns: send `idempotency_key` in each response.create"
             raise Refusal(400, problem, code="invalid_idempotency_key")
@@ -210,7 +213,7 @@ class ResponsesSockets:
 
 
 class ResponsesSocket:
-    """What one connection is for."""
+    """Runs the turns of one connection."""
 
     def __init__(
         self,
@@ -226,7 +229,7 @@ class ResponsesSocket:
         self._open_conversations = open_conversations
         self._terms = terms
         self._streams: dict[str | None, _Stream] = {None: _Stream(None)}
-        self._last_responses: dict[str, _Stream] = {}  # by the id of its last response, where that is kept
+        self._last_responses: dict[str, _Stream] = {}  # by the id of the stream's last response, if it is kept
         self._running = 0
         self._waiting = 0
         self._refused = 0
@@ -253,7 +256,7 @@ class ResponsesSocket:
                 self._cancel(event)
             elif event.type == STEER:
                 self._socket.send([steer_failed(event)])
-                self._socket.release(reservation)  # the answer has the whole input
+                self._socket.release(reservation)  # not needed any more: the answer has a copy of the whole input
                 self._count_refused()
             elif event.type != PROCESSED:
                 raise Refusal(400, f"the event type must be {CREATE} or {CANCEL}", code="invalid_value", param="type")
@@ -280,11 +283,11 @@ class ResponsesSocket:
         exchange.refuse(refusal)
 
     def expired(self) -> None:
-        """The client is to connect again, and knows this code."""
+        """Tell the client to connect again, by an error code that clients know."""
         self.refused(_expired())
 
     def pause(self, paused: bool) -> None:
-        """The client reads too slowly, or has caught up. Until then no turn begins."""
+        """The client reads too slowly (`paused`) or has caught up. No turn begins while it is too slow."""
         self._paused = paused
         for stream in self._streams.values():
             if stream.running is not None:
@@ -293,8 +296,8 @@ class ResponsesSocket:
             self._start_turns()
 
     def gone(self, *, by_client: bool) -> None:
-        """The connection is closed: what runs is stopped, and nothing is kept. A client that has closed it between two
-        turns returns to none of its conversations; one that breaks a turn off may go on.
+        """The connection is closed: stop its turns and drop its conversations. A client that closes the connection
+        between two turns has ended its conversations; a client that breaks off a turn may go on with them.
         """
         over = by_client and not self.busy
         self._is_gone = True
@@ -313,7 +316,7 @@ class ResponsesSocket:
     # -- turns
 
     def _wait(self, asked: _Asked) -> None:
-        """A turn, behind those of its stream. Raises: Refusal."""
+        """Queue a turn behind the others of its stream. Raises: Refusal."""
         if self._waiting >= MAX_WAITING:
             problem = f"more than {MAX_WAITING} turns wait on this connection: wait for the answers"
             raise Refusal(429, problem, code="too_many_requests")
@@ -328,7 +331,9 @@ class ResponsesSocket:
         self._start_turns()
 
     def _cancel(self, event: ClientEvent) -> None:
-        """Cancel the turn that runs, or the first that waits. One that names another response comes too late."""
+        """Cancel the running turn, else the first waiting one. An event that names another response comes too late, and
+        cancels nothing.
+        """
         stream, response_id = self._streams.get(event.stream_id), event.response_id
         if stream is None:
             return
@@ -342,7 +347,7 @@ class ResponsesSocket:
             self._start_turns()
 
     def _start_turns(self) -> None:
-        """Begin what waits, in each stream one after the other; a loop, because an answer may come at once."""
+        """Begin waiting turns, one at a time in each stream. The loop is there because a turn may end at once."""
         if self._starting:
             return
         self._starting = True
@@ -385,8 +390,9 @@ class ResponsesSocket:
     def _before(
         self, stream: _Stream, previous: str, more_bytes: int, reservation: BodyReservation
     ) -> ResponsesConversation | None:
-        """The conversation that a turn of `more_bytes` continues: that of its stream, which is kept until it ends, or
-        a copy of another one. Its bytes count for the turn, too, since its body holds them. Raises: Refusal.
+        """The conversation that a turn of `more_bytes` continues: that of its own stream, which is held until the turn
+        ends, or a copy of another stream's. Its bytes count for the turn, too, since they are in the body of the chat.
+        Raises: Refusal.
         """
         if not previous:
             return None
@@ -395,7 +401,7 @@ class ResponsesSocket:
         conversation = None if history is None else history.conversation
         if history is None or conversation is None:
             raise not_found(previous)
-        if not conversation.is_light:  # so no turn continues it now either
+        if not conversation.is_light:  # every turn that continues it is refused, so none is running
             self._kept_conversations.drop(history)
             raise not_found(previous)
         if history.size_bytes + more_bytes > self._socket.body_bytes:
@@ -410,8 +416,8 @@ class ResponsesSocket:
         return conversation
 
     def _begins(self, stream: _Stream, lineage: int) -> None:
-        """A turn was read. What it adds to its conversation is there until it ends, unlike its body; so is a copy of
-        what a fork continues. Raises: Refusal, if there is no memory for that.
+        """A turn was read: reserve memory for what stays until it ends, unlike its body. That is what the turn adds to
+        its conversation, and the copy of a conversation that a fork continues. Raises: Refusal, if there is no memory.
         """
         turn = stream.running
         if self._is_gone or turn is None:
@@ -425,7 +431,7 @@ class ResponsesSocket:
         self._open_conversations.opened(lineage, stream)
 
     def _ended(self, stream: _Stream, exchange: TurnExchange) -> None:
-        """A turn has ended: keep its conversation, and go on."""
+        """A turn has ended: keep its conversation, and begin waiting turns."""
         if self._is_gone:
             return
         held, stream.continues = stream.continues, None
@@ -457,7 +463,7 @@ class ResponsesSocket:
     ) -> None:
         if stream.history is not None and stream.history is not held:
             self._kept_conversations.drop(stream.history)
-        if self._last_responses.get(stream.last_id) is stream:  # two may have joined one answer by its key
+        if self._last_responses.get(stream.last_id) is stream:  # two turns with one idempotency key have one answer
             del self._last_responses[stream.last_id]
         stream.history = self._kept_conversations.keep(held, tenant, conversation)
         stream.last_id = response_id

@@ -1,7 +1,8 @@
-"""The APIs that are served, each a line here: which paths are whose, and what a client of another API is told.
+"""The APIs that are served, each a line here: which API a path belongs to, and how paths of other APIs are refused.
 
-Agents take a 404 for something else: Claude Code says that the model may not exist, and Codex connects again five
-times. The text of a 400 they show at once. Routes that only engines have (`/generate`, ...) stay 404.
+Paths of other APIs get a 400, because agents misread a 404: Claude Code says that the model may not exist, and Codex
+connects again five times. Both show the text of a 400 at once. Routes that only engines have (`/generate`, ...) get
+a 404.
 """
 
 from collections.abc import Mapping
@@ -18,13 +19,13 @@ APIS: Final[tuple[Dialect, ...]] = (Gemini(), Messages(), Responses())
 
 DIALECT_OF_PATH: Final[Mapping[str, Dialect]] = {path: api for api in APIS for path in api.paths}
 _WITH_PREFIX: Final = tuple(api for api in APIS if api.prefix)
-"""Those with paths that are not known by name."""
+"""The APIs with paths that are not fixed, because a model is in them."""
 
 PREFIXES: Final = ("/v1/", *(api.prefix for api in _WITH_PREFIX))
-"""How all paths of tenants begin."""
+"""The beginnings of all paths for tenants."""
 
 KEY_HEADERS: Final = ("api-key", *sorted(api.key_header for api in APIS if api.key_header))
-"""Where clients have their keys, if not in `Authorization`."""
+"""The headers in which clients send their key, if not in `Authorization`."""
 
 _STRAYS: Final = (
     (("/api/chat", "/api/generate"),
@@ -34,16 +35,16 @@ _STRAYS: Final = (
     (("/embeddings", "/moderations", "/files", "/batches", "/generations", "/edits"), CHAT_ALONE),
     (("/speech", "/transcriptions", "/translations"), CHAT_ALONE),
 )  # fmt: skip
-"""How the paths of APIs end that are not served, and what their clients are told; `{}` is the path."""
+"""Endings of paths that are not served, with the error's text; `{}` is the path."""
 
 
 def dialect_for(request: Request) -> Dialect | None:
-    """What translates a request: what it came with, as a turn on a WebSocket does, or the dialect of its path."""
+    """The dialect that translates a request: its own, as for a turn on a WebSocket, else that of its path."""
     return dialect_of(request.path) if request.dialect is None else request.dialect
 
 
 def without_key(request: Request) -> None:
-    """Take an API key out of a request's address: it would end up in logs."""
+    """Remove an API key from a request's address, since addresses end up in logs."""
     if request.query:
         for api in APIS:
             api.cut_key(request)
@@ -55,13 +56,13 @@ def dialect_of(path: str) -> Dialect | None:
 
 
 def shape_of(path: str) -> Dialect | None:
-    """The dialect whose errors the clients of a path read; None for chat's."""
+    """The dialect in whose format the clients of a path expect errors; None for chat's."""
     found = DIALECT_OF_PATH.get(path)
     return next((api for api in _WITH_PREFIX if api.has_its_shape(path)), None) if found is None else found
 
 
 def refuse_other_api(path: str) -> None:
-    """Raises: Refusal, where a POST to a path that is not served is one to another API."""
+    """Refuse a POST to a path of an API that is not served. Raises: Refusal."""
     for api in APIS:
         refusal = api.stray(path)
         if refusal is not None:

@@ -33,15 +33,15 @@ def not_found(previous: str) -> Refusal:
 
 
 def _nothing() -> None:
-    """A turn that continues nothing."""
+    """The default of `before`: the turn continues no conversation."""
 
 
 def _unnoted(lineage: int) -> None:
-    """Its conversation is not followed."""
+    """The default of `begins`: nobody follows the turn's conversation."""
 
 
 class TurnDialect(Responses):
-    """The dialect of one turn: what it continues is in front of its input."""
+    """The dialect of one turn: puts the conversation that the turn continues in front of its input."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class TurnDialect(Responses):
         before: Callable[[], ResponsesConversation | None] = _nothing,
         begins: Callable[[int], None] = _unnoted,
     ) -> None:
-        """`event`: what asks for it, if that was read. `before`: finds the conversation that it continues, for this
-        turn alone; raises Refusal. `begins`: is told the lineage of a turn that was read.
+        """`event`: the client's event that asks for the turn, if it was read. `before`: returns the conversation that
+        the turn continues; raises Refusal. `begins`: called with the lineage once the turn was read.
         """
         self._event = event
         self._previous = "" if event is None else event.previous_response_id or ""
@@ -74,7 +74,7 @@ class TurnDialect(Responses):
         return self._found
 
     def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:  # noqa: ARG002
-        """A turn is translated elsewhere if it continues nothing: no conversation is kept there."""
+        """Another process translates a turn only if it continues nothing: that process keeps no conversations."""
         self._event = None  # it holds the body
         if not self.asks:
             problem = "the turn is too large to be warmed ahead: send it to the model"
@@ -96,37 +96,37 @@ class TurnDialect(Responses):
 
     @property
     def response_id(self) -> str:
-        """The id of its response; empty if that has not begun."""
+        """The id of the turn's response; empty if the response has not begun."""
         translator = None if self._found is None else self._found.translator
         return "" if translator is None else translator.response_id
 
     @property
     def more(self) -> Continued | None:
-        """What the turn adds to its conversation, where that is kept."""
+        """What the turn adds to its conversation; None if that is not kept."""
         return None if self._found is None else self._found.more
 
     def hold(self, reservation: BodyReservation) -> None:
-        """Have the memory of what the turn adds, which outlives its body, as long as that is there."""
+        """Keep the reservation for what the turn adds, which outlives the turn's body, until `let_go`."""
         if self._found is not None:
             self._found.reservation = reservation
 
     def let_go(self) -> None:
-        """The turn has ended, and what it adds is kept elsewhere, or not at all."""
+        """Forget what the turn adds: the turn has ended, and its addition is kept elsewhere or not at all."""
         if self._found is not None:
             self._found.more = self._found.reservation = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has answered, and its response has ended as it should."""
+        """Whether the model's response has ended as it should."""
         translator = None if self._found is None else self._found.translator
         return translator is not None and translator.output is not None
 
     def answered(self) -> tuple[str, ResponsesConversation] | None:
-        """The id of the response and the conversation with it, if it has ended as it should."""
+        """The response's id, and the conversation up to it. None if it did not end as it should, or is not kept."""
         return None if self._found is None else self._found.answered()
 
     def failed(self, status: int, message: str, code: str) -> bytes:
-        """The last event of a response that has begun and will not end well; none where it has not, or has ended."""
+        """The last event of a response that fails; empty if the response has not begun, or has ended."""
         translator = None if self._found is None else self._found.translator
         return b"" if translator is None or translator.ended else translator.error(status, message, code)
 
@@ -136,7 +136,7 @@ class TurnDialect(Responses):
 
 
 def whole_turn(raw: bytes, terms: Terms) -> Translated:
-    """A turn that continues nothing, in chat's terms; nor is it kept. Raises: Refusal, TooMuch."""
+    """Translate a turn that continues nothing and is not kept into chat's terms. Raises: Refusal, TooMuch."""
     found = translated_body(TurnDialect(), RESPONSES, b"", raw, terms)
     assert isinstance(found, TranslatedTurn)
     found.more = None
@@ -144,12 +144,12 @@ def whole_turn(raw: bytes, terms: Terms) -> Translated:
 
 
 class TranslatedTurn(TranslatedResponse):
-    """Its request in chat's terms. `more`: what it adds to its conversation; None if that is not kept."""
+    """A turn in chat's terms. `more`: what the turn adds to its conversation; None if that is not kept."""
 
     def __init__(self, found: ChatRequest, seal: Seal, more: Continued | None) -> None:
         super().__init__(found, seal)
         self.more = more
-        self.reservation: BodyReservation | None = None  # of that
+        self.reservation: BodyReservation | None = None  # of `more`
         self.model = found.model
         self.translator: EventTranslator | None = None
         self._prepared_id = ""
@@ -182,7 +182,7 @@ class TranslatedTurn(TranslatedResponse):
 
 
 class TurnExchange(Exchange):
-    """The answer of one turn: each event is a message. `on_end` is called once."""
+    """Sends the answer of one turn, each event as a message. Calls `on_end` once."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class TurnExchange(Exchange):
         send: Callable[[list[bytes]], None],
         on_end: Callable[["TurnExchange"], None],
     ) -> None:
-        """`stream`: the name of the stream that the turn is of; its events name it."""
+        """`stream`: the name of the turn's stream, which its events repeat; None for the unnamed stream."""
         self.request = request
         self.takes_bare = True  # of the instance: compiled code does not see an attribute of a subclass
         self.started = False
@@ -214,7 +214,7 @@ class TurnExchange(Exchange):
         self._finish()
 
     def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:  # noqa: ARG002
-        """The head of a stream, which has no place here."""
+        """Begin a stream. Its status and headers are not sent, because events have no place for them."""
         self.started = True
         self._report(status)
         self.write(data)
@@ -228,7 +228,7 @@ class TurnExchange(Exchange):
         self._send(found if self._ending == b"}" else [event[:-1] + self._ending for event in found])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """Takes whole events, until the answer ends or the client leaves."""
+        """The function that takes whole events; None once the answer has ended or the client has left."""
         return None if self.ended else self.write
 
     def end(self, data: bytes = b"") -> None:
@@ -236,7 +236,7 @@ class TurnExchange(Exchange):
         self._finish()
 
     def abort(self, data: bytes = b"") -> None:
-        """The end of an answer that is incomplete; the client is told, if it was not."""
+        """End an incomplete answer, and tell the client unless an event has told it."""
         self.write(data)
         self._break_off(502, "the answer ended early", "engine_error")
 
@@ -247,7 +247,7 @@ class TurnExchange(Exchange):
             self.on_pause(paused)
 
     def leave(self) -> None:
-        """The client wants no more of it."""
+        """Stop the turn, because the client wants no more of its answer."""
         if self.ended:
             return
         self.ended = self.client_left = True
@@ -256,7 +256,7 @@ class TurnExchange(Exchange):
             on_gone()
 
     def cancel(self) -> None:
-        """As `leave`, for a client that stays connected: end its stream with a terminal event."""
+        """Stop the turn of a client that stays connected, and end its answer with a terminal event."""
         if self.ended:
             return
         self.leave()
@@ -264,7 +264,7 @@ class TurnExchange(Exchange):
         self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
 
     def _break_off(self, status: int, message: str, code: str) -> None:
-        """End in an event that the client knows as a last one."""
+        """End the answer with a terminal event."""
         event = self.dialect.failed(status, message, code)
         if event or self.dialect.response_id:
             self.end(event)
@@ -283,6 +283,6 @@ class TurnExchange(Exchange):
 
 
 def turn_headers(headers: dict[str, str]) -> dict[str, str]:
-    """The headers of a handshake that are those of each turn, too."""
+    """The headers of a handshake that apply to each turn, too."""
     dropped: Any = {"connection", "upgrade", "content-length"}
     return {n: v for n, v in headers.items() if n not in dropped and not n.startswith("sec-websocket-")}

@@ -1,4 +1,4 @@
-"""Which paths are served over WebSockets, too."""
+"""The paths that are also served over WebSockets."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,5 +13,5 @@ from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
 def sockets_by_path(
     terms: Callable[[TenantConfig], Terms], open_conversations: OpenConversations
 ) -> Mapping[str, Sockets]:
-    """What opens them, by path. `terms`: what a translation of a tenant's request depends on."""
+    """The openers of WebSockets, by path. `terms`: gives what the translation of a tenant's requests depends on."""
     return {RESPONSES: ResponsesSockets(terms, open_conversations)}

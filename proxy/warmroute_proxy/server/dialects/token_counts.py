@@ -1,13 +1,13 @@
-"""How many tokens a prompt has: by the tokenizer of an engine that has one, else by learned bytes per token.
+"""Counts the tokens of a prompt by an engine's tokenizer if an engine has one, else by learned bytes per token.
 
-SGLang renders a chat at `/v1/tokenize` as it would to serve it, and lists the token ids (0.5.23,
-`entrypoints/openai/serving_tokenize.py`). A count is never billed, and passes no limit of requests or budgets, since
-agents count between their turns. So it has limits of its own, by tenant: `counted_tokens_per_minute` for each engine
-that can count, of `MAX_AT_ONCE` questions as many as are free, and one large question at a time. What is beyond them is
-estimated, and the answer says so.
+At `/v1/tokenize`, SGLang renders a chat as it would to serve it, and lists the token ids (0.5.23,
+`entrypoints/openai/serving_tokenize.py`). Counts are never billed, and limits of requests and budgets do not apply,
+since agents count between their turns. Instead, a tenant may count `counted_tokens_per_minute` for each engine that can
+count. The tenant may have as many *questions* to engines open as are still free of `MAX_AT_ONCE`, but only one large
+question. Counts beyond these limits are estimated, and the answer says so.
 
-An engine answers nobody else while its tokenizer runs: an embedded one for 50 ms with 112,000 tokens. So questions have
-a small share of its time, and large ones do not come one behind the other.
+An engine answers nobody else while its tokenizer runs: an embedded one for 50 ms with 112,000 tokens. So questions get
+a small share of its time, and a tenant's large questions do not follow each other at once.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from warmroute_proxy.server.intake.parsed_request import ReadRequest
 log = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 8
-LARGE_TOKENS: Final = 16_384  # of a prompt whose question is large: a tenant has one at a time
-MAX_TENANTS: Final = 4096  # whose counts are kept; those that have counted nothing for a minute are dropped
+LARGE_TOKENS: Final = 16_384  # a question about a longer prompt is large
+MAX_TENANTS: Final = 4096  # in memory; beyond that, tenants that have counted nothing for a minute are dropped
 MINUTE_S: Final = 60.0
 SAVED_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
@@ -49,7 +49,7 @@ _decode: Final = msgspec.json.Decoder(_Counted).decode
 
 
 class _OfTenant:
-    """What a tenant may still have counted: `tokens` at `since_s`, more with time. Below 0: it has had more already."""
+    """A tenant's bucket of tokens to count: `tokens` at `since_s`, more with time. Below 0: overdrawn."""
 
     __slots__ = ("at_once", "large", "since_s", "tokens")
 
@@ -60,9 +60,10 @@ class _OfTenant:
         self.large = 0
 
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
-        """Spend tokens from the bucket, which holds at most `SAVED_S` seconds of refill.
+        """Spend tokens from the bucket, which holds at most `SAVED_S` seconds of refill. Returns whether it had some.
 
-        A prompt may have more than that, up to a minute's: the next ones are estimated for longer then.
+        A prompt may have more tokens than the bucket, up to one minute of refill. Later prompts are then estimated
+        until the bucket has refilled.
         """
         grown = self.tokens + (now_s - self.since_s) * per_minute / MINUTE_S
         self.tokens, self.since_s = min(grown, per_minute * SAVED_S / MINUTE_S), now_s
@@ -73,10 +74,10 @@ class _OfTenant:
 
 
 class TokenCounts:
-    """Counts the tokens of prompts that are not served."""
+    """Counts the tokens of prompts for which no answer is generated."""
 
     def __init__(self, engines: Engines, router: Router, per_minute: Callable[[], int]) -> None:
-        """`per_minute`: how many tokens a tenant may have counted by each engine."""
+        """`per_minute`: how many tokens each engine may count for a tenant."""
         self._engines = engines
         self._router = router
         self._per_minute = per_minute
@@ -94,7 +95,7 @@ class TokenCounts:
             _Question(self, engine, read, tokens, on_count)
 
     def began(self, tenant: str, difference: int, *, large: bool) -> None:
-        """A question of a tenant's has begun (1) or ended (-1)."""
+        """A tenant's question has begun (`difference` 1) or ended (-1)."""
         self._at_once += difference
         own = self._tenants[tenant]
         own.at_once += difference
@@ -131,7 +132,7 @@ class _Question:
     def __init__(
         self, owner: TokenCounts, engine: Engine, read: ReadRequest, estimated: int, on_count: OnCount
     ) -> None:
-        """`estimated`: its tokens by learned bytes per token."""
+        """`estimated`: the prompt's tokens by learned bytes per token."""
         parsed = read.parsed
         self._owner = owner
         self._estimated = estimated

@@ -1,8 +1,8 @@
-"""Tells Kubernetes which engines to end last: `pod-deletion-cost` of a pod follows what its engine holds.
+"""Tells Kubernetes which engines to end last: the `pod-deletion-cost` of a pod follows what its engine holds.
 
-A ReplicaSet that becomes smaller ends the pods of the lowest cost first. The cost is the KV tokens of sessions that
-the engine holds, in thousands. Kubernetes asks for few changes of it, so a pod is annotated each `EVERY_S` at most, and
-only if its cost has changed by a tenth.
+A ReplicaSet that scales down ends the pods with the lowest cost first. The cost is the number of KV tokens of sessions
+that the engine holds, in thousands. Kubernetes asks clients to change it rarely, so a pod is annotated every `EVERY_S`
+at most, and only if its cost has changed by more than a tenth.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class DeletionCosts:
         self._live = live
         self._discovery = discovery
         self._warm_tokens = warm_tokens
-        self._costs: dict[tuple[str, str], int] = {}  # as they were sent last, by discovery and pod
+        self._costs: dict[tuple[str, str], int] = {}  # the costs sent last, by discovery and pod
         self._refused: dict[str, str] = {}  # by discovery: why the last annotation failed
 
     async def watch(self) -> None:
@@ -47,7 +47,7 @@ class DeletionCosts:
             await self.annotate()
 
     async def annotate(self) -> None:
-        """Annotate the pods whose cost has changed. The log has the first of several equal failures."""
+        """Annotate the pods whose cost has changed. A failure that repeats is logged once."""
         tokens = self._warm_tokens()
         for discovery in self._live.now.discoveries:
             if discovery.deletion_cost:
@@ -74,7 +74,7 @@ class DeletionCosts:
 
 
 def _costs_by_pod(tokens: dict[str, int]) -> dict[str, int]:
-    """An engine has the name of its pod; with a port behind it where a pod has several."""
+    """The cost of each pod. An engine has the name of its pod, with a port behind it if the pod has several engines."""
     costs: dict[str, int] = {}
     for engine, held in tokens.items():
         pod = engine.partition(":")[0]

@@ -1,7 +1,7 @@
-"""All sources of a config: each is read by a task of its own, and what it named last stays while it is away.
+"""Reads all sources of a config, each in a task of its own. While a source is away, the engines it named last stay.
 
-A source that names no engine counts as away, too: a folder that is not mounted and a name whose records are being
-replaced look like that. To give up its engines, take it out of the config.
+A source is *away* if it cannot be read or names no engine: a folder that is not mounted and a DNS name whose records
+are being replaced name none. To give up the engines of a source, take the source out of the config.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngin
 
 # Engines in a folder of TOML files, each with the keys of one [[engine]].
 #
-# Without an id an engine has the name of its file. What a file named last stays while it cannot be read, as when it is
-# half written. Only regular files are read that are in the folder, also by a link; their key files must be there too,
-# or in `key_folder` (`EngineConfig.keys_within`). The folder is read in a thread of its own, since it may be on a
-# network: one that hangs is away, and does not keep the proxy from ending. Limits: `MAX_ENGINES` files of
-# `MAX_FILE_BYTES` each.
+# An engine without an id has the name of its file. While a file cannot be read, such as one that is half written, the
+# engine that it named last stays. Only regular files inside the folder are read, also through a link. Their key files
+# must be in the folder, too, or in `key_folder` (`EngineConfig.keys_within`). The folder may be on a network, so it is
+# read in a thread of its own: a folder that hangs is away, and does not keep the proxy from ending. Limits:
+# `MAX_ENGINES` files of `MAX_FILE_BYTES` each.
 
 MAX_FILE_BYTES: Final = 65_536
 READ_S: Final = 10.0
@@ -40,13 +40,13 @@ _PATHS: Final = ("key_file", "admin_key_file")
 
 
 class Folder:
-    """One folder. `region`: that of engines that name none."""
+    """One folder. `region`: the region of engines that name none."""
 
     def __init__(self, path: Path, interval_s: float, region: str) -> None:
         self._path = path
         self._interval_s = interval_s
         self._region = region
-        self._named_before: dict[str, dict[str, Any]] = {}  # by file
+        self._named_before: dict[str, dict[str, Any]] = {}  # by file name
         self._reading: Future[DiscoveredEngines] | None = None
 
     async def read(self) -> DiscoveredEngines:
@@ -60,7 +60,7 @@ class Folder:
             raise SourceError(f"{self._path} was not read within {READ_S:g} s") from None
 
     def close(self) -> None:
-        """As `Source`: nothing is held between two reads."""
+        """Does nothing: a folder holds nothing between two reads."""
 
     def _run(self, reading: "Future[DiscoveredEngines]") -> None:
         try:
@@ -90,33 +90,33 @@ class Folder:
     def _engine(self, path: Path) -> dict[str, Any]:
         content = read_regular(path, MAX_FILE_BYTES, [self._path])
         values = {"id": path.stem, "region": self._region, **tomllib.loads(content.decode())}
-        if "url" not in values:  # it may be half written: what is left is TOML, too
+        if "url" not in values:  # the file may be half written: the beginning of a TOML file is often valid TOML
             raise ValueError("names no url")
         return values | {key: str(self._path / values[key]) for key in _PATHS if isinstance(values.get(key), str)}
 
 
-# Which of the engines that were found are used: those that a config with them would be good with.
+# Which of the found engines are used: those that would be valid in the config.
 #
-# The config goes before what is found, an earlier source before a later one. An engine whose id or URL is taken, or
-# that has a problem of its own, is left out, and its source has that problem; the others of the source are used.
+# The config's own engines come first, then those of each source in the order of the config. An engine is left out if
+# its id or URL is taken, or if it has a problem of its own. Its source reports why, and its other engines are used.
 
 
 class Refused(NamedTuple):
-    """An engine that is not used, and why; the reason may hold addresses."""
+    """An engine that is not used, and the reason, which may hold addresses."""
 
     engine: str
     reason: str
 
 
 class Candidates(NamedTuple):
-    """The engines that are used beside those of the config, and by source the others."""
+    """The found engines that are used, and by source those that are not."""
 
     used: list[EngineConfig]
     refused: dict[str, list[Refused]]
 
 
 def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Candidates:
-    """`found`: by source, in the order of the config, the keys of each engine."""
+    """Choose the engines to use. `found`: by source, in the order of the config, the TOML keys of each engine."""
     region = config.proxy.region
     used: list[EngineConfig] = []
     refused: dict[str, list[Refused]] = {source: [] for source in found}
@@ -143,7 +143,7 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
 def _read(
     values: Mapping[str, Any], config: Config, keys_within: tuple[Path, ...], problems: list[str]
 ) -> EngineConfig:
-    """`keys_within`: where its key files must be."""
+    """Read and check one engine. `keys_within`: the folders in which its key files must be."""
     engine = replace(read_engine(Table(dict(values), "engine", problems), {}, Path()), keys_within=keys_within)
     check_engine_models((engine,), config.models, problems)
     check_unsalted((engine,), config.tenants, problems)
@@ -159,19 +159,19 @@ log = logging.getLogger(__name__)
 
 
 class _Reading:
-    """One source as it was read last."""
+    """One source, as last read."""
 
     def __init__(self, config: DiscoveryConfig, engines: list[dict[str, Any]]) -> None:
         self.config = config
         self.engines = engines
         self.away = ""
-        """Why it cannot be read; empty if it was."""
+        """The reason why the source is away; empty if it is not."""
 
         self.problems: list[str] = []
-        """Of what it names."""
+        """Problems of what the source names."""
 
         self.refused: list[Refused] = []
-        """Its engines that are not used."""
+        """The source's engines that are not used."""
 
         self.task: asyncio.Task[None] | None = None
 
@@ -181,17 +181,17 @@ class _Reading:
 
 
 class Discovery:
-    """The engines that are found. All methods are called in the event loop."""
+    """The found engines of all sources. All methods are called in the event loop."""
 
     def __init__(self, state_dir: Path, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when a source names other engines than before."""
+        """`on_change`: called when a source names other engines than before."""
         self._state_dir = state_dir
         self._known = last_known.load(state_dir)
         self._readings: dict[str, _Reading] = {}
         self._on_change = on_change
 
     def replace(self, config: Config) -> None:
-        """Read the sources of this config, and no others. One that stays as it is goes on."""
+        """Read the sources of this config, and no others. A source whose config is unchanged is not begun again."""
         before, self._readings = self._readings, {}
         for one in config.discoveries:
             reading = before.pop(one.id, None)
@@ -206,7 +206,7 @@ class Discovery:
             reading.close()
 
     def engines(self, config: Config) -> list[EngineConfig]:
-        """The engines that are used beside those of the config."""
+        """The found engines that are used, besides those of the config."""
         found = candidates(config, {name: reading.engines for name, reading in self._readings.items()})
         for source, refused in found.refused.items():
             reading = self._readings[source]
@@ -222,7 +222,7 @@ class Discovery:
         return [] if reading is None else [each["id"] for each in reading.engines]
 
     def problems(self) -> list[Problem]:
-        """What does not work as it should. Everybody may read it, so engines are named in the log alone."""
+        """The problems of all sources. Anyone may read them, so engines are named in the log alone."""
         found = []
         for name, reading in self._readings.items():
             if reading.away:
@@ -237,7 +237,7 @@ class Discovery:
         return found
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows of them."""
+        """The rows of the sources in `/metrics`."""
         rows: list[GaugeRow] = []
         for name, reading in self._readings.items():
             label: Labels = (("source", name),)
@@ -252,7 +252,7 @@ class Discovery:
             reading.close()
 
     async def _read(self, reading: _Reading, source: Source) -> None:
-        """An error of ours must not end the reading of a source."""
+        """Read a source until the task is cancelled. An error in the proxy's code must not end that."""
         try:
             while True:
                 next_s = reading.config.interval_s
@@ -265,7 +265,7 @@ class Discovery:
             source.close()
 
     async def _read_once(self, reading: _Reading, source: Source) -> float:
-        """Read a source; returns the seconds until the next time."""
+        """Read a source once. Returns the seconds until the next read."""
         name = reading.config.id
         try:
             found = await source.read()
@@ -292,7 +292,7 @@ class Discovery:
 
 
 def source_of(config: DiscoveryConfig, region: str, known: list[dict[str, Any]]) -> Source:
-    """What reads this source. `known`: the engines that it named last. Raises: ModuleNotFoundError."""
+    """The object that reads a source. `known`: the engines that it named last. Raises: ModuleNotFoundError."""
     if config.path is not None:
         return Folder(config.path, config.interval_s, region)
     if config.kind in {"endpointslices", "inferencepool"}:

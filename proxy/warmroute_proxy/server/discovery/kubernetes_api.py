@@ -1,7 +1,7 @@
-"""Requests to the API server of Kubernetes: one connection each, an answer that is read as it comes.
+"""Requests to the API server of Kubernetes: each has its own connection, and its answer is read as it comes.
 
 The token and the authority's certificate are read from their files for each connection, since both are replaced while
-the proxy runs. Everything is bounded: what a page or an event may hold, and how long an answer may be silent.
+the proxy runs. The size of a list, the size of an event and the silence within an answer are limited.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _OF_OUR_OWN: Final = "warmroute"
 
 
 class Gone(Exception):
-    """The server does not know the version that a watch was to go on from (410): the collection has to be listed."""
+    """The server no longer knows the version from which a watch should go on (410): the collection must be listed."""
 
 
 class Stale(SourceError):
-    """The version that was asked for may be why the server does not answer: the collection has to be listed."""
+    """The server may have failed because of the requested version: the collection must be listed."""
 
 
 class NotThere(SourceError):
@@ -39,30 +39,30 @@ class NotThere(SourceError):
 
 
 def refusal(status: int, text: str) -> SourceError:
-    """What a server means by a status. 504 is also its word for a version that is newer than all that it knows."""
+    """The error for a status. Servers also answer 504 if a version is newer than all that they know."""
     if status == 404:
         return NotThere(text)
     return Stale(text) if status in {400, 504} else SourceError(text)
 
 
 class Api:
-    """The server that is asked, and the folder with the credentials of this pod: `token`, `ca.crt`, `namespace`."""
+    """An API server, and the folder with the credentials of this pod: `token`, `ca.crt`, `namespace`."""
 
     def __init__(self, url: str, credentials: Path) -> None:
-        """`url`: empty for that of the cluster that this process runs in."""
+        """`url`: empty for the API server of the cluster in which this process runs."""
         self._url = url
         self._credentials = credentials
 
     def namespace(self) -> str:
-        """That of this pod. Raises: SourceError."""
+        """The namespace of this pod. Raises: SourceError."""
         return self._file("namespace").decode(errors="replace").strip()
 
     async def open(self, path: str, parameters: dict[str, str], silent_s: float) -> "ApiAnswer":
-        """Ask; `silent_s`: how long the answer may say nothing. Raises: SourceError, Gone."""
+        """Send a GET. `silent_s`: how long the answer may be silent. Raises: SourceError, Gone."""
         return await self._ask("GET", f"{path}?{urlencode(parameters)}", [], b"", silent_s)
 
     async def patch(self, path: str, merged: bytes, silent_s: float) -> None:
-        """Merge a JSON object into the one at `path`; nothing happens if there is none. Raises: SourceError, Gone."""
+        """Merge a JSON object into the object at `path`, if that exists. Raises: SourceError, Gone."""
         head = ["content-type: application/merge-patch+json", f"content-length: {len(merged)}"]
         try:
             answer = await self._ask("PATCH", path, head, merged, silent_s)
@@ -98,7 +98,7 @@ class Api:
         return token
 
     def _file(self, name: str) -> bytes:
-        try:  # links of a mounted Secret lead to a folder beside it
+        try:  # the files of a mounted Secret are links to a folder beside them
             return read_regular(self._credentials / name, _TOKEN_BYTES, [self._credentials])
         except (OSError, ValueError) as error:
             raise SourceError(f"{self._credentials / name} cannot be read: {error}") from None
@@ -113,7 +113,7 @@ class Api:
 
 
 class ApiAnswer:
-    """One answer. Its methods are called by httptools while it is fed."""
+    """One answer. httptools calls the `on_` methods while it parses the answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silent_s: float) -> None:
         self._reader = reader
@@ -131,11 +131,11 @@ class ApiAnswer:
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """There is no more."""
+        """The answer is complete."""
         self._ended = True
 
     async def begin(self) -> None:
-        """Wait for the status. Raises: SourceError, Gone."""
+        """Wait for the status, and check it. Raises: SourceError, Gone."""
         while not self._begun:
             await self._feed()
         status = self._parser.get_status_code()
@@ -145,7 +145,7 @@ class ApiAnswer:
             raise refusal(status, f"the API server answers {status}")
 
     async def whole(self) -> bytes:
-        """All of the body. Raises: SourceError."""
+        """The whole body. Raises: SourceError."""
         while not self._ended:
             await self._feed()
             if sum(map(len, self._parts)) > MAX_ANSWER_BYTES:
@@ -153,7 +153,7 @@ class ApiAnswer:
         return b"".join(self._parts)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of the body as they come, until the server ends it. Raises: SourceError."""
+        """The lines of the body as they come, until the answer ends. Raises: SourceError."""
         rest = b""
         while True:
             *found, rest = (rest + b"".join(self._parts)).split(b"\n")

@@ -1,7 +1,8 @@
-"""What sources named last, in the state folder, so that their engines are there at once after a restart.
+"""Keeps the engines that sources named last in the state folder, so that they are there at once after a restart.
 
-One small file, `discovered.json`: source -> the members of its [[engine]] tables, with the paths of key files and not
-their content. Each process writes it whole, beside the old one, and renames it: all of them find the same.
+The small file `discovered.json` maps each source to the members of its [[engine]] tables, with the paths of key files
+and not their content. Each process writes a whole new file beside the old one and renames it. All processes find the
+same engines.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ Engines = dict[str, list[dict[str, Any]]]
 
 
 def load(state_dir: Path) -> Engines:
-    """What was kept; nothing if it cannot be read, which is logged."""
+    """The kept engines by source; empty if the file cannot be read, which is logged."""
     lost = ", so no engine is known before its source answers"
     return read_kept(state_dir / FILE, Engines, {}, max_bytes=MAX_BYTES, lost=lost)
 

@@ -1,18 +1,18 @@
-"""What a source of engines is: something that can be read, and says when to read it again."""
+"""The interface of a source of engines: it can be read, and says when to read it again."""
 
 from typing import Any, Final, NamedTuple, Protocol
 
 MAX_ENGINES: Final = 1_024
-"""Of one source. More are left out, which is a problem of that source."""
+"""The largest number of engines of one source. Others are left out, which is reported as a problem of that source."""
 
 
 class SourceError(Exception):
-    """A source cannot be read. The message is for the log: it may hold addresses."""
+    """A source cannot be read. The message is only for the log, since it may hold addresses."""
 
 
 class DiscoveredEngines(NamedTuple):
-    """What a source names now. `engines`: the keys of an [[engine]] each, with absolute paths; `next_s`: seconds until
-    it is to be read again; `problems`: what of it could not be read.
+    """The engines that a source names now. `engines`: of each the keys of an [[engine]] table, with absolute paths;
+    `next_s`: seconds until the next read; `problems`: what could not be read of the source.
     """
 
     engines: list[dict[str, Any]]
@@ -24,7 +24,7 @@ class Source(Protocol):
     """One source."""
 
     async def read(self) -> DiscoveredEngines:
-        """Read all of it; a source that is told of changes waits for one. Raises: SourceError."""
+        """Read the whole source. A source that is notified of changes waits for one. Raises: SourceError."""
 
     def close(self) -> None:
-        """It is read no more."""
+        """End reading the source."""

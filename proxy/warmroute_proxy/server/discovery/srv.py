@@ -1,7 +1,7 @@
-"""Engines by SRV records (RFC 2782): each target and port of the lowest priority is one.
+"""Finds engines by SRV records (RFC 2782): each target and port of the lowest priority is an engine.
 
-Weights are left out of account: placement decides. An engine is named by its target and port. The name is asked for
-again when the answer's time to live is over, but not before `interval_s`, nor later than `LONGEST_S`.
+Weights are ignored, since placement decides. An engine's id is its target and port. The DNS name is queried again when
+the answer's time to live is over, but not before `interval_s`, nor later than `LONGEST_S`.
 """
 
 import re
@@ -23,7 +23,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class Records:
-    """The records of one DNS name. `region`: that of the engines."""
+    """The records of one DNS name. `region`: the region of its engines."""
 
     def __init__(self, config: DiscoveryConfig, region: str) -> None:
         self._config = config
@@ -58,10 +58,10 @@ class Records:
         return DiscoveredEngines(engines, min(max(ttl_s, config.interval_s), LONGEST_S), problems)
 
     def close(self) -> None:
-        """As `Source`: nothing is held between two reads."""
+        """Does nothing: nothing is held between two reads."""
 
     def _resolver(self) -> Resolver:
-        """With the servers of the system as they are now, or those of the config."""
+        """A resolver with the config's servers, or else the system's servers as they are now."""
         servers = self._config.servers
         made = Resolver(configure=not servers)
         if servers:

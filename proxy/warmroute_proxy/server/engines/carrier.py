@@ -1,4 +1,4 @@
-"""Takes requests to engines in the place of the proxy's own connections, where a gateway sends them."""
+"""The interface that sends requests to engines through a gateway instead of the proxy's own connections."""
 
 from abc import ABC, abstractmethod
 
@@ -8,8 +8,8 @@ from warmroute_proxy.server.engines.upstream import Parts
 
 
 class Carrier(ABC):
-    """What carries one request to the engine that answers it. It carries once: who picks again finds it spent."""
+    """Carries one request to the engine that answers it. A carrier works once: a second pick finds it spent."""
 
     @abstractmethod
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
-        """Have a request sent. `head`: as `Engine.head` makes it. The leg gets the answer."""
+        """Have a request sent. `head`: from `Engine.head`; `leg`: gets the answer."""

@@ -1,19 +1,19 @@
-"""What the chunks of one stream have in common: everything but a short text, and the size that depends on it."""
+"""The shape that chunks of one stream share: only a short text differs, and the chunk's size, which depends on it."""
 
 from typing import Final
 
 from warmroute_proxy.server.engines.sse import MAX_TEXT_BYTES
 
-MAX_SIZES: Final = 16  # of chunks, whose beginnings a shape keeps
+MAX_SIZES: Final = 16  # different sizes of chunks for which a shape keeps the beginning
 
 
 class ChunkShape(dict[int, bytes | tuple[()]]):
-    """How a chunk begins, up to its text, by the bytes of the whole chunk; `()` for sizes that no chunk has whose text
-    counts as one token.
+    """Maps the length of a whole chunk to the chunk's beginning, up to its text. The beginning is `()` for lengths that
+    no chunk has whose text counts as one token.
     """
 
     def __init__(self, digits: int, head: bytes, tail: bytes) -> None:
-        """`digits` of the chunk's size, then `head`, the text, and `tail` with the end of the chunk."""
+        """A chunk is its size in `digits` hex digits, `head`, the text, and `tail` with the chunk's end."""
         super().__init__()
         self.tail = tail
         self.tail_bytes = len(tail)

@@ -1,8 +1,8 @@
-"""Operators' drain orders on disk, so that they hold over a restart of the proxy.
+"""Keeps operators' drain orders on disk, so that they hold over a restart of the proxy.
 
-They are one small file in the state folder, `drains.json`: engine id -> since which unix time. The process that gets an
-order writes the whole file beside the old one and renames it. Engines that are not there now are in it too: an engine
-that leaves and joins again drains still. It has the newest `MAX_ORDERS` orders.
+The small file `drains.json` in the state folder maps each engine id to the unix time of its order. The process that
+gets an order writes a whole new file beside the old one and renames it. The file keeps engines that have left, too: an
+engine that leaves and joins again still drains. The file has the newest `MAX_ORDERS` orders.
 """
 
 from pathlib import Path
@@ -16,13 +16,13 @@ MAX_ORDERS: Final = 2_048
 
 
 def load(state_dir: Path) -> dict[str, float]:
-    """The orders in the file. Without a file, or if it cannot be read (which is logged), there are none."""
+    """The orders in the file; empty if there is no file, or if it cannot be read, which is logged."""
     lost = ", so no engine drains by an earlier order"
     return read_kept(state_dir / FILE, dict[str, float], {}, max_bytes=MAX_BYTES, lost=lost)
 
 
 def note(state_dir: Path, engine_id: str, since_s: float | None) -> None:
-    """Add the order for one engine, or with None take it back. Those for others stay as they are."""
+    """Add the order for one engine, or take it back if `since_s` is None."""
     since = load(state_dir)
     since.pop(engine_id, None)
     if since_s is not None:
@@ -32,5 +32,5 @@ def note(state_dir: Path, engine_id: str, since_s: float | None) -> None:
 
 
 def save(state_dir: Path, since: dict[str, float]) -> None:
-    """Write the orders. Where that fails they hold until the proxy ends, which is logged."""
+    """Write the orders. If that fails, it is logged, and the orders hold until the proxy ends."""
     write_kept(state_dir / FILE, since)

@@ -27,10 +27,10 @@ LOG_EVERY_S: Final = 10.0
 
 
 class RefusalLog:
-    """Which refusals are logged: of each status one in a while, since a client may cause any number of them."""
+    """Limits logged refusals to one per status and `LOG_EVERY_S`, since a client may cause any number of them."""
 
     def __init__(self) -> None:
-        self._logged_s: dict[int, float] = {}  # by status: at most as many as there are
+        self._logged_s: dict[int, float] = {}  # by status, of which there are few
 
     def is_logged(self, status: int, now_s: float) -> bool:
         if now_s - self._logged_s.get(status, -LOG_EVERY_S) < LOG_EVERY_S:
@@ -40,61 +40,62 @@ class RefusalLog:
 
 
 class Engine:
-    """One engine. `probing` sets what is learned from its answers."""
+    """One engine. `probing` sets the attributes that are learned from its answers."""
 
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
         self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
-        """The header lines with the engine's keys, of all requests and of control routes; empty if it needs none."""
+        """The header lines with the engine's keys, for all requests and for control routes; empty without a key."""
 
         self._connect_timeout_s = connect_timeout_s
         self.is_sglang = config.kind == "sglang"
         self.shares_answers = self.is_sglang or config.provider.salted
-        """Whether it reports what its first answer has computed as cached for the next: SGLang and vLLM do."""
+        """Whether it reports tokens that one answer has computed as cached for the next: SGLang and vLLM do."""
 
         self._session_header = config.provider.header
-        self._heads: dict[str, bytes] = {}  # by path; the code has two
+        self._heads: dict[str, bytes] = {}  # by path, of which the code has two
         self._key_refused = False
         self.read_keys()
         self.refusals = RefusalLog()
         self.thoughts = ""
-        """The member in which a server other than SGLang writes and reads thoughts of the model; empty: not known."""
+        """The JSON member in which a server other than SGLang writes and reads thoughts; empty if unknown."""
 
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
         """Whether `info` was reported since the engine came up."""
 
         self.recognised = False
-        """Whether the last answer at `/server_info` was an engine's, or refused our key, which is logged by itself."""
+        """Whether the last answer at `/server_info` was an engine's, or refused our key, which has its own log line."""
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
-        self.rendered_at: object = self  # nothing that an engine reports as its start
+        self.rendered_at: object = self  # differs from every start that an engine reports
         self.refuses_late_system = False
-        """Whether its template takes a system message at the beginning alone, as asked at its start."""
+        """Whether its chat template takes a system message only at the beginning; asked once after each start."""
 
         self.moves: dict[int, MoveTotals] = {}
         """Tokens moved between cache tiers, by rank, as last read."""
 
         self.moves_at_s = -MOVES_EVERY_S
         self.up = True
-        """False once a probe has failed. A new engine counts as up, so that requests need not wait for the probe."""
+        """Whether the last probe succeeded. A new engine counts as up, so that requests need not wait for a probe."""
 
         self.registered = True
-        """Of prefill: whether its bootstrap server has its ranks, or is where the proxy cannot ask."""
+        """False if this is a prefill engine whose bootstrap server is known not to have its ranks."""
         self.registered_at_s = -REGISTERED_EVERY_S
         self.was_ready = False
-        """Whether it has been ready since it began. A 503 then means that it drains, and before that it starts."""
+        """Whether it has been ready since its start. A 503 means that it starts if it has not, else that it drains."""
 
         self.down_since_s = 0.0
         self.health_monitor = HealthMonitor(clock())
         self.health_task: asyncio.Task[None] | None = None
-        """The request to `/health` under way: one at a time."""
+        """The running request to `/health`, of which there is one at most."""
 
     def read_keys(self) -> bool:
-        """Read the files of its keys; requests that are sent from now on have them. Returns whether one is another.
+        """Read the key files, for the requests sent from now on. Returns whether a key has changed.
+
         Raises: SecretError; the keys then stay as they were.
         """
         within, before = self.config.keys_within, (self.bearer, self.admin_bearer)
@@ -109,12 +110,12 @@ class Engine:
 
     @property
     def serves(self) -> bool:
-        """Whether it answers, and as an engine: of other servers only the breaker knows more."""
+        """Whether it is up and answers as an engine. Servers other than SGLang only need to be up."""
         return self.up and (self.recognised or not self.is_sglang)
 
     @property
     def unavailable(self) -> str:
-        """Why it serves nothing, in words for those who may not know its name; empty if that is not known."""
+        """Why it serves nothing, in words for clients, who may not know its name; empty if the reason is unknown."""
         if not self.up and not self.registered:
             return "prefill engines whose bootstrap server does not answer"
         if not self.up:
@@ -125,11 +126,11 @@ class Engine:
 
     @property
     def role(self) -> Role:
-        """What it does: as the config says, or since a flip as it reports."""
+        """The role that the engine reports, as after a flip, or else the config's."""
         return self.info.role or self.config.role
 
     def bootstrap(self) -> Upstream | None:
-        """Where decode engines fetch a prefill engine's KV; None of any other, or if that is not known."""
+        """The server where decode engines fetch a prefill engine's KV; None for other roles or an unknown port."""
         port, host = self.info.bootstrap_port, self.config.bootstrap_host or self.upstream.host
         if self.role != "prefill" or port is None:
             return None
@@ -163,7 +164,7 @@ class Engine:
     def head(self, path: str, headers: str, session: str | None = None) -> bytes:
         """The head of an inference request, up to its length.
 
-        `headers`: see `engine_headers`; `session`: the hash of its session, for a server that takes one in a header.
+        `headers`: from `engine_headers`; `session`: the session's hash, for a server that takes it in a header.
         """
         if session is not None and self._session_header:
             headers += f"{self._session_header}: {session}\r\n"
@@ -198,7 +199,7 @@ class Engine:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")
 
     def answered_as_no_engine(self, status: int) -> None:
-        """Another server answers at its address. Logged once until an engine answers."""
+        """Something other than an engine answers at its address. Logged once until an engine answers."""
         self.recognised = False
         if not self._logged_unknown:
             self._logged_unknown = True
@@ -211,7 +212,7 @@ class Engine:
         self.info = info
 
     def check_key_accepted(self, status: int, path: str, key: str) -> None:
-        """Log once for each engine that it refuses our key: what needs the key fails without another message."""
+        """Log once that this engine refuses our key. Later requests with the key fail without another message."""
         if status in {401, 403} and not self._key_refused:
             self._key_refused = True
             log.error("engine %s answers %d at %s: its %s is missing or wrong", self.config.id, status, path, key)

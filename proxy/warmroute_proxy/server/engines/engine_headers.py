@@ -1,6 +1,6 @@
-"""The headers that an engine is sent with a request: an allow-list of the client's.
+"""The headers of a request to an engine: those of the client's headers that are on an allow-list.
 
-The proxy's own headers, such as the key of an engine, are added in `engine`.
+`engine` adds the proxy's own headers, such as the engine's key.
 """
 
 from collections.abc import Mapping

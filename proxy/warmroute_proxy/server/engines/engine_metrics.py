@@ -1,12 +1,12 @@
-"""What an engine's own metrics report: of each rank for conditions, and of the engine what it has counted.
+"""Reads an engine's own metrics: reports of each rank, for conditions, and the counts of the whole engine.
 
-Names of SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`). Ranks of one attention group work on shards of
-the same requests and report the same, so the largest value of them counts. Prompt and cached tokens are counted by the
-process that answers HTTP, without a rank: they are given to every rank of the engine.
+The names are those of SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`). Ranks of one attention group
+work on shards of the same requests and report the same values, so the largest value counts. SGLang's HTTP process
+counts prompt and cached tokens without a rank, so every rank of the engine gets these values.
 
-That process counts a request when it has ended, and none of `/health`. It divides `cached_tokens_total` by
-`cache_source` (`device`, `host`, `storage`, or `total` if the division is not known). The embedded engine has
-the same names by rank. So the samples of a name are added up, and an engine is the finest whose counts are known.
+The HTTP process counts a request when it has ended, and does not count `/health`. It divides `cached_tokens_total` by
+`cache_source` (`device`, `host`, `storage`, or `total` if the division is unknown). The embedded engine counts under
+the same names, but by rank. So the samples of a name are added up, and counts are known of an engine, not of a rank.
 """
 
 import re
@@ -37,7 +37,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "host_used_tokens": ("hicache_host_used_tokens",),
     "host_total_tokens": ("hicache_host_total_tokens",),
 }
-"""Field -> families, which are summed."""
+"""Field of `EngineReport` -> metric families, which are summed."""
 
 _FIELD_OF: Final = {family: field for field, families in _FIELDS.items() for family in families}
 _LINE: Final = re.compile(rf"^sglang:({'|'.join(_FIELD_OF)})\{{([^}}]*)\}} ([0-9.eE+-]+)$", re.MULTILINE)
@@ -45,15 +45,15 @@ _COUNTED: Final = ("num_requests_total", "prompt_tokens_total", "cached_tokens_t
 """In the order of `EngineCounts`."""
 
 _COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{([^}}]*)\}})? ([0-9.eE+-]+)$", re.MULTILINE)
-_LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # linear in an engine's text
+_LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # takes linear time, whatever an engine sends
 _LOWER: Final = frozenset({"host", "storage"})
 _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
-"""Labels that divide one number of a rank; shards are told apart by the others."""
+"""Labels that divide one number of a rank. The other labels tell shards apart."""
 MAX_RANK_DIGITS: Final = 6
 
 
 Found = dict[int | None, dict[str, dict[str, float]]]
-"""Values by rank, family and shard; of no rank by None."""
+"""Values by rank, family and shard. The rank is None for values without one."""
 
 
 def reports_by_rank(text: str) -> dict[int, EngineReport]:
@@ -96,7 +96,7 @@ def _together(report: EngineReport, shared: EngineReport) -> EngineReport:
 
 
 def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of the lines that fit a pattern of these three groups."""
+    """Name, labels and value of each matching line. `line`: a pattern with these three groups."""
     for family, labels, value in line.findall(text):
         try:
             number = float(value)
@@ -107,7 +107,7 @@ def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, s
 
 
 def counts_in(text: str) -> EngineCounts | None:
-    """What an engine has counted since its start; None if it does not count prompt tokens."""
+    """The counts of an engine since its start; None if it does not count prompt tokens."""
     sums: dict[str, float] = {}
     add_counts(sums, text)
     return counts_of(sums)
@@ -120,5 +120,5 @@ def add_counts(sums: dict[str, float], text: str) -> None:
 
 
 def counts_of(sums: dict[str, float]) -> EngineCounts | None:
-    """The counts of what was added; None if prompt tokens are not among them."""
+    """The counts of an engine from its sums; None if prompt tokens are not among them."""
     return EngineCounts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

@@ -1,7 +1,7 @@
-"""The engines of this region: which there are, which of them drain, and the tags that match requests with KV events.
+"""The engines of this region, which of them drain, and the tags that match requests with KV events.
 
 A worker is one data-parallel rank of an engine. The proxy sends each prompt under a tag. The engine's KV events name
-the tag, which shows what blocks the prompt has in the cache. `probing` keeps the state of the engines up to date.
+the tag, which shows which cached blocks belong to the prompt. `probing` keeps the state of the engines up to date.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from warmroute_proxy.server.engines.kv_feed import KvFeed
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 
-# Which engines drain: they get no new work although they answer, by an operator's order, by their own report, or
-# because the config no longer has them.
+# Which engines drain. An engine that drains gets no new work although it answers: by an operator's order, by its own
+# report, or because the config no longer has it.
 #
-# This is all drain state of a process, without sockets or clock. An operator's order holds until it is taken back, also
-# over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready` answers
-# 200 again. There is at most one entry for each engine and source.
+# `Drains` has all drain state of a process, without sockets or clock. An operator's order holds until it is taken back,
+# also over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready`
+# answers 200 again. There is at most one entry for each engine and source.
 
 DrainedBy = Literal["operator", "engine", "config"]
 SOURCES: Final[tuple[DrainedBy, ...]] = ("operator", "engine", "config")
@@ -45,7 +45,7 @@ class Drains:
         self._since_by_source: dict[DrainedBy, dict[str, float]] = {by: {} for by in SOURCES}
 
     def set(self, engine_id: str, by: DrainedBy, draining: bool, unix_s: float) -> bool:
-        """Set what one source says. True if the engine begins or ceases to drain by it."""
+        """Set what one source says. Returns whether that makes the engine begin or cease to drain."""
         since = self._since_by_source[by]
         before = self.draining(engine_id)
         if not draining:
@@ -58,7 +58,7 @@ class Drains:
         return any(engine_id in since for since in self._since_by_source.values())
 
     def of(self, engine_id: str) -> dict[DrainedBy, float]:
-        """By whom an engine drains, and since which unix time."""
+        """The sources by which an engine drains -> since which unix time."""
         return {by: since[engine_id] for by, since in self._since_by_source.items() if engine_id in since}
 
     def forget(self, engine_id: str) -> None:
@@ -66,16 +66,16 @@ class Drains:
             since.pop(engine_id, None)
 
     def by_operator(self) -> dict[str, float]:
-        """The engines that drain by an operator's order, and since which unix time."""
+        """The engines that drain by an operator's order -> since which unix time."""
         return dict(self._since_by_source["operator"])
 
     def engines(self) -> frozenset[str]:
         return frozenset().union(*self._since_by_source.values())
 
 
-# What this room sends to the other processes of the proxy, and receives from them.
+# The interface by which this room exchanges updates with the other processes of the proxy.
 #
-# `processes.peer_processes` implements it. It is set only where a proxy has several processes.
+# `processes.peer_processes` implements it. A proxy with one process has no such object.
 
 
 class PeerUpdates(Protocol):
@@ -85,41 +85,41 @@ class PeerUpdates(Protocol):
         """Apply what the other processes have sent."""
 
     def send_tag(self, cache_worker: str, tag: str) -> None:
-        """The request that the router dispatched last was sent under a tag."""
+        """Send the tag of the request that the router dispatched last."""
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """Send the number of tokens in the prompt of a tag."""
 
     def send_health(self, engine: str, status: int | None) -> None:
-        """This process requests `/health` (None), or has the answer: its status, or 0 if none came."""
+        """Send that this process requests `/health` (None), or the status of the answer: 0 if none came."""
 
 
-# Ids that this process draws: of receipts, of requests to engines (rids), and bootstrap rooms.
+# Ids that this process draws: of receipts, of requests to engines (rids), and of bootstrap rooms.
 #
 # Rids have one fixed length, because an engine matches abort ids by prefix. Bootstrap rooms are unique over all
-# processes of a fleet, never 0, and leave space below 2^63 for the prompts of a request; where prefill has several DP
-# ranks, room modulo ranks chooses the rank (SGLang's `follow_bootstrap_room`).
+# processes of a fleet, never 0, and leave space below 2^63 for the prompts of a request. If a prefill engine has more
+# than one DP rank, the room modulo the number of ranks chooses the rank (SGLang's `follow_bootstrap_room`).
 
 _BOOTSTRAP_ROOM_BITS: Final = 39
-_BOOTSTRAP_ROOM_STEP: Final = 1024  # rooms of one request: room .. room + prompts, and the choice of a rank
+_BOOTSTRAP_ROOM_STEP: Final = 1024  # rooms reserved for one request: for its prompts, and for the choice of a rank
 
 
 class Ids:
-    """Rids, rooms and receipt ids of one process; unique over processes by 53 or more random bits."""
+    """Draws the rids, rooms and receipt ids of one process. 53 or more random bits make them unique over processes."""
 
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
-        self._random: list[str] = []  # for the next receipts, the first one last
+        self._random: list[str] = []  # for the next receipts, taken from the end
         self._second = ""
         self._bootstrap_room_base = int.from_bytes(os.urandom(3), "big") << _BOOTSTRAP_ROOM_BITS  # 24 + 39 = 63 bits
         # Counting begins at a random number, since two processes may draw the same base.
         self._bootstrap_rooms = int.from_bytes(os.urandom(4), "big")
 
     def receipt(self) -> str:
-        """`wr-` and 24 hex digits: the second in which a few hundred were drawn, then 64 random bits.
+        """`wr-` and 24 hex digits: the second in which random bits were drawn for 256 ids, then 64 of these bits.
 
-        So ids ascend roughly, and the ledger, whose rows are found by them, writes at the end of its index.
+        So ids roughly ascend, and the ledger, which finds its rows by them, writes at the end of its index.
         """
         if not self._random:
             drawn = os.urandom(8 * 256).hex()
@@ -133,7 +133,10 @@ class Ids:
         return self._prefix + (self._count & 0xFFFFFFFFFFFF).to_bytes(6, "big").hex()
 
     def bootstrap_room(self, rank: int, ranks: int, prompts: int) -> int:
-        """A room whose remainder by `ranks` is `rank`, and one for each further prompt; from 1 to 2^63 - 1,024."""
+        """The first room of a request, whose remainder by `ranks` is `rank`. The next rooms are for further prompts.
+
+        Rooms are from 1 to 2^63 - 1,024.
+        """
         assert prompts + ranks <= _BOOTSTRAP_ROOM_STEP
         self._bootstrap_rooms += 1
         space = (1 << _BOOTSTRAP_ROOM_BITS) // _BOOTSTRAP_ROOM_STEP - 2
@@ -158,7 +161,7 @@ class Engines:
         counters: CounterFile | None = None,
         peer_updates: PeerUpdates | None = None,
     ) -> None:
-        """`counters`: where readings of the engines' own counters are kept; None: another process does it.
+        """`counters`: the file for readings of the engines' own counters; None if another process keeps it.
 
         `peer_updates`: the other processes, which share tags and health. Their updates apply before each KV event.
         """
@@ -170,13 +173,13 @@ class Engines:
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
         self.turns: Turns | None = None
         self.departed: dict[str, Engine] = {}
-        """Engines that have left, until their last aborts are sent."""
+        """Engines that have left, until their last aborts are sent, by id."""
 
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock, peer_updates.apply_updates if peer_updates is not None else None)
         self.watching = Watching(region, metrics, unix_clock)
         self.reading: dict[str, asyncio.Task[None]] = {}
-        """By engine: the question for its metrics that is under way."""
+        """By engine: the running request for its metrics."""
 
         self._strict_models: frozenset[str] = frozenset()
         self._on_strict_models: Callable[[frozenset[str]], None] | None = None
@@ -187,7 +190,7 @@ class Engines:
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
 
     def take_turns(self, turns: Turns) -> None:
-        """Handle what engines send in turns, from the next connection on."""
+        """From the next connection on, handle what engines send in the turns of `turns`."""
         self.turns = turns
         for engine in self.by_id.values():
             engine.upstream.turns = turns
@@ -197,7 +200,7 @@ class Engines:
         return engine if engine is not None else self.departed[worker.engine]
 
     def has(self, engine: Engine) -> bool:
-        """Whether it has not left."""
+        """Whether the engine has not left."""
         return self.by_id.get(engine.config.id) is engine
 
     def served_by(self, decision: Decision) -> tuple[ServedBy, ...]:
@@ -210,7 +213,7 @@ class Engines:
         return served_by
 
     def templates_asked(self) -> None:
-        """Tell who translates which models refuse a system message behind others, if that is known anew."""
+        """Report the models whose templates take a system message only at the beginning, if they have changed."""
         strict = [engine.config.models for engine in self.by_id.values() if engine.refuses_late_system]
         models = frozenset[str]().union(*strict)
         if models != self._strict_models:
@@ -219,22 +222,22 @@ class Engines:
                 self._on_strict_models(models)
 
     def follow_templates(self, on_models: Callable[[frozenset[str]], None]) -> None:
-        """Call `on_models` with the names of models whose templates take a system message at the beginning alone, now
-        and whenever there are others.
+        """Call `on_models` with the names of models whose templates take a system message only at the beginning: now,
+        and whenever they change.
         """
         self._on_strict_models = on_models
         if self._strict_models:
             on_models(self._strict_models)
 
     def workers_changed(self) -> None:
-        """Engines have other ranks or roles than before."""
+        """The ranks or roles of engines have changed."""
         self._served_by.clear()
 
     def workers(self) -> list[Worker]:
         return [worker for engine in self.by_id.values() for worker in engine.workers()]
 
     def warm_tokens(self, router: Router, now_s: float) -> dict[str, int]:
-        """By engine, the KV tokens of sessions that it holds; only of engines whose pool is known."""
+        """The KV tokens of sessions that each engine holds. Engines whose KV pool is unknown are left out."""
         books = router.working_set.as_dict(now_s)
         found: dict[str, int] = {}
         for engine_id, engine in self.by_id.items():
@@ -246,8 +249,9 @@ class Engines:
     def drain(
         self, engine_id: str, by: DrainedBy, draining: bool, router: Router, since_s: float | None = None
     ) -> None:
-        """Give an engine no new work, or work again. `since_s`: unix time of an earlier order. `KeyError` where there
-        is no such engine.
+        """Give an engine no new work, or work again. `since_s`: unix time of an earlier order.
+
+        Raises: KeyError, if there is no such engine.
         """
         engine = self.by_id[engine_id]
         if self.drains.set(engine_id, by, draining, self._unix_clock() if since_s is None else since_s):
@@ -256,7 +260,7 @@ class Engines:
                 router.set_draining(worker.id, draining)
 
     def why_unavailable(self, model: str) -> str:
-        """Why no engine takes a request for a model: how many have which cause, for a message to its client."""
+        """Why no engine takes a request for a model, for an error message: each cause with its number of engines."""
         draining = self.drains.engines()
         causes: Counter[str] = Counter()
         for engine in self.by_id.values():
@@ -275,12 +279,12 @@ class Engines:
         return frozenset(worker.id for worker in self.workers() if worker.role != "aggregated")
 
     def all_split(self) -> bool:
-        """Whether no engine here does both."""
+        """Whether every worker does only prefill or only decode."""
         return len(self.split()) == len(self.workers())
 
     def tag(self, decision: Decision, rid: str, chain: Chain) -> bool:
-        """Whether a request is to carry its rid as a tag, because KV events of its worker are followed. Expects the
-        blocks of that tag from now on.
+        """Expect the blocks of a request under its rid as a tag. Returns whether the request must carry that tag: False
+        if the KV events of its worker are not followed.
         """
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is None:
@@ -291,7 +295,7 @@ class Engines:
         return True
 
     def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
-        """A request has ended. `prompt_tokens` as reported; with 0, the estimate of the decision counts."""
+        """A request has ended. `prompt_tokens`: as reported; if 0, the decision's estimate counts."""
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is not None:
             tokens = prompt_tokens or decision.prompt_tokens_est
@@ -305,13 +309,13 @@ class Engines:
             feed.blocks.expect(tag, chain)
 
     def apply_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """Another process knows how many tokens the prompt of a tag has."""
+        """Note how many tokens the prompt of a tag has, as another process has sent it."""
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
             feed.settled(tag, prompt_tokens)
 
     def apply_health(self, engine_id: str, status: int | None, now_s: float) -> None:
-        """This process or another one requests `/health` of an engine (None), or has the answer's status."""
+        """Note that this or another process requests `/health` of an engine (`status` None), or the answer's status."""
         engine = self.by_id.get(engine_id)
         if engine is None:
             return
@@ -325,7 +329,7 @@ class Engines:
             log.error("engine %s hangs: /health answered %s", engine_id, status or "nothing")
 
     async def note_counts(self, engine: Engine, counts: EngineCounts) -> None:
-        """Keep what an engine has counted. In a thread, because it is written to a file."""
+        """Keep the counts of an engine. Runs in a thread, because it writes a file."""
         if self._counters is not None:
             reading = CounterReading(engine.config.id, engine.role, self._unix_clock(), counts)
             await asyncio.to_thread(self._counters.note, reading)

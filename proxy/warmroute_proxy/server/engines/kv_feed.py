@@ -1,20 +1,21 @@
-"""Applies what one worker publishes of its cache, in order: batches of KV events in, calls of the router out.
+"""Applies the KV events of one worker in order: takes batches of events, and calls the router.
 
-It has no sockets. A batch is msgpack, `[time, events, rank]`, and its events are maps. The number of a batch says more
-than the connection does:
+This module has no sockets. A batch is msgpack, `[time, events, rank]`, and its events are maps. The number of a batch
+decides what happens to it:
 
 - the next number: the batch is applied;
-- a higher one: batches were lost. If the engine replays they are requested, and newer batches wait. Without the missing
-  batches the state of the cache is unknown, and the worker's index is dropped;
-- one that a replay has already given: the two sockets are not in step, and the batch is skipped;
-- one that is not above the last published one: the engine has restarted, with an empty cache.
+- a higher number: batches were lost. If the engine can replay them, they are requested, and newer batches wait. Without
+  the missing batches the state of the cache is unknown, and the worker's index is dropped;
+- a number that a replay has already delivered: the two sockets are not in step, and the batch is skipped;
+- a number that is not above the last published one: the engine has restarted, with an empty cache.
 
-The first batch may have any number: blocks that were stored before it are in the index by prediction, or not at all.
+The first batch may have any number: blocks stored before it are in the index by prediction, or not at all.
 
-A batch is applied in portions of `UNITS_AT_ONCE`: what is left of one waits for `go_on`, and newer ones behind it.
+A batch is applied in portions of `UNITS_AT_ONCE`. The rest of the batch waits for `go_on`, and newer batches wait
+behind it.
 
-Limits: `MAX_WAITING` batches wait for a replay; with more it is given up. `MAX_BATCH_BYTES` of a batch: a longer one
-cannot be read. `MAX_LEFT_BYTES` wait to be applied: with more the index is dropped, and nothing waits any more.
+Limits: `MAX_WAITING` batches wait for a replay; beyond that, the replay is given up. A batch above `MAX_BATCH_BYTES`
+cannot be read. `MAX_LEFT_BYTES` wait to be applied; beyond that, the index and all waiting bytes are dropped.
 """
 
 import logging
@@ -38,12 +39,12 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
 MAX_BATCH_BYTES: Final = 4 * 2**20
-"""300,000 blocks with one token each. To decode it takes 30 ms."""
+"""Enough for 300,000 blocks with one token each. Decoding them takes 30 ms."""
 
 MAX_LEFT_BYTES: Final = 16 * 2**20
 BLOCKS_AT_ONCE: Final = 1_024
 UNITS_AT_ONCE: Final = 4_096
-"""Blocks, and `UNITS_OF_EVENT` for each event: 4 ms."""
+"""A block is one unit, and an event is `UNITS_OF_EVENT` more. A portion takes 4 ms."""
 
 UNITS_OF_EVENT: Final = 8
 
@@ -59,7 +60,7 @@ _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
 
 class _Event(msgspec.Struct, gc=False):
-    """An event of any kind. Fields of other kinds keep their defaults; unknown kinds and fields are ignored."""
+    """An event of any kind. Fields that its kind lacks keep their defaults; unknown kinds and fields are ignored."""
 
     type: str
     block_hashes: list[int] = []
@@ -81,7 +82,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionErr
 
 
 class KvCounters(NamedTuple):
-    """The counters; each has the label `worker`."""
+    """The metrics of feeds; each has the label `worker`."""
 
     batches: Metric = declared.KV_EVENT_BATCHES_TOTAL
     gaps: Metric = declared.KV_EVENT_GAPS_TOTAL
@@ -106,15 +107,15 @@ class KvFeed:
         self._can_replay = can_replay
         self._router = router
         self._metrics = metrics
-        # An engine may do each of these in each batch.
+        # An engine may cause each of these lines with every batch.
         lines = [RepeatedLine(log, logging.WARNING, time.monotonic) for _ in range(3)]
         self._lost, self._restarted, self._unreadable = lines
-        self._next: int | None = None  # until the first batch
+        self._next: int | None = None  # the number of the next batch; None until the first one
         self._published = -1  # number of the newest batch that was not replayed; below `_next`
         self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
-        self._left: deque[tuple[bytes, float]] = deque()  # batches that are not applied yet, and when they came
+        self._left: deque[tuple[bytes, float]] = deque()  # batches not fully applied yet, and when they came
         self._left_bytes = 0
-        self._steps: Iterator[int] | None = None  # of the oldest of them
+        self._steps: Iterator[int] | None = None  # of the oldest of these batches
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
         """The request with this tag has ended; its prompt has `prompt_tokens`."""
@@ -123,7 +124,7 @@ class KvFeed:
             self._router.cache_removed(self._worker.id, gone, "device")
 
     def live(self, number: int, payload: bytes, unix_s: float) -> int | None:
-        """A published batch. Returns the number from which a replay is needed, or None."""
+        """Take a published batch. Returns the number from which a replay is needed, or None."""
         if self.replaying:
             self._waiting.append((number, payload))
             if len(self._waiting) > MAX_WAITING:
@@ -171,7 +172,7 @@ class KvFeed:
             self._apply(number, payload, unix_s)
 
     def _drop(self) -> None:
-        """What is known of the cache is wrong, and so is what would be applied to it."""
+        """Drop the index and all batches that wait to be applied: the state of the cache is unknown."""
         self._forget_left()
         self._clear()
 
@@ -222,7 +223,7 @@ class KvFeed:
         self._drop()
 
     def _steps_of(self, payload: bytes, unix_s: float) -> Iterator[int]:
-        """Apply a batch, and say after each step how many units it was."""
+        """Apply a batch in steps. Yields the number of units of each step."""
         batch = _decode(payload)
         self.lag_s = max(0.0, unix_s - batch.ts)
         for raw in batch.events:
@@ -265,7 +266,7 @@ class KvFeed:
 
 
 def _pieces_of(event: _Event) -> Iterator[_Event]:
-    """An event with many blocks as several that follow each other."""
+    """Split an event with many blocks into consecutive events of `BLOCKS_AT_ONCE` blocks."""
     hashes = event.block_hashes
     if len(hashes) <= BLOCKS_AT_ONCE:
         yield event

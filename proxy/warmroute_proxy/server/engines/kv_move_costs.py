@@ -1,10 +1,14 @@
-"""What an engine's own metrics report about the cost of host and storage hits.
+"""Reads the cost of host and storage hits from an engine's own metrics.
 
-SGLang counts in its Prometheus text, by DP rank and TP rank: tokens loaded from host memory (`load_back_tokens_total`)
-and the seconds that this took (`load_back_duration_seconds_sum`, GPU only); tokens fetched from storage
-(`prefetched_tokens_total`) and the bandwidth of each fetch in GB/s (`prefetch_bandwidth`, for stores that measure it);
-and tokens and bytes backed up, whose quotient is the size of a token's KV. TP ranks work in parallel on shards: the
-tokens and seconds of one rank are those of all, and the bytes are summed.
+SGLang counts by DP rank and TP rank, in its Prometheus text:
+
+- tokens loaded from host memory (`load_back_tokens_total`), and the seconds that this took
+  (`load_back_duration_seconds_sum`, GPU only);
+- tokens fetched from storage (`prefetched_tokens_total`), and the bandwidth of each fetch in GB/s
+  (`prefetch_bandwidth`, for stores that measure it);
+- tokens and bytes backed up. Bytes by tokens is the size of a token's KV.
+
+TP ranks work in parallel on shards, so tokens and seconds are those of one TP rank, and bytes are summed over TP ranks.
 
 All counters only grow. The cost is computed from the difference of two readings.
 """
@@ -33,11 +37,11 @@ class MoveTotals(NamedTuple):
     backup_bytes: float = 0.0
 
     def load_since(self, before: "MoveTotals") -> tuple[int, float]:
-        """Tokens loaded from the host, and the seconds that took; 0 if that is not known."""
+        """Tokens loaded from host memory, and the seconds that took; 0 if unknown."""
         return int(self.load_tokens - before.load_tokens), self.load_s - before.load_s
 
     def fetch_since(self, before: "MoveTotals") -> tuple[int, float]:
-        """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 if that is not known."""
+        """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 if unknown."""
         tokens = int(self.fetch_tokens - before.fetch_tokens)
         fetches = self.bandwidth_count - before.bandwidth_count
         if tokens <= 0 or fetches <= 0 or self.backup_tokens <= 0:
@@ -48,11 +52,11 @@ class MoveTotals(NamedTuple):
 
 
 Values = dict[int, dict[str, dict[str, float]]]
-"""By rank, name and shard."""
+"""Values by DP rank, name and shard (TP rank)."""
 
 
 def totals_by_rank(text: str) -> dict[int, MoveTotals]:
-    """The counters in a Prometheus text, by DP rank. A missing rank is left out, a missing counter is 0."""
+    """The counters in a Prometheus text, by DP rank. A missing counter is 0."""
     values: Values = {}
     add_totals(values, text)
     return totals_of(values)

@@ -1,8 +1,8 @@
-"""One request to one engine, as callbacks from the event loop: no task, no queue.
+"""A leg: one request to one engine, as callbacks from the event loop, without a task or queue.
 
-Whoever makes the request gives the leg a receiver, and the leg to the `Upstream`. A leg ends exactly once: by `on_end`,
-`on_whole` or `on_fail` of its receiver, or silently by `close`. It forgets its receiver then, so that neither waits for
-the garbage collector.
+The sender makes a leg with a receiver, and passes the leg to the `Upstream`. A leg ends exactly once: by `on_end`,
+`on_whole` or `on_fail` of its receiver, or silently by `close`. The leg then forgets its receiver, so that neither
+waits for the garbage collector.
 """
 
 import logging
@@ -28,32 +28,32 @@ class Channel(Protocol):
 
 
 class Receiver(Protocol):
-    """Takes what comes back of one request."""
+    """Takes the answer to one request."""
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         """The head of the answer."""
 
     def on_body(self, data: bytes) -> None:
-        """Some of its body."""
+        """Some of the answer's body."""
 
     def streams(self) -> Stream | None:
-        """The stream that follows the head, where it may pass unparsed (`passthrough`). Asked of streamed legs only."""
+        """The stream behind the head, if it may pass unparsed (`passthrough`). Called for streamed legs only."""
 
     def on_end(self) -> None:
         """The answer has ended in good order."""
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
-        """All of a 200 at once; `in_parts` makes a head, a body and an end of it. `lines`: its headers, as read."""
+        """A whole answer with status 200 at once; `in_parts` splits it. `lines`: its headers, as read."""
 
     def on_fail(self, cause: Cause, reason: str) -> None:
         """There will be no answer, or no more of it."""
 
     def on_crash(self) -> None:
-        """An error of the proxy's own in one of these."""
+        """One of these callbacks has failed by an error of the proxy's own."""
 
 
 def in_parts(receiver: Receiver, lines: list[Line], body: bytes) -> None:
-    """Give a receiver a whole 200 as head, body and end."""
+    """Give a receiver a whole answer with status 200 as head, body and end."""
     receiver.on_head(200, decode(lines))
     if body:
         receiver.on_body(body)
@@ -64,25 +64,25 @@ class Leg:
     """One request to one engine."""
 
     def __init__(self, receiver: Receiver, *, streamed: bool = False) -> None:
-        """`streamed`: whether the answer is to be a stream."""
+        """`streamed`: whether the request asks for a stream."""
         self.streamed = streamed
         self.sent = False
         self.done = False
         self.head_seen = False
         self.paused = False
         self.connection: Channel | None = None
-        """While something may still come."""
+        """The connection, while more of the answer may come."""
         self._receiver: Receiver | None = receiver
 
     @property
     def ends(self) -> bool:
-        """Whether nothing more comes: it is done, or its end was read with what is being delivered."""
+        """Whether nothing more comes: the leg is done, or the bytes that are now delivered include the answer's end."""
         return self.done or (self.connection is not None and self.connection.complete)
 
     # -- the receiver's side
 
     def pause(self, paused: bool) -> None:
-        """Back-pressure: stop or go on reading from the engine."""
+        """Stop or resume reading from the engine, as back-pressure."""
         self.paused = paused
         if self.connection is not None:
             self.connection.pause(paused)
@@ -100,7 +100,7 @@ class Leg:
             connection.drop()
 
     def close_with(self, last_bytes: bytes) -> None:
-        """Give up with a last word, if there was a first one."""
+        """Give up: write last bytes to the engine before the connection is closed."""
         self.done = True
         self._receiver = None
         connection, self.connection = self.connection, None
@@ -127,15 +127,15 @@ class Leg:
                 self._crash(receiver, error)
 
     def tenant(self) -> str:
-        """Whose answer it is; empty if there are not several, and of what is nobody's."""
+        """The tenant whose answer it is, as the receiver names it; empty if it names none."""
         return str(getattr(self._receiver, "tenant", ""))
 
     def streams(self) -> Stream | None:
-        """The stream that follows the head, where it may pass unparsed."""
+        """The stream behind the head, if it may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None
 
     def whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
-        """All of a 200 was read at once."""
+        """A whole answer with status 200 was read at once."""
         self.connection = None
         receiver = self._receiver
         if self.done or receiver is None:
@@ -173,12 +173,12 @@ class Leg:
         self._receiver = None
 
     def crash(self, error: Exception) -> None:
-        """An error of the proxy's own at the connection: the receiver ends."""
+        """End the receiver after an error of the proxy's own at the connection."""
         if self._receiver is not None:
             self._crash(self._receiver, error)
 
     def _crash(self, receiver: Receiver, error: Exception) -> None:
-        """An error in a callback, which may have closed the leg. The type is logged, never the text."""
+        """End the leg after an error in a callback, which may have closed it. Logs the error's type, never its text."""
         log.error("a callback of an upstream answer failed: %s", type(error).__name__)
         self.close()
         receiver.on_crash()

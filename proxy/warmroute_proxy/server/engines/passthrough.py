@@ -1,22 +1,22 @@
-"""Relays the chunks of a stream as they came: the client gets the engine's framing, too.
+"""Relays the chunks of a stream unchanged, including the engine's HTTP framing.
 
 Engines write each event as one HTTP chunk, and a read brings one or several whole chunks. As long as they hold content
-alone (`sse`), the client gets the same bytes, chunk sizes included, with one write for each read. For that a
-`Passthrough` replaces the connection as the protocol of its transport, from the end of a streamed answer's head on.
+alone (`sse`), the client gets the same bytes, chunk sizes included, with one write for each read. For that, a
+`Passthrough` becomes the protocol of the transport in place of the connection, once the head of a streamed answer ends.
 
-Each chunk is checked twice before it passes. First its *framing*: by its size, it must end where it should, behind the
-blank line of an event. Then its content, by its *shape*: the events of one stream differ only in a short text. So an
-event that begins and ends like one that was read, and whose text has neither a quote nor a line feed, says nothing more
-than that one. Other events are read (`sse`), and the next event is compared with them.
+Each chunk is checked twice before it passes. The first check is its *framing*: the chunk must end where its size says,
+behind the blank line of an event. The second is its *shape*: the events of one stream differ only in a short text. So
+an event needs no reading if it begins and ends like one that was read, and its text has neither a quote nor a line
+feed. Other events are read (`sse`), and later events are compared with them.
 
-All else goes through the parser and the scanner, whole chunks at a time, so that both are at the border of a chunk when
-the next one passes: the beginning of an answer, its end from the usage on, and an answer that the proxy has to read or
-rewrite (`Stream.passthrough_target` is None). A chunk that is cut by the end of a read waits for its rest, up to
-`MAX_REST_BYTES` and
-unless it holds an event that could go. A stream with another framing is left to the parser for good.
+Everything else goes through the parser and the scanner: the beginning of an answer, its end from the usage on, and each
+answer that the proxy has to read or rewrite (`Stream.passthrough_target` is None). They get whole chunks, so that both
+are at the border of a chunk when the next one passes. If the end of a read cuts a chunk, the chunk waits for its rest.
+The parser takes the rest of the answer if such a chunk exceeds `MAX_REST_BYTES` or holds a whole event, or if the
+stream has another framing.
 
-Without this module w2 executes 2.08 times as much, without shapes 2.00 times (`python -m bench instructions
---workloads w2`): see docs/decisions/020-one-way.md.
+Without this module, w2 executes 2.08 times as many instructions, without shapes 2.00 times as many
+(`python -m bench instructions --workloads w2`): see docs/decisions/020-one-way.md.
 """
 
 import re
@@ -29,15 +29,15 @@ from warmroute_proxy.server.engines.portions import PORTION_BYTES
 from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
 MAX_REST_BYTES: Final = 65_536
-SMALL_BYTES: Final = 4096  # what is smaller and came at once, an answer or its begin, is parsed, to be one write
-MAX_SHAPES: Final = 16  # of one stream; then all its events are read
+SMALL_BYTES: Final = 4096  # a smaller answer, or beginning of one, that came at once is parsed, so that it is one write
+MAX_SHAPES: Final = 16  # of one stream; later shapes are not learned
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
 _QUOTE: Final = 34
 _NEWLINE: Final = 10
 _BACKSLASH: Final = 92
-"""As numbers: CPython looks for a number in bytes seven times as fast as for bytes."""
+"""These are numbers, because CPython finds a number in bytes seven times as fast as a bytes object."""
 
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % MAX_SIZE_DIGITS)
@@ -46,12 +46,12 @@ Write = Callable[[bytes], None]
 
 
 class Stream(Protocol):
-    """The stream of an answer, as a passthrough uses it."""
+    """The stream of an answer, as `Passthrough` uses it."""
 
     scanner: UsageTracker
 
     def passthrough_target(self) -> Write | None:
-        """Where whole chunks of HTTP may go unseen; None if it is to see them all, from now on."""
+        """The function that takes whole HTTP chunks unread; None if the stream must read all of them from now on."""
 
 
 class EngineConnection(Protocol):
@@ -64,7 +64,7 @@ class EngineConnection(Protocol):
         """Whether the answer of this passthrough still goes on."""
 
     def feed(self, data: bytes) -> None:
-        """Parse, and give the leg what was found."""
+        """Parse bytes, and give the leg what they contain."""
 
     def go_on(self, data: bytes) -> None:
         """Become the transport's protocol again, and parse `data` first."""
@@ -98,14 +98,14 @@ class Passthrough:
         self._write: Write | None = None  # the target, unless a chunk waits for its rest or no shape is known
         self._rest = b""
         self._shapes = 0
-        self._learned: EventShape | None = None  # what the shape was made of
+        self._learned: EventShape | None = None  # the event shape from which `_shape` was made
         self._shape: ChunkShape | None = None
         self._tail = b""
         self._text_at = 0
         self._text_to = 0  # from the end of a chunk
 
     def data_received(self, data: bytes) -> None:
-        """A read, which is mostly one chunk of the shape."""
+        """Relay a read, which is usually one chunk of the known shape."""
         write, shape = self._write, self._shape
         if write is not None and data.endswith(self._tail) and data.startswith(shape[len(data)]):  # type: ignore[index]
             text = data[self._text_at : self._text_to]
@@ -117,16 +117,16 @@ class Passthrough:
             self.take(data)
 
     def eof_received(self) -> None:
-        """The other side has ended; the transport closes."""
+        """Does nothing: the engine has ended, and the transport closes."""
 
     def pause_writing(self) -> None:
-        """Ignored: a request is sent whole before its answer begins."""
+        """Does nothing: a request is sent whole before its answer begins."""
 
     def resume_writing(self) -> None:
-        """Ignored, too."""
+        """Does nothing, as `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Parse the begun chunk: it belongs to the answer."""
+        """Parse the unfinished chunk first, which belongs to the answer."""
         rest, self._rest = self._rest, b""
         if rest:
             self._source.feed(rest)
@@ -146,7 +146,7 @@ class Passthrough:
             data = self._pass(data, self._target)
         if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._scanner.started):
             self._source.feed(data)
-            if self._source.reads(self):  # the end was text inside a chunk, and the border is unknown
+            if self._source.reads(self):  # the last chunk's bytes were text inside a chunk, so its border is unknown
                 self._source.go_on(b"")
             return
         while data:
@@ -167,7 +167,7 @@ class Passthrough:
         self._write = self._target if not data and self._shape is not None else None
 
     def _passes_counted(self, data: bytes, target: Write) -> bool:
-        """Relay a read that is one chunk, like one before but for what it counts. Whether it was."""
+        """Relay a read if it is one chunk like an earlier one, except for text and counts. Returns whether it was."""
         shape = self._scanner.shape
         if shape is None or not shape.counts or not data.endswith(_END):
             return False
@@ -178,7 +178,7 @@ class Passthrough:
         return True
 
     def _goes_on(self, data: bytes) -> bool:
-        """Whether the passthrough goes on after a chunk was parsed. `data` has arrived behind it."""
+        """Whether the passthrough goes on after a chunk was parsed. `data`: the bytes behind that chunk."""
         if not self._source.reads(self):
             return False
         self._target = None
@@ -190,7 +190,7 @@ class Passthrough:
         return True
 
     def _pass(self, data: bytes, target: Write) -> bytes:
-        """Relay whole chunks of whole events without a marker. Returns the bytes behind them."""
+        """Relay the whole chunks at the start of `data` that may pass. Returns the bytes behind them."""
         at, compared = 0, None
         while True:
             if self._shape is not compared:  # a new one
@@ -205,7 +205,7 @@ class Passthrough:
         return data[at:]
 
     def _alike(self, data: bytes) -> int:
-        """How many bytes are chunks of the shape that may pass. All are checked at once."""
+        """The number of bytes at the start of `data` that are chunks of the shape and may pass. Checks all at once."""
         shape = self._shape
         assert shape is not None
         pieces = data.rsplit(shape.tail)  # from the right: CPython searches twice as fast
@@ -225,7 +225,7 @@ class Passthrough:
         return sum(map(len, pieces)) + shape.tail_bytes * len(pieces)
 
     def _clear(self, chunk: bytes) -> bool:
-        """Whether these bytes, up to the end of an event, are one chunk that passes as it is; its shape is learned.
+        """Whether these bytes, up to the end of an event, are one chunk that may pass. Learns the chunk's shape.
 
         Chunks without content, such as a comment, pass only together with content.
         """
@@ -247,12 +247,15 @@ class Passthrough:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether a text has nothing that ends it, and no half of a surrogate pair."""
+    """Whether a text has no quote or line feed, which could end it, and no half of a surrogate pair."""
     return _QUOTE not in text and _NEWLINE not in text and (_BACKSLASH not in text or not has_surrogate(text))
 
 
 def _whole_bytes(data: bytes, *, only_first: bool) -> int:
-    """Where the whole chunks at the start of `data` end; all of it with the last chunk; -1 if there is none."""
+    """The length of the whole chunks at the start of `data`: all of `data` if the last chunk is among them.
+
+    -1 if `data` does not begin with a chunk. `only_first`: stop behind the first chunk.
+    """
     at = 0
     while found := _SIZE.match(data, at):
         size = int(found[1], 16)
@@ -271,6 +274,6 @@ def _whole_bytes(data: bytes, *, only_first: bool) -> int:
 
 
 def _may_wait(begun: bytes) -> bool:
-    """Whether an unfinished chunk can wait: it is small, and has no whole event."""
+    """Whether an unfinished chunk can wait for its rest: it is small, and has no whole event."""
     events = begun[:-3]
     return len(begun) <= MAX_REST_BYTES and b"\n\n" not in events and b"\r\n\r\n" not in events

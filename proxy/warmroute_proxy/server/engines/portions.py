@@ -1,10 +1,10 @@
-"""What an engine has sent is handled in portions, in the turns of the tenant whose answer it is (`base.turns`).
+"""Handles large reads from an engine in portions, in the turns of the tenant whose answer it is (`base.turns`).
 
-When a socket has much to read, uvloop reads it up to 32 times in one iteration (libuv does), which is 8 MB. An answer
-that piled up while its client read nothing comes like that, and so does all that a fast engine sends. To translate 8 MB
-of events takes seconds. So a read above `PORTION_BYTES` is cut, and the socket is not read while some of it is left.
+If a socket has much to read, uvloop (by libuv) reads it up to 32 times in one iteration, which is 8 MB. That happens
+with a fast engine, and with an answer that piled up while its client read nothing. Translating 8 MB of events takes
+seconds. So a read above `PORTION_BYTES` is cut, and the socket is not read while some of it is left.
 
-Smaller reads are handled at once: they cost nothing more.
+Smaller reads are handled at once, without further cost.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from warmroute_proxy.server.base.turns import Turns
 
 PORTION_BYTES: Final = 16_384
 PORTION_S: Final = 0.001
-"""How long portions are handled at once: chunks that pass as they are take a tenth of that for each, events that are
-translated three times it.
+"""The time after which portions wait for the next turn. A portion of chunks that pass unchanged takes a tenth of it, a
+portion of translated events three times as long.
 """
 
 
 class Source(Protocol):
-    """The connection."""
+    """The connection to the engine."""
 
     def hold_reading(self, held: bool) -> None:
-        """Read nothing while some of the last read is left."""
+        """Stop (True) or resume reading from the socket."""
 
     def may_go_on(self) -> bool:
-        """Whether the client takes more of its answer."""
+        """Whether the client can take more of its answer now."""
 
     def answers_for(self) -> str:
         """The tenant whose answer is read."""
@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 class Portions:
-    """What is left of the reads of one connection."""
+    """The unhandled bytes of one connection."""
 
     __slots__ = ("_at", "_clock", "_held", "_left", "_lined_up", "_source", "_turns")
 
@@ -45,7 +45,7 @@ class Portions:
         self._turns = turns
         self._clock = clock
         self._left = b""
-        self._at = 0  # where its rest begins: to cut it off each time would fragment the memory
+        self._at = 0  # where the rest of `_left` begins: cutting `_left` each time would fragment the memory
         self._lined_up = self._held = False
 
     def add(self, data: bytes) -> None:
@@ -62,7 +62,7 @@ class Portions:
             self._turns.take(self._source.answers_for(), self._step)
 
     def take_all(self) -> None:
-        """The connection ends: what is left of it is the end of the answer."""
+        """Handle all at once, because the connection ends: what is left is the end of the answer."""
         while self._left:
             self._take_one()
 
@@ -88,6 +88,6 @@ class Portions:
             if self._held:
                 self._held = False
                 self._source.hold_reading(False)
-        elif self._source.may_go_on():  # else it goes on when the client does
+        elif self._source.may_go_on():  # else `go_on` is called once the client takes more
             self._lined_up = True
             self._turns.line_up(self._source.answers_for(), self._step)
