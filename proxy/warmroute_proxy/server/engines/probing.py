@@ -1,16 +1,18 @@
 """Probes of all engines: whether they answer, and what they report.
 
-Each round of probes asks each engine for `/ready`, and each `REGISTERED_EVERY_S` the bootstrap server of prefill for
-its ranks: without them an engine is down. A server without `/ready` is up while it answers at all, and any only once it
-has answered `/server_info` as an engine does: at a wrong address, another server may answer. An engine that was ready
-and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a snapshot of the
-engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and the start time
-come from there. The router is told of new ranks; a new start time means an empty cache.
+Each round of probes requests `/ready` of each engine, then `/v1/loads` (a snapshot of its work) if the engine is up. A
+server that answers `/ready` with 404 counts as ready. An engine that was ready and answers 503 drains: it finishes its
+requests and gets no new ones. Each `REGISTERED_EVERY_S`, the bootstrap server of a prefill engine is asked for the
+engine's ranks; without them the engine is down.
+
+`/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`. An engine is up only once it has answered
+`/server_info` as an engine does, because another server may listen at a wrong address. The report has the engine's
+ranks and start time. The router is told of new ranks; a new start time means an empty cache.
 
 `/health` makes the engine generate a token, so it is requested only if nothing else shows progress
-(`core.load.health_monitor`). `/metrics` is read each `WATCH_EVERY_S`, where the engine has it, for metrics of workers
-and for conditions (`watching`), and where there is a host tier each `MOVES_EVERY_S` for the cost of moving tokens
-between tiers.
+(`core.load.health_monitor`). `/metrics`, if the engine has it, is read each `WATCH_EVERY_S` for metrics of workers and
+for conditions (`watching`). If the engine has a host tier, the cost of moving tokens between tiers is taken from
+`/metrics` each `MOVES_EVERY_S`.
 """
 
 import asyncio
@@ -33,10 +35,10 @@ from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS, count, json
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 
-# Whether an engine's chat template takes a system message behind others: it is asked to render a small chat.
+# Each engine renders a small chat, which shows whether its chat template takes a system message behind other messages.
 #
-# Templates of some models (Qwen 3.x, Gemma) raise an error there, which is a 400 or a 500. A chat without such a
-# message is asked for first, so that a server which renders nothing is not taken for strict.
+# Templates of some models (Qwen 3.x, Gemma) raise an error there, which is a 400 or a 500. A chat without a late system
+# message is rendered first: a server that renders nothing must not count as one that refuses late system messages.
 
 PATH: Final = "/v1/tokenize"
 TIMEOUT_S: Final = 2.0
@@ -63,11 +65,13 @@ ANSWER_S: float = 2.0
 """An engine that answers a probe later than this gets no new work."""
 
 GONE_S: Final = 5.0
-"""An engine is lost after this time without an answer from `/ready`: one missed probe says little."""
+"""An engine is lost once it has been down for this time: one missed probe says little."""
 
 INFORM_EVERY_S: Final = 60.0
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-"""Facts of the whole engine (SGLang 0.5.23, disaggregation/common/conn.py): 404 or 503 until its ranks are there."""
+"""Facts of a whole engine, from its bootstrap server (SGLang 0.5.23, disaggregation/common/conn.py). The answer is 404
+or 503 until the engine's ranks are registered.
+"""
 
 _UNREGISTERED: Final = frozenset({0, 404, 503})
 
@@ -77,13 +81,13 @@ LOADS_BYTES: Final = 262_144
 
 INFO_BYTES: Final = 1_048_576
 METRICS_BYTES: Final = 4_194_304
-"""The most that is read of an answer; a longer one does not count."""
+"""The limits of the answers in bytes. A longer answer counts as a missing one."""
 
 METRICS_PORTION_BYTES: Final = 8_192
 
 
 class _Metrics(NamedTuple):
-    """What was read of an engine's metrics so far."""
+    """The part of an engine's metrics that was read so far."""
 
     reports: Found
     counts: dict[str, float]
@@ -103,7 +107,7 @@ async def probe(engines: Engines, router: Router) -> None:
 
 
 async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> None:
-    """Probe one engine. An error of ours must not end the probes of the others."""
+    """Probe one engine. An error of the proxy's own must not end the probes of the other engines."""
     try:
         await _probe(engines, engine, router)
     except Exception as error:
@@ -112,7 +116,7 @@ async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> Non
 
 async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     if engine.config.kind == "openai":
-        return  # there is no probe that every such server answers: the breaker alone decides
+        return  # no probe is answered by every such server: the breaker alone decides
     await _probe_ready(engines, engine, router)
     if not engines.has(engine):
         return
@@ -132,7 +136,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     await _observe_loads(engines, engine, router)
     engine_id = engine.config.id
     if engine_id not in engines.reading and engines.watching.is_due(engine_id, engines.clock()):
-        # Beside the round: an engine that is slow to count itself must not delay the probes of all.
+        # In a separate asyncio task: an engine that writes its metrics slowly must not delay the probes of all.
         task = asyncio.get_running_loop().create_task(_observe_metrics(engines, engine, router))
         engines.reading[engine_id] = task
         task.add_done_callback(lambda _: engines.reading.pop(engine_id, None))
@@ -149,7 +153,7 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
         if not engines.has(engine):
             return
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
-    if engine.was_ready and not engine.serves:  # first: it may have restarted, with an empty cache
+    if engine.was_ready and not engine.serves:  # before it gets requests: it may have restarted, with an empty cache
         await fetch_server_info(engines, engine, router)
     if not engines.has(engine):
         return
@@ -172,9 +176,10 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
 
 
 async def _probe_bootstrap(engine: Engine, now_s: float) -> None:
-    """Ask a prefill engine's bootstrap server for its ranks, as decode engines do.
+    """Ask a prefill engine's bootstrap server for the engine's ranks, as decode engines do.
 
-    On another host than the engine's, it may be in a network that the proxy cannot reach: hand-overs show if it works.
+    A bootstrap server on another host than the engine's may be in a network that the proxy cannot reach. So no answer
+    from there changes nothing: hand-overs show whether that server works.
     """
     server = engine.bootstrap()
     if server is None:
@@ -215,7 +220,7 @@ async def _request_health(engines: Engines, engine: Engine) -> None:
 
 
 def _lost(engines: Engines) -> list[str]:
-    """The engines that hang, or have not answered for `GONE_S`."""
+    """The ids of engines that hang, or have been down for `GONE_S`."""
     gone_s = engines.clock() - GONE_S
     return [
         id_
@@ -234,7 +239,7 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
     if info is None:
         if status in {401, 403}:
             engine.recognised = True
-        elif 200 <= status < 500:  # else it is not known who answers there
+        elif 200 <= status < 500:  # no answer or a 5xx does not show who is there
             engine.answered_as_no_engine(status)
         return
     workers_before, info_before = engine.workers(), engine.info
@@ -255,15 +260,16 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
 
 
 async def _ask_template(engines: Engines, engine: Engine, started_at: object) -> None:
-    """Ask once for each start of an engine whether its template takes system messages behind others."""
+    """Find out whether an engine's template refuses late system messages, once for each start of the engine."""
     engine.rendered_at = started_at
     engine.refuses_late_system = await refuses_late_system(engine.upstream, engine.bearer)
     engines.templates_asked()
 
 
 def _update_router(router: Router, before: list[Worker], now: list[Worker], restarted: bool) -> None:
-    """Add the workers of an engine, remove those that it no longer has, and clear their caches if it restarted. One
-    whose role was switched has lost its cache, and is another worker.
+    """Add the workers of an engine, remove those that it no longer has, and clear their caches if it restarted.
+
+    A worker whose role was switched has lost its cache, so it is removed and added again.
     """
     if before != now:
         stay = {(worker.id, worker.role) for worker in now}
@@ -278,13 +284,15 @@ def _update_router(router: Router, before: list[Worker], now: list[Worker], rest
 
 
 async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> None:
-    """Read what the engine has to do. A prompt that ends while the report is under way may still wait in it, and is no
-    longer in the router's own count: it must not pass for one that another proxy has sent. Where it no longer waited,
-    as much of what others have sent is overlooked until the next report.
+    """Read the engine's loads.
+
+    A prompt whose prefill ends while the report is under way may still wait in the report, but has left the router's
+    own count. Its tokens are subtracted, because they would pass for a prompt that another proxy has sent. If the
+    prompt no longer waited in the report, as many tokens of other proxies are overlooked until the next report.
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES)
-    engine.check_key_accepted(status, "/v1/loads", "key_file")  # one that has restarted may want another key
+    engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may want another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
     rows = rows[:MAX_DP_RANKS] if isinstance(rows, list) else None
@@ -297,12 +305,12 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
         worker = by_rank.get(count(row, "dp_rank") or 0) if isinstance(row, dict) else None
         if worker is not None:
             ended = router.ended_prefill_tokens(worker.id)
-            since = max(0, ended - before.get(worker.id, ended))  # below 0 if it was removed and added again
+            since = max(0, ended - before.get(worker.id, ended))  # below 0 if the worker was removed and added again
             router.observe_loads(worker.id, _loads(row, since), engines.clock())
 
 
 async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> None:
-    """Read what the engine counts: for conditions and for reconciliation each time, for the cost of moves each
+    """Read the engine's metrics: for conditions and reconciliation each time, and for the cost of moves each
     `MOVES_EVERY_S`.
     """
     status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES)
@@ -324,8 +332,8 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
 
 
 async def _read_metrics(engine: Engine, body: bytes) -> _Metrics:
-    """What an engine's metrics say, of a portion of their lines in each iteration of the loop. So a long text delays
-    the reading of its engine alone.
+    """Read an engine's metrics, a portion of the lines in each iteration of the event loop. So a long text delays only
+    its own engine.
     """
     read, at = _Metrics({}, {}, {}), 0
     while at < len(body):
@@ -360,7 +368,7 @@ def _without_time(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loads(row: dict[str, Any], ended_tokens: int) -> EngineLoads:
-    """A row, less the tokens of prompts that have ended since it was asked for."""
+    """A row's loads. `ended_tokens`: of prompts whose prefill has ended since the row was requested, to subtract."""
     waiting = count(row, "num_waiting_uncached_tokens")
     return EngineLoads(
         running=count(row, "num_running_reqs"),

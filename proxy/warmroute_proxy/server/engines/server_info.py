@@ -1,4 +1,4 @@
-"""What an engine reports of itself at `/server_info`: its ranks, its pages, its cache tiers, its KV events."""
+"""An engine's report of itself at `/server_info`: its ranks, its pages, its cache tiers, its KV events."""
 
 from typing import Any, Final, Literal, NamedTuple
 
@@ -14,32 +14,32 @@ MAX_DP_RANKS: Final = 64
 
 
 class ServerInfo(NamedTuple):
-    """One report; the defaults hold until the first one."""
+    """One report. The defaults hold until the first report."""
 
     dp_size: int = 1
     page_tokens: int = DEFAULT_PAGE_TOKENS
     bootstrap_port: int | None = None
     host_cache: bool = False
     has_store: bool = False
-    """Whether its cache has a storage tier."""
+    """Whether the engine's cache has a storage tier."""
 
     kv_source: KvSource | None = None
     role: Literal["prefill", "decode"] | None = None
-    """Of an engine whose role can be switched: what it is now. None: its role is that of the config."""
+    """The present role of an engine whose role can be switched. None: the role in the config holds."""
 
     priority_sign: int = 0
-    """1 if a request with a higher priority goes first, -1 if one with a lower does, 0 if none does."""
+    """1 if the higher priority goes first, -1 if the lower goes first, 0 if the engine ignores priorities."""
 
     speculates: bool = False
     can_flip: bool = False
-    """Whether it was started so that its role can be switched while it runs."""
+    """Whether the engine's role can be switched while it runs."""
 
     started_at: object = None
-    """As the engine writes it. A new value means that the engine has restarted, with an empty cache."""
+    """The start time as the engine writes it. A new value means that the engine has restarted, with an empty cache."""
 
 
 def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo | None:
-    """The report in a body, or None if no engine would write it. `host`: where the engine is reached."""
+    """The report in a body, or None if no engine would write such a body. `host`: the host of the engine's URL."""
     info = json_object(body)
     if info is None or not any(name in info for name in _ALWAYS):
         return None
@@ -69,8 +69,9 @@ def _priority_sign(info: dict[str, Any]) -> int:
 
 
 def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str, role: str) -> KvSource | None:
-    """Where to subscribe to an engine's events. An engine with a session cache would keep tagged blocks from eviction,
-    so its events are not used.
+    """The address for a subscription to an engine's KV events, or None if the proxy does not use them.
+
+    An engine with a session cache would keep tagged blocks from eviction, so its events are not used.
     """
     unwanted = not config.kv_events or role == "decode"
     if unwanted or info.get("enable_session_radix_cache") is True:
@@ -88,6 +89,6 @@ def json_object(body: bytes) -> dict[str, Any] | None:
 
 
 def count(report: dict[str, Any], name: str) -> int | None:
-    """A field that is a whole number of 0 or more, or None."""
+    """The value of a field if it is a whole number of 0 or more, else None."""
     value = report.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

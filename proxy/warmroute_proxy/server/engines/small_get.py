@@ -1,4 +1,4 @@
-"""Small questions to a server, and answers that are gathered whole."""
+"""Small requests to a server, whose answers are gathered whole."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from warmroute_proxy.server.http.header_lines import Line
 
 LIMIT_BYTES: Final = 4_194_304
 OWN_FAULT: Final = -1
-"""The status where the proxy itself could not ask: it says nothing about the other side."""
+"""The status if the proxy itself could not send the request: this says nothing about the other side."""
 
 
 class Collector:
-    """Gathers a small answer whole: `done(status, body)`, status 0 if there was none."""
+    """Gathers a small answer whole, and calls `done(status, body)`. Status 0: no answer came, or a too long one."""
 
     def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = LIMIT_BYTES) -> None:
         self.leg = Leg(self)
@@ -37,7 +37,7 @@ class Collector:
             self._done(0, b"")
 
     def streams(self) -> None:
-        """None: it is gathered."""
+        """Return None: the answer is gathered, not streamed."""
 
     def on_end(self) -> None:
         self._done(self._status, b"".join(self._parts))
@@ -52,13 +52,16 @@ class Collector:
         self._done(OWN_FAULT if cause is Cause.OURS else 0, b"")
 
     def on_crash(self) -> None:
-        """The question times out."""
+        """Do nothing: the request times out."""
 
 
 async def get(
     upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0, limit_bytes: int = LIMIT_BYTES
 ) -> tuple[int, bytes]:
-    """A small GET: (status, body), or (0, b"") where no answer came in time, or more than `limit_bytes`."""
+    """Send a GET. Returns the status and body.
+
+    Returns (0, b"") if no answer came in time, or a body over `limit_bytes`; `OWN_FAULT` if the proxy could not ask.
+    """
     return await ask(upstream, path, headers, timeout_s, limit_bytes=limit_bytes)
 
 
@@ -72,7 +75,7 @@ async def ask(
     body: bytes = b"",
     limit_bytes: int = LIMIT_BYTES,
 ) -> tuple[int, bytes]:
-    """A request with a small body, or none: as `get`."""
+    """Send a request with a small body or without one. Returns the same as `get`."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def done(status: int, body: bytes) -> None:
@@ -82,10 +85,10 @@ async def ask(
     leg = Collector(done, limit_bytes).leg
     upstream.send(method, path, headers, [body] if body else [], leg)
     try:
-        async with Patience(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
+        async with Patience(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, also that of the shutdown
             return await answered
     except TimeoutError:
-        if answered.done() and not answered.cancelled():  # it came while this process was held up
+        if answered.done() and not answered.cancelled():  # the answer came while this process was held up
             return answered.result()
         leg.close()
         return 0, b""

@@ -1,12 +1,12 @@
-"""Reads a stream for usage, end and errors. All other events go to the client as they came. Only calls that clients
-could not tell apart get other numbers (`call_numbers`).
+"""Reads an engine's stream for usage, end and errors. All other events go to the client as they came, except that tool
+calls which clients could not tell apart get other numbers (`call_numbers`).
 
-The events of one stream differ only in a short text. An event that begins and ends like one that was read before, and
-whose text is plain, passes unread. All others are read as JSON, so the style of a server's JSON makes no difference.
+Most events of one stream differ only in a short text. An event that begins and ends like an event that was read before,
+and whose text is plain, passes unread. All other events are read as JSON, in whatever style the server writes it.
 
-Withheld from the client: the usage chunk and `[DONE]` (the relay sends its own once the request is settled), the
-`sglext` chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error with whatever
-follows it.
+The client does not get the usage chunk and `[DONE]` (the relay sends its own once the request is settled), the `sglext`
+chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error with all events that
+follow it.
 """
 
 from typing import Any, Final
@@ -39,25 +39,25 @@ DIGITS: Final = b"0123456789"
 _DONE: Final = b"[DONE]"
 ABORT: Final = "abort"
 ENDS_IN_TOOLS: Final = frozenset({"tool_calls", "function_call"})
-"""Of `finish_reason`."""
+"""Values of `finish_reason` for an answer that ends in tool calls."""
 
 _QUOTE: Final = 0x22
 _BACKSLASH: Final = 0x5C
 
 
 class EventShape:
-    """What stands around the text of an event. Where an event counts tokens, only the digits behind its text differ."""
+    """The bytes around the text of an event. If such events count tokens, the digits behind the text differ, too."""
 
     __slots__ = ("counts", "head", "tail")
 
     def __init__(self, head: bytes, tail: bytes, *, counts: bool) -> None:
-        """`tail`: with the blank line, and without digits where it `counts`."""
+        """`counts`: the events count tokens. `tail`: with the blank line; without its digits if the events count."""
         self.head = head
         self.tail = tail
         self.counts = counts
 
     def has(self, event: bytes) -> bool:
-        """Whether an event is of this shape, and its text plain and short."""
+        """Whether an event has this shape, and a plain and short text."""
         if not event.startswith(self.head):
             return False
         at = len(self.head)
@@ -100,35 +100,35 @@ class UsageTracker:
     )
 
     def __init__(self, *, keep_sglext: bool, rid: str = "") -> None:
-        """`keep_sglext`: the client has requested the details, too; `rid`: by which ids of calls are made."""
+        """`keep_sglext`: the client has requested the details, too. `rid`: missing ids of calls are made from it."""
         self._rid = rid
         self._calls: dict[bytes, CallNumbers] = {}  # by the index of the choice
-        self._renumbers = False  # once a call had another number than it should have
+        self._renumbers = False  # once a call had a wrong number
         self._reader = EventReader()
         self._keep_sglext = keep_sglext
         self.shape: EventShape | None = None
-        """Of the events of this stream, as far as they have one."""
+        """The newest shape of this stream's events, if one was found."""
 
         self.started = False
-        """Whether an event with content was relayed. After that the answer cannot be replaced by another one."""
+        """Whether an event with content was relayed. From then on, no other answer can replace this one."""
 
         self.tokens_seen = 0
-        """How many tokens were generated for what was streamed: a lower bound."""
+        """A lower bound of the tokens that were streamed."""
 
         self._usage: dict[str, Any] | None = None
-        self._counted = b""  # the newest event that passed unread and has a usage
+        self._counted = b""  # the newest event with a usage that passed unread
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.aborted = False
         self.called_tools = False
-        """Whether the model has called tools."""
+        """Whether a choice has ended in tool calls."""
 
         self.thoughts = ""
-        """The member in which the server writes what the model thinks."""
+        """The name of the member that has the model's reasoning."""
 
         self.ended_choices = 0
-        """How many choices have given a reason for their end."""
+        """How many choices have ended with a `finish_reason`."""
 
         self.done = False
 
@@ -141,25 +141,25 @@ class UsageTracker:
 
     @property
     def passes(self) -> bool:
-        """Whether whole events may pass by `passes_whole`."""
+        """Whether `passes_whole` may be called for the next events."""
         is_under_way = self.started and not self.done and self.error is None
         return is_under_way and not self._reader.held and not self._renumbers
 
     def feed(self, data: bytes) -> bytes:
-        """Read some bytes. Returns what the client gets. Raises: ValueError, if an event is too large."""
+        """Read some bytes. Returns the bytes for the client. Raises: ValueError, if an event is too large."""
         if self.done:
             return b""
         return self._passed(self._reader.feed(data))
 
     def end(self) -> bytes:
-        """The stream has ended: its last event may lack its blank line. Returns what the client gets of it."""
+        """Read the end of the stream, whose last event may lack its blank line. Returns the bytes for the client."""
         events = self._reader.end()
         return self._passed(
             [each for each in events if _payload(each) == _DONE or read_view(_payload(each)) is not None]
         )
 
     def passes_whole(self, events: bytes) -> bool:
-        """Whether whole events go to the client as they are, which counts them: there are only contents."""
+        """Whether whole events have only content, and so go to the client as they are. If so, count their tokens."""
         if b"\r" in events or has_surrogate(events):
             return False
         tokens, shape = 0, self.shape
@@ -184,7 +184,7 @@ class UsageTracker:
         return True
 
     def passes_alike(self, event: bytes) -> bool:
-        """Whether an event is like one that was read before, which counts it."""
+        """Whether an event has the shape of one that was read before. If so, count a token for it."""
         shape = self.shape
         if shape is None or not shape.has(event):
             return False
@@ -207,7 +207,7 @@ class UsageTracker:
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _taken(self, event: bytes) -> bytes:
-        """Read one event. Returns what the client gets of it."""
+        """Read one event. Returns the bytes for the client."""
         if self.done:
             return b""
         if event.startswith(b":"):
@@ -219,7 +219,7 @@ class UsageTracker:
         if len(payload) > SMALL_BYTES and payload.count(b'"function"') > 2 * MAX_CALLS:
             raise ValueError(f"it calls more than {MAX_CALLS} tools")
         view = read_view(payload)
-        if view is None:  # the client has to handle it
+        if view is None:  # not a readable chunk: the client has to handle it
             if event.startswith(ERROR_EVENT):
                 self._failed(str(payload, "utf-8", "replace"))
             self.started = self.started or self.error is None
@@ -236,7 +236,7 @@ class UsageTracker:
         return self._with_own_numbers(view, event, payload) if b'"tool_calls"' in event else event
 
     def _with_own_numbers(self, view: AnswerView, event: bytes, payload: bytes) -> bytes:
-        """A chunk with the numbers and ids of calls by which clients tell them apart."""
+        """The chunk, with numbers and ids by which clients can tell its tool calls apart."""
         for at, choice in enumerate(view.choices or ()):
             raw = choice.outputs().get("tool_calls") if choice.delta is not None else None
             calls = None if raw is None else self._calls_of(choice)
@@ -249,12 +249,12 @@ class UsageTracker:
         return event
 
     def _calls_pass(self, choice: ChoiceView, output: dict[str, Raw]) -> bool:
-        """Whether what a choice adds to its calls may pass as it is, and so may all like it."""
+        """Whether the pieces of a choice's calls may pass as they are, and so may all events of the same shape."""
         calls = self._calls_of(choice)
         return calls is not None and calls.passes(output["tool_calls"])
 
     def _calls_of(self, choice: ChoiceView) -> CallNumbers | None:
-        """The calls of a choice; None if there are more choices than any client may ask for."""
+        """The calls of a choice; None if the stream has more choices than a client may request."""
         index = bytes(choice.index)
         calls = self._calls.get(index)
         if calls is None and len(self._calls) < MAX_CHOICES:
@@ -265,7 +265,7 @@ class UsageTracker:
         self.error = self.error or (error if isinstance(error, dict) else {"message": str(error)})
 
     def _takes_view(self, view: AnswerView, event: bytes, payload: bytes) -> bool:
-        """Note what a chunk reports of the account, and of the answer unless it has failed."""
+        """Note a chunk's usage, details and choices. Returns whether the client gets the chunk."""
         usage, extension = view.reported(), None if view.sglext is ABSENT else as_object(view.sglext)
         if usage is not None:
             self._usage, self._counted = usage, b""
@@ -283,7 +283,7 @@ class UsageTracker:
         return extension is None or self._keep_sglext
 
     def _count_elsewhere(self, payload: bytes) -> None:
-        """Count the text of an event that goes to the client, and has none if it should be."""
+        """Count the tokens of an event that goes to the client with its text in an unusual place."""
         tokens = tokens_elsewhere(payload) if self.error is None else 0
         if tokens:
             self.started = True
@@ -301,7 +301,7 @@ class UsageTracker:
                     return False
         if self.aborted:
             return True
-        is_first = not self.started  # it names a role, which the others do not
+        is_first = not self.started  # the first chunk names a role, the others do not
         before = self.tokens_seen
         for choice in choices:
             output, ends = choice.outputs(), choice.finish_reason
@@ -321,7 +321,7 @@ class UsageTracker:
 
 
 def shape_of(event: bytes, output: dict[str, Raw], *, counts: bool) -> EventShape | None:
-    """The shape of an event with one choice that goes on; None if it has not one text alone."""
+    """The shape of an event with one unfinished choice; None if the choice has more than one plain text."""
     if len(output) != 1:
         return None
     name, raw = next(iter(output.items()))
@@ -347,5 +347,5 @@ def _has_only_content(view: AnswerView) -> bool:
 
 
 def _payload(event: bytes) -> bytes:
-    """The data of an event in the form of `EventReader`."""
+    """The data of an event that `EventReader` has returned."""
     return event[len(ERROR_EVENT) if event.startswith(ERROR_EVENT) else 5 :].strip()

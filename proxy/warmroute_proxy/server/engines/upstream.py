@@ -1,12 +1,13 @@
 """HTTP/1.1 connections to one engine or proxy, pooled.
 
 A `Leg` is one request to one engine, and gets the callbacks for its answer. A connection carries one leg at a time, and
-returns to the pool when the answer ended in good order. Idle connections are closed before the engine's own keep-alive
-(5 s in SGLang) can close them under a request.
+returns to the pool when the answer ended in good order. The proxy closes idle connections before the engine's own
+keep-alive (5 s in SGLang) can close them under a request.
 
-An engine whose process stands still looks at its timers before it reads, so it may close a connection as idle while a
-request waits there. The request of a turn is then sent once more over a new connection, if the last answer on the
-closed one ended more than `IDLE_S` before. Where the engine cannot be reached, its process has ended under the request.
+An engine whose process was held up looks at its timers before it reads. So it may close a connection as idle while a
+request waits on it. The request of a turn is then sent once more over a new connection, if the last answer on the
+closed connection ended more than `IDLE_S` before. If the new connection fails, the engine's process has ended under the
+request.
 """
 
 import asyncio
@@ -31,8 +32,8 @@ from warmroute_proxy.server.http.header_lines import Line, decode
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
-CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # time for the other side to read them
-MAX_HEAD_BYTES: Final = 262_144  # of an answer, without an end
+CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # the other side's time to read them
+MAX_HEAD_BYTES: Final = 262_144  # of an answer whose head has not ended
 OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 MAX_IDLE: Final = 256  # connections kept open to one engine
 UNANSWERED: Final = "the engine closed without an answer"
@@ -57,13 +58,13 @@ class Upstream:
         self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
         self.turns: Turns | None = None
-        """In which large reads are handled; None: at once."""
+        """The turns in which large reads are handled. None: large reads are handled at once."""
 
         self._unreachable = False
         self._closed = False
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
-        """Send a request. `headers` is a block of `name: value\\r\\n` lines. The leg gets the answer."""
+        """Send a request. `headers`: a block of `name: value\\r\\n` lines. The leg gets the answer."""
         self._send(self.head(method, path, headers), body, leg, anew=False)
 
     def head(self, method: str, path: str, headers: str) -> bytes:
@@ -71,11 +72,14 @@ class Upstream:
         return f"{line}{headers}content-length: ".encode("latin-1")
 
     def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
-        """Send the request of a turn, with a head of `head`; once more, if the engine closes the connection as idle."""
+        """Send the request of a turn; once more if the engine closes the connection as idle. `head`: of `self.head`."""
         self._send(head, body, leg, anew=True)
 
     def send_anew(self, leg: Leg, head: bytes, body: Parts) -> None:
-        """Send a request over a new connection: the engine has closed the one that was idle, and so all others."""
+        """Send a request again, over a new connection, and drop all idle connections.
+
+        The engine has closed one of them as idle, so it has closed the others, too.
+        """
         leg.connection = None
         while self._idle:
             self._idle.popleft().drop()
@@ -90,7 +94,7 @@ class Upstream:
             self._connect(leg, head, body)
 
     def _connect(self, leg: Leg, head: bytes, body: Parts, before: str = "") -> None:
-        """`before`: what became of it over another connection."""
+        """`before`: how the request failed over another connection; empty if it was not sent yet."""
         task = asyncio.get_running_loop().create_task(self._connect_and_start(leg, head, body, before))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
@@ -141,7 +145,7 @@ class Upstream:
                 tls = authorities.context() if self._tls else None
                 _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=tls)
         except (OSError, TimeoutError) as error:
-            if not self._unreachable:  # once, not with each probe
+            if not self._unreachable:  # logged once, not with each probe
                 self._unreachable = True
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
             if isinstance(error, OSError) and error.errno in OWN_ERRORS:
@@ -149,7 +153,7 @@ class Upstream:
             elif before:
                 leg.fail(Cause.BROKEN, before)
             else:
-                leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of ours
+                leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of an engine
             return
         self._unreachable = False
         if leg.done:
@@ -164,11 +168,11 @@ class _Connection(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._transport: asyncio.Transport | None = None
-        self._begun = False  # some of the answer was read
+        self._begun = False  # whether some of the answer was read
         self._leg: Leg | None = None
         self._lines: list[Line] = []  # of the head, then of the trailers
         self._head_lines: list[Line] = []
-        self._head: int | None = None  # a status that the leg has not got yet
+        self._head: int | None = None  # the status, until the leg has got it
         self._bodies: list[bytes] = []
         self.on_body = self._bodies.append  # called by the parser
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -182,13 +186,13 @@ class _Connection(asyncio.Protocol):
         self._held = False  # while some of the last read is left
         self._closing = False
         self.idle_since_s = 0.0
-        self._anew: tuple[bytes, Parts] | None = None  # what is sent anew if the engine closes it as idle
+        self._anew: tuple[bytes, Parts] | None = None  # sent again if the engine closes this connection as idle
 
     def is_usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     def start(self, leg: Leg, head: bytes, body: Parts, *, anew: bool) -> None:
-        """`anew`: the request is sent once more, if the engine closes this connection as idle."""
+        """Send a request. `anew`: send it once more if the engine closes this connection as idle."""
         assert self._transport is not None
         self._leg = leg
         self._anew = (head, body) if anew else None
@@ -215,7 +219,7 @@ class _Connection(asyncio.Protocol):
     # -- called by `Portions`
 
     def hold_reading(self, held: bool) -> None:
-        """Read nothing while some of the last read is left."""
+        """Pause or resume the socket: nothing is read while some of the last read is left."""
         self._held = held
         if self._transport is None or self._transport.is_closing() or self._paused:
             return
@@ -228,11 +232,11 @@ class _Connection(asyncio.Protocol):
         return not self._paused
 
     def answers_for(self) -> str:
-        """The tenant whose answer is read; of what is nobody's, the engine."""
+        """The tenant whose answer is read, or a name of the engine if the bytes belong to no tenant."""
         return (self._leg.tenant() if self._leg is not None else "") or f"@{self._upstream.netloc}"
 
     def take_portion(self, data: bytes) -> None:
-        """Handle some of a read, as whatever protocol the answer has reached."""
+        """Handle some of a read, in the passthrough if the answer has one by now."""
         if self._passthrough is not None:
             self._passthrough.take(data)
         else:
@@ -244,8 +248,9 @@ class _Connection(asyncio.Protocol):
             self._passthrough.parse_all()
 
     def close_with(self, last_bytes: bytes) -> None:
-        """Write last bytes, and wait for the other side to close. A reset could discard them before they are read, so
-        what the other side sends until then is read and dropped.
+        """Write last bytes, and wait for the other side to close.
+
+        Until then the other side's bytes are read and dropped, because a reset could discard the last bytes unread.
         """
         self._leg = self._anew = None
         self._end_passthrough()
@@ -271,7 +276,7 @@ class _Connection(asyncio.Protocol):
         if self._held and self._portions is not None:
             self._portions.take_all()
         self._transport = self._passthrough = self._portions = None
-        self._parser = None  # each holds the other
+        self._parser = None  # the parser and this connection refer to each other
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
         anew, self._anew = self._anew, None
@@ -304,7 +309,7 @@ class _Connection(asyncio.Protocol):
             self.feed(data)
 
     def read_much(self, data: bytes) -> bool:
-        """Whether a large read of a passthrough is handled in portions."""
+        """Take a large read of a passthrough. Returns whether it is handled in portions."""
         portions = self._portions
         if portions is None:
             return False
@@ -312,7 +317,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _begin_stream(self, leg: Leg, data: bytes) -> None:
-        """The first bytes of an answer that is to be a stream: what follows its head may pass unparsed."""
+        """Read the first bytes of an expected stream. The bytes behind its head may pass unparsed."""
         end = data.find(b"\r\n\r\n") + 4
         if data.find(b"chunked", 0, end) < 0:
             self.feed(data)
@@ -331,7 +336,7 @@ class _Connection(asyncio.Protocol):
             self.feed(data[end:])
 
     def feed(self, data: bytes) -> None:
-        """Parse, and give the leg what was found."""
+        """Parse bytes, and give the leg what the parser found."""
         leg = self._leg
         if leg is None:
             self.drop()
@@ -343,10 +348,10 @@ class _Connection(asyncio.Protocol):
                 self.drop()
                 leg.fail(Cause.ERROR, "the engine's answer is not valid HTTP/1.1")
                 return
-            self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
+            self._keep_alive = False  # the answer is whole; the bytes behind it belong to no request
         if self._bodies or self._head is not None or self.complete:
             self._unparsed_bytes = 0
-        else:  # part of a head, or of what stands between and behind chunks
+        else:  # part of a head, of a chunk's framing or of trailers
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
@@ -366,17 +371,17 @@ class _Connection(asyncio.Protocol):
             leg.crash(error)
 
     def reads(self, passthrough: Passthrough) -> bool:
-        """Whether the answer of this passthrough still goes on."""
+        """Whether this connection still reads through `passthrough`."""
         return self._passthrough is passthrough
 
     def go_on(self, data: bytes) -> None:
-        """End the passthrough: the parser gets the rest of the stream, `data` first."""
+        """End the passthrough. The parser gets the rest of the stream, which begins with `data`."""
         self._end_passthrough()
         if data:
             self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
 
     def _end_passthrough(self) -> None:
-        """Be the transport's protocol again."""
+        """End the passthrough, if there is one, and become the transport's protocol again."""
         if self._passthrough is not None:
             self._passthrough = None
             if self._transport is not None:
@@ -398,7 +403,7 @@ class _Connection(asyncio.Protocol):
             self._finish(leg)
 
     def _deliver_whole(self, leg: Leg) -> None:
-        """A 200 that came in one read."""
+        """Give the leg a whole 200 answer that came in one read."""
         body = b"".join(self._bodies)
         self._head = None
         self._bodies.clear()
@@ -413,7 +418,7 @@ class _Connection(asyncio.Protocol):
         leg.end()
 
     def _release(self, now_s: float) -> None:
-        """The answer was read to its end: the connection can carry another leg, or is closed."""
+        """Return the connection to the pool after its answer was read to the end, or drop it if it cannot be kept."""
         self._leg = None
         if self._passthrough is not None:
             self._end_passthrough()

@@ -1,6 +1,6 @@
-"""Watches what engines report: the newest report of each worker, and named conditions of workers and of the region.
+"""Watches the reports of engines: keeps each worker's last two, and judges the conditions of workers and the region.
 
-Bounds: a report and two counts for each worker, and for each of them and the region one state for each condition.
+The memory is bounded: reports and counts for each worker, and one state per condition for each worker and the region.
 """
 
 import logging
@@ -45,7 +45,7 @@ class Reported(NamedTuple):
 
 
 class Watching:
-    """Of one region. `region` is the subject of the conditions that are not a worker's."""
+    """The reports and conditions of one region. `region` is the subject of the conditions that are not a worker's."""
 
     def __init__(self, region: str, metrics: Metrics, unix_clock: Callable[[], float]) -> None:
         self._region = region
@@ -54,10 +54,10 @@ class Watching:
         self._accept_lengths: dict[str, AcceptLengths] = {}
         self._watched: dict[tuple[Condition, str], Watched] = {}
         self.answers: Counter[str] = Counter()
-        """How many requests each worker has answered since its answers were judged."""
+        """How many requests each worker has answered since its answers were judged last."""
 
         self._empty_answers: Counter[str] = Counter()
-        self._hand_overs: dict[str, tuple[int, str]] = {}  # by worker: how many failed in a row, and between whom
+        self._hand_overs: dict[str, tuple[int, str]] = {}  # by worker: failures in a row, and their words
         self.reports_hits: Callable[[str], bool] = lambda _worker_id: True
         """Whether a worker has reported any token as cached since it started."""
 
@@ -69,17 +69,20 @@ class Watching:
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
         self.shortage = Shortage()
-        """Of KV memory, as admission observes it."""
+        """The shortage of KV memory, as admission observes it."""
 
     def is_due(self, engine_id: str, now_s: float) -> bool:
-        """Whether an engine's metrics are due, or with "" a look at the region. Once asked, it counts as done."""
+        """Whether an engine's metrics are due; with an id of "", whether a look at the region is due.
+
+        If so, the next time is counted from now.
+        """
         if now_s - self._read_at_s.get(engine_id, -WATCH_EVERY_S) < WATCH_EVERY_S:
             return False
         self._read_at_s[engine_id] = now_s
         return True
 
     def observe(self, workers: list[Worker], reports: dict[int, EngineReport], now_s: float) -> None:
-        """Take in the reports of one engine. A report that is less than the one before is of a restarted engine."""
+        """Take in the reports of one engine, by rank. Fewer prompt tokens than before show that it has restarted."""
         for worker in workers:
             now = reports.get(worker.dp_rank)
             if now is None:
@@ -91,13 +94,13 @@ class Watching:
                 self._observe_worker(reported, now_s)
 
     def answered_nothing(self, worker_id: str, model: str) -> None:
-        """A worker has answered a request with neither text nor calls."""
+        """Count an answer of a worker that has neither text nor calls."""
         self._empty_answers[worker_id] += 1
         labels = (("worker", worker_id), ("model", model))
         self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
 
     def not_handed_over(self, worker_id: str, words: str) -> None:
-        """KV of a pair was not handed over. `words`: between which engines, and what others show."""
+        """Count a failed hand-over of KV. `words`: between which engines, and what other hand-overs show."""
         failed, _ = self._hand_overs.get(worker_id, (0, ""))
         self._hand_overs[worker_id] = (failed + 1, words)
 
@@ -108,21 +111,21 @@ class Watching:
                     self._hand_overs[worker_id] = (0, "")
 
     def lost(self, worker_id: str, loss: Mapping[str, int], cached_tokens: int, occupancy: Occupancy) -> None:
-        """A turn of a worker has found less than it was expected to."""
+        """Note a turn that found fewer cached tokens than expected. `loss`: the missing tokens by class."""
         unknown = loss.get("unknown", 0)
         if unknown >= LEAST_REPEATED_TOKENS and not cached_tokens and not occupancy.reports:
             self._repeats[worker_id] += 1
-        if occupancy.has_events:  # so it says what it evicts
+        if occupancy.has_events:  # its events say what it evicts
             self._unknown_tokens += unknown
 
     def miscounted(self, worker_id: str, name: str, stated: int, now_s: float) -> None:
-        """A worker has reported a count of tokens that cannot be true."""
+        """Count an impossible number of tokens in a worker's report."""
         self._miscounted[worker_id] += 1
         self._metrics.add(declared.IMPOSSIBLE_COUNTS_TOTAL, labels=(("worker", worker_id), ("count", name)))
         self._sign(Condition.MISCOUNTED, worker_id, Sign(True, f"{stated:,} {name} were reported"), now_s)
 
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
-        """Judge what concerns more than one worker. `workers`: those that there are now."""
+        """Judge the region and its workers' counts, and forget workers that are gone. `workers`: the present ones."""
         ids = {worker.id for worker in workers}
         for gone in self._reported.keys() - ids:
             del self._reported[gone]
@@ -151,7 +154,7 @@ class Watching:
         self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
     def forget(self, engine_id: str) -> None:
-        """The engine is gone; what it reported goes with the next look at the region."""
+        """Forget an engine that is gone. The next look at the region drops its reports."""
         self._read_at_s.pop(engine_id, None)
 
     def raised(self) -> list[Watched]:
@@ -162,7 +165,7 @@ class Watching:
         )
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
-        """What `/admin/conditions` shows."""
+        """The answer of `/admin/conditions`."""
         rows = [
             {
                 "condition": watched.condition,
@@ -192,7 +195,7 @@ class Watching:
             self._sign(Condition.TRANSFERS, worker_id, transfers(before, now), now_s)
 
     def _observe_answers(self, ids: set[str], now_s: float) -> None:
-        """Judge the workers that have answered enough since they were judged last."""
+        """Judge the answers of each worker that has given enough answers since its last judgement."""
         for worker_id, answers in list(self.answers.items()):
             sign = empty_answers(answers, self._empty_answers[worker_id])
             if sign.bad is not None and worker_id in ids:
@@ -203,7 +206,7 @@ class Watching:
                 del self.answers[worker_id], self._empty_answers[worker_id], self._miscounted[worker_id]
 
     def _observe_causes(self, ids: set[str], now_s: float) -> None:
-        """Judge the workers that report no hits, and how much is lost without a cause."""
+        """Judge the workers that report no hits, and the tokens that are lost without a known cause."""
         for worker_id in list(self._repeats):
             sign = no_hits(self._repeats[worker_id], self.reports_hits(worker_id))
             if worker_id not in ids:
@@ -229,7 +232,7 @@ class Watching:
 
 
 def _rows(labels: Labels, before: EngineReport, now: EngineReport) -> Iterator[GaugeRow]:
-    """What one worker reports, as gauges. Totals are the engine's own, since it has started."""
+    """One worker's reports as gauges. Totals are the engine's own, since its start."""
     if now.accept_length > 0.0:
         yield declared.WORKER_ACCEPT_LENGTH, labels, now.accept_length
     yield declared.WORKER_KV_USAGE_RATIO, (*labels, ("tier", "device")), now.token_usage

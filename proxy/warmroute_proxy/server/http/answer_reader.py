@@ -1,4 +1,4 @@
-"""One client of an answer that is recorded: it reads at a place of its own, at its own pace."""
+"""A client that gets a recorded answer: it has its own place in the recording, and its own pace."""
 
 from typing import Final, Protocol
 
@@ -9,17 +9,17 @@ PARTS_AT_ONCE: Final = 64  # of a recording, in one write
 
 
 class ReaderOwner(Protocol):
-    """What a reader reads from: it learns what the reader does."""
+    """The owner of a reader, which is told when the reader pauses or leaves."""
 
     def paced(self) -> None:
-        """A reader is full, or is so no more."""
+        """A reader was paused because its client is slow, or goes on."""
 
     def left(self, reader: "AnswerReader") -> None:
-        """A reader left, or has read all."""
+        """A reader's client left, or has got the whole answer."""
 
 
 class AnswerReader:
-    """One client of an answer, at a place of its own in the recording."""
+    """One client of a recorded answer. `at`: its place in the recording."""
 
     __slots__ = ("at", "exchange", "owner", "paused", "recording")
 
@@ -33,7 +33,7 @@ class AnswerReader:
         exchange.on_pause = self._pause
 
     def catch_up(self) -> None:
-        """Write what is recorded and was not read yet, until the client is full."""
+        """Write the rest of the recording, until the client cannot take more."""
         exchange, recording = self.exchange, self.recording
         if recording is None or not recording.status:
             return
@@ -55,7 +55,7 @@ class AnswerReader:
             self.owner.left(self)
 
     def let_go(self) -> Exchange:
-        """The exchange, without callbacks to this reader."""
+        """Remove this reader's callbacks from the exchange, and return the exchange."""
         self.exchange.on_gone = self.exchange.on_pause = None
         return self.exchange
 

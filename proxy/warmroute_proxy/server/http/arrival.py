@@ -1,8 +1,8 @@
-"""Client connections from their acceptance until they can carry requests: over TLS, until the handshake is done.
+"""Client connections from their acceptance until they can carry requests; over TLS, until the handshake is done.
 
 uvloop accepts one connection in each iteration of its loop (libuv does, since 1.47). Under load an iteration takes
-milliseconds, so that of some hundred clients that connect at once the last one would wait for seconds. This socket
-accepts many at a time. Each counts as a connection from then on.
+milliseconds. If some hundred clients connected at once, the last client would wait for seconds. So `ListeningSocket`
+accepts many connections in an iteration. Each connection counts from its acceptance.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from warmroute_proxy.server.http.http1 import LINGER_S, Connection
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections that are accepted in one iteration of the loop: those beyond the limit are open no longer than that."""
+"""Connections accepted in one iteration of the loop. Connections beyond the limit are closed in the same iteration."""
 
 
 class ListeningSocket:
@@ -39,7 +39,7 @@ class ListeningSocket:
         for _ in range(min(ACCEPTED_AT_ONCE, self._shared.accepted_at_once)):
             try:
                 accepted, _ = self._listening.accept()
-            except OSError:  # there is none, or it has left
+            except OSError:  # no client waits, or it has left
                 return
             accepted.setblocking(False)
             arrival = Arrival(self._shared, self._context)
@@ -50,7 +50,7 @@ class ListeningSocket:
 
 
 class Arrival:
-    """One accepted connection; a `Connection` follows it."""
+    """One accepted connection, until a `Connection` takes its place."""
 
     deadline_s = float("inf")  # a handshake has a timeout of its own
     idle_since_s = BUSY
@@ -62,22 +62,22 @@ class Arrival:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, accepted: socket.socket) -> None:
-        """Give the loop an accepted socket, and shake hands with its client."""
+        """Give the loop an accepted socket, and over TLS shake hands with its client."""
         self._task = asyncio.get_running_loop().create_task(self._run(accepted))
         self._task.add_done_callback(partial(self._ended, accepted))
 
     def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before its first step, of which nothing ran."""
+        """Clean up after the task, also after one that was cancelled before its first step."""
         self._shared.discard(self)
         self._task = None
         if task.cancelled():
             accepted.close()
 
     def on_deadline(self) -> None:
-        """Do nothing: the exchange has no deadline."""
+        """Do nothing: the handshake has its own timeout."""
 
     def close_when_idle(self) -> None:
-        """Close: nothing was asked yet."""
+        """Close: no request has come yet."""
         self.abort()
 
     def make_way(self) -> None:

@@ -1,7 +1,8 @@
-"""A bridge from our connections to an ASGI application, for the control plane.
+"""A bridge from the proxy's connections to an ASGI application, for the control plane.
 
-The inference paths use no framework. Pages and small JSON do, on the same port and behind the same limits, because the
-same connections read their requests. Answers are collected, counted in the memory of bodies, and sent whole.
+The inference paths use no framework. Pages and small JSON answers use one, on the same port and behind the same limits,
+because the same connections read their requests. The bridge collects each answer, counts it in the memory of bodies,
+and sends it whole.
 """
 
 import logging
@@ -25,7 +26,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 
 class _Steps:
-    """A coroutine that is awaited, and whose steps report how long they hold the loop."""
+    """Runs a coroutine, and reports how long each of its steps holds the loop."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], ran: Callable[..., None]) -> None:
         self._coroutine = coroutine
@@ -49,7 +50,7 @@ class _Steps:
                 error = raised
 
     def close(self) -> None:
-        """Its task has ended, perhaps before it ran."""
+        """Close the coroutine after its task has ended, perhaps before the first step."""
         self._coroutine.close()
         if not self._begun:
             self._begun = True
@@ -73,7 +74,7 @@ class Bridge:
     def handle(
         self, exchange: Exchange, extra: dict[str, Any] | None = None, done: Callable[[], None] | None = None
     ) -> None:
-        """Answer one exchange by the application; `extra` is added to the request's state. `done` is called last."""
+        """Have the application answer one exchange. `extra`: added to the request's state. `done`: called last."""
         if exchange.request.shared is not None:
             problem = f"{exchange.request.path[:200]} takes at most {LARGE_BYTES} bytes"
             exchange.refuse(Refusal(413, problem, code="request_too_large"))

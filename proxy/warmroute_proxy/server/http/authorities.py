@@ -1,7 +1,7 @@
 """Trusted authorities of outgoing TLS connections: those of the system, or of the file in SSL_CERT_FILE.
 
-That file is read again when it has changed, so that authorities are replaced without a restart. One that cannot be read
-leaves the old ones in use.
+The file is read again after a change, so authorities can be replaced without a restart. If the file cannot be read,
+the old authorities stay in use.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Authorities:
-    """The context of connections to others, as it is now."""
+    """The present TLS context of outgoing connections."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -47,4 +47,4 @@ class Authorities:
 
 
 authorities: Final = Authorities()
-"""Those of this process."""
+"""The authorities of this process."""

@@ -1,7 +1,7 @@
-"""The memory that bodies take: one budget for all of a process, and what each request has reserved of it.
+"""The memory of bodies: one budget for a process, and what each request has reserved of it.
 
-A reservation lasts as long as the object: whoever holds bytes of a request holds its reservation too, and the bytes are
-given back with the last reference. So no way in which a request can end leaves bytes reserved.
+A reservation lasts as long as its object. An object that holds bytes of a request also holds the reservation, and the
+last reference gives the memory back. So memory is released in whatever way a request ends.
 """
 
 from typing import Final, Protocol
@@ -11,48 +11,48 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter
 
 UNNAMED: Final = ""
-"""The tenant of bodies that belong to none, such as those on the admin listener."""
+"""The tenant of bodies that belong to no tenant, such as those on the admin listener."""
 
 
 class Spare(Protocol):
-    """What is only kept, and may go."""
+    """Bytes that are kept only for later use, and may be dropped for a body."""
 
     def bytes_of(self, tenant: str) -> int:
-        """Of a tenant's."""
+        """The bytes that are kept for a tenant."""
 
     def bytes_of_others(self, tenant: str) -> int:
-        """Of all others'."""
+        """The bytes that are kept for all other tenants."""
 
     def give(self, tenant: str) -> None:
-        """Give some of it back, a tenant's own first. There is some."""
+        """Give some bytes back, those of `tenant` first. Called only if some are kept."""
 
 
 class BodyMemory:
-    """The memory of all bodies of one process. `spare`: what goes before a body is refused."""
+    """The memory of all bodies of one process. `spare`: dropped before a body is refused."""
 
     def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
-        """`copies`: how often the bytes of a body may be in memory; `refused` counts what found no memory."""
+        """`copies`: how often the bytes of a body may be in memory. `refused`: counts requests that found no memory."""
         self.budget = FairBudget(total_bytes)
         self.copies = copies
         self.refused = refused
         self.spare: Spare | None = None
 
     def reserve(self, tenant: str, size_bytes: int) -> "BodyReservation":
-        """Reserve memory for a body of `size_bytes`; 0 if it is reserved as it comes. Raises: Refusal."""
+        """Reserve memory for a body. `size_bytes` is 0 if memory is reserved as the body comes. Raises: Refusal."""
         reservation = BodyReservation(self, tenant)
         if size_bytes:
             reservation.add_body(size_bytes)
         return reservation
 
     def refusal(self) -> Refusal:
-        """The answer to a request that finds no memory. It is counted."""
+        """The answer to a request that finds no memory. Each call counts a refused request."""
         self.refused[0] += 1
         message = "running requests use all memory for your bodies (body_memory_bytes); try again in 1 s"
         return Refusal(503, message, code="overloaded", retry_after_s=1)
 
 
 class BodyReservation:
-    """What one request holds. `body_bytes`: of its body, each counted once."""
+    """The memory that one request holds. `body_bytes`: of its body, without the copies."""
 
     __slots__ = ("_memory", "_size_bytes", "_tenant", "body_bytes")
 
@@ -66,26 +66,26 @@ class BodyReservation:
         self.close()
 
     def close(self) -> None:
-        """Give back all of it, before the last reference is gone."""
+        """Give all memory back, without waiting for the last reference to go."""
         size_bytes, self._size_bytes, self.body_bytes = self._size_bytes, 0, 0
         if size_bytes:
             self._memory.budget.release(self._tenant, size_bytes)
 
     def grow(self, size_bytes: int) -> bool:
-        """Reserve memory for bytes that are there once. Returns whether there was any."""
+        """Reserve memory for bytes of which only one copy exists. Returns whether there was room."""
         return self._grow(size_bytes, 1)
 
     def add_answer(self, size_bytes: int) -> bool:
-        """Reserve memory for some of an answer. Returns whether there was any."""
+        """Reserve memory for some of an answer. Returns whether there was room."""
         return self._grow(size_bytes, ANSWER_WEIGHT)
 
     def cover(self, size_bytes: int) -> bool:
-        """Reserve memory up to `size_bytes` in all, as for an answer. Returns whether there was any."""
+        """Reserve memory up to `size_bytes` in all, as for an answer. Returns whether there was room."""
         more = size_bytes - self._size_bytes
         return more <= 0 or self._grow(more, ANSWER_WEIGHT)
 
     def add_body(self, size_bytes: int) -> None:
-        """Reserve memory for `size_bytes` of a body, with the copies that are made of them. Raises: Refusal."""
+        """Reserve memory for `size_bytes` of a body and for their copies. Raises: Refusal."""
         if not self.grow(size_bytes * self._memory.copies):
             raise self._memory.refusal()
         self.body_bytes += size_bytes
@@ -97,11 +97,11 @@ class BodyReservation:
             self._memory.budget.release(self._tenant, size_bytes)
 
     def refusal(self) -> Refusal:
-        """The answer where no memory was found. It is counted."""
+        """The answer if no memory was found. Each call counts a refused request."""
         return self._memory.refusal()
 
     def grow_by_own(self, size_bytes: int) -> bool:
-        """The same as `grow`, where others are to lose nothing of what they keep."""
+        """Reserve memory as `grow` does, but drop nothing that is kept for other tenants."""
         return self._grow(size_bytes, 1, of_others=False)
 
     def _grow(self, size_bytes: int, weight: int, *, of_others: bool = True) -> bool:
@@ -112,7 +112,7 @@ class BodyReservation:
                 return False
             own, others = spare.bytes_of(tenant), spare.bytes_of_others(tenant) if of_others else 0
             if not memory.budget.would_fit(tenant, size_bytes, weight, own, others):
-                return False  # whatever goes: so nothing does
+                return False  # even without all spare bytes, so none are dropped
             while not memory.budget.reserve(tenant, size_bytes, weight):
                 spare.give(tenant)
         self._size_bytes += size_bytes

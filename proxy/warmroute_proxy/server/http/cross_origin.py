@@ -1,7 +1,7 @@
-"""Requests of pages in browsers, which may read an answer only if it names their origin (fetch.spec.whatwg.org).
+"""Requests of pages in browsers. A page may read an answer only if the answer names its origin (fetch.spec.whatwg.org).
 
-A browser asks first (`OPTIONS`, a preflight), without the key. Origins are those of the config; by default there are
-none. Keys are sent by pages themselves, so no cookies and no credentials of a browser are allowed.
+A browser first sends a preflight (`OPTIONS`), without the key. The config lists the allowed origins; by default the
+list is empty. Pages send keys themselves, so no cookies and no credentials of a browser are allowed.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from typing import Final
 from warmroute_proxy.server.http.exchange import Request
 
 NO_STORE: Final = b"cache-control: no-store\r\n"
-"""Of answers that a key has opened: no browser and no cache keeps them."""
+"""The header of answers to requests with a key: no browser and no cache keeps such answers."""
 
 ANY_ORIGIN: Final = "*"
 _ASKED_METHOD: Final = "access-control-request-method"
@@ -19,7 +19,7 @@ _MAX_AGE_S: Final = 86_400
 
 
 def is_allowed_preflight(request: Request, origins: Collection[str]) -> bool:
-    """Have answers to pages of these origins say that they may be read. Whether the request is the question ahead."""
+    """Add headers to the answer by which pages of `origins` may read it. Returns whether the request is a preflight."""
     origin = request.headers["origin"]
     if ANY_ORIGIN in origins:
         lines = ["access-control-allow-origin: *"]

@@ -1,6 +1,7 @@
-"""One request of a client and its answer: what an `Endpoint` works with.
+"""One request of a client, and its answer, as an `Endpoint` gets them.
 
-A `Request` is complete. An `Exchange` writes the answer, and reports when the client has left or reads too slowly.
+`Endpoint.handle` gets a complete `Request`. An `Exchange` writes the answer, and reports when the client has left or
+reads too slowly.
 """
 
 import asyncio
@@ -17,10 +18,10 @@ from warmroute_proxy.server.http.shared_bytes import SharedBytes
 log = logging.getLogger(__name__)
 
 LEFT_TARGET: Final = "/v1/forward/left"
-"""What a proxy sends behind a request that it forwarded, once its client left."""
+"""The path of the request that a proxy sends behind a forwarded request, once its client has left."""
 
 Problem = str | Refusal
-"""Why an answer is not translated: what is wrong with it, or what the proxy lacks for it."""
+"""Why an answer is not translated: an error in it (str), or something that the proxy lacks (Refusal)."""
 
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
@@ -33,12 +34,12 @@ _STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {reason}" for status, reason
 
 
 class Request:
-    """One request; header names are lower case, `headers` has the first value of each name.
+    """One request. `headers` has the first value of each header, by lower-case name.
 
-    `length` is that of its body, None for a chunked one. `shared`: where another process finds a large body. `refusal`:
-    the head was refused, and so it is to be answered. `caller` belongs to the endpoint: it may note at the head who
-    sends the request, and for which `tenant` its bodies count. `body_reservation`: the memory of its body, and of an
-    answer that is gathered; None if it has no body.
+    `length`: of the body; None if the body is chunked. `shared`: where another process finds a large body. `refusal`:
+    the answer, if the head was refused. At the head, the endpoint may note the sender (`caller`) and the `tenant` for
+    which the body counts. `body_reservation`: the memory of the body and of a gathered answer; None if nothing is
+    reserved.
     """
 
     # Most requests keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
@@ -52,13 +53,13 @@ class Request:
     tenant = UNNAMED
     body_reservation: BodyReservation | None = None
     dialect: Any = None
-    """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
+    """The dialect of the request, if its path does not tell. Only the endpoint uses it, as with `caller`."""
 
     more_lines = b""
-    """Headers of its answer, whatever that is, each with its line end."""
+    """Header lines for any answer to the request, each with its line end."""
 
     carrier: object | None = None
-    """What takes it to an engine (`engines.carrier`); None: the proxy's own connections do."""
+    """The carrier that takes the request to an engine (`engines.carrier`); None: the proxy's own connections."""
 
     def __init__(
         self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
@@ -70,28 +71,28 @@ class Request:
         self.refusal: Refusal | None = None
 
     def release(self) -> None:
-        """The request is over, whoever still refers to it: give all of its memory back."""
+        """Give all memory of the request back at its end, even if something still refers to the request."""
         if self.body_reservation is not None:
             self.body_reservation.close()
 
     def body_sha256(self) -> str:
-        """The digest of the body; that of a large one was computed where it was read."""
+        """The digest of the body. If another process has read a large body, that process has computed it."""
         if self.shared is not None and self.shared.sha256 is not None:
             return self.shared.sha256
         return hashlib.sha256(self.body).hexdigest()
 
     def drop_body(self) -> None:
-        """Forget the body: it is not needed any more."""
+        """Drop the body and give its memory back."""
         if self.body_reservation is not None:
             self.body_reservation.drop_body()
         self.body, self.shared = b"", None
 
 
 class NextProtocol(Protocol):
-    """What a connection goes on with."""
+    """The protocol of a connection after an upgrade."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is its own from now on."""
+        """Take the socket over."""
 
 
 class AnswerSink(Protocol):
@@ -101,7 +102,7 @@ class AnswerSink(Protocol):
         """Send bytes to the client."""
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """The fastest `write` there is; None when the client is gone."""
+        """The fastest function that writes to the client; None if the client is gone."""
 
     def on_status(self, request: Request, status: int) -> None:
         """Report the status of an answer, for the metrics."""
@@ -128,13 +129,13 @@ class Exchange:
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
     on_unreadable: Callable[[Problem], None] | None = None
-    """Called, where the answer is translated, with what is wrong once some of it cannot be. The client has an error."""
+    """Called with the problem if some of a translated answer cannot be translated. By then the client has an error."""
     takes_bare = False
-    """Whether what it passes through is not in HTTP chunks."""
+    """Whether it passes bytes through without HTTP chunks."""
     translates = False
-    """Whether the answer is translated, so that `unreadable` is to be asked before it is charged."""
+    """Whether the answer is translated. If so, `unreadable` is called before the answer is charged."""
     client_left = False
-    """Whether the client of a gone exchange is known to have left. For a forwarded request, its proxy reports that."""
+    """Whether the client is known to have left at `on_gone`. For a forwarded request, its proxy reports that."""
     _chunked = False
 
     def __init__(self, connection: AnswerSink, request: Request) -> None:
@@ -149,7 +150,7 @@ class Exchange:
         self.started = self.ended = True
         head = self._head(status, headers)
         sent = b"" if self.request.method == "HEAD" else body
-        self.on_gone = self.on_pause = None  # they refer to the exchange: no reference cycle may remain
+        self.on_gone = self.on_pause = None  # the callbacks refer to the exchange: no reference cycle may remain
         self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self._connection.exchange_ended(self)
 
@@ -168,7 +169,7 @@ class Exchange:
         connection.exchange_ended(self)
 
     def unreadable(self, answer: bytes | None) -> Problem | None:  # noqa: ARG002 - for those that translate
-        """Why a whole answer, or what has come of a stream (None), cannot be given to the client; None if it can."""
+        """Why the client cannot get an answer; None if it can. `answer`: a whole answer; None: the stream so far."""
         return None
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
@@ -181,7 +182,7 @@ class Exchange:
         self.respond(refusal.status, headers, refusal.body())
 
     def fail(self) -> None:
-        """An error of ours: answer with a 500 if nothing was sent yet, else abort."""
+        """Answer an error of the proxy's own: with a 500 if nothing was sent yet, else by an abort."""
         if self.started:
             self.abort()
         else:
@@ -203,8 +204,9 @@ class Exchange:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """Writes bytes that already are whole HTTP chunks, until the answer ends or the client leaves; None if the
-        answer is not chunked or has ended.
+        """The function that writes whole HTTP chunks, valid until the answer ends or the client leaves.
+
+        None if the answer is not chunked or has ended.
         """
         return self._connection.passthrough_target() if self._chunked and not self.ended else None
 
@@ -222,7 +224,7 @@ class Exchange:
         self._connection.exchange_ended(self)
 
     def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
-        """Take an offer of another protocol: answer with `head`. `protocol_of`: makes it, of the open connections."""
+        """Accept an offer of another protocol: answer with `head`. `protocol_of`: makes it from `OpenConnections`."""
         self.started = self.ended = True
         self.on_gone = self.on_pause = None
         self._connection.on_status(self.request, 101)
@@ -253,17 +255,17 @@ class Endpoint(Protocol):
         """Raise `Refusal` for a request that can be refused without its body."""
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Start to answer; `exchange` must be ended by `respond`, `end` or `abort` sooner or later."""
+        """Start to answer. The endpoint must end `exchange` sooner or later, by `respond`, `end` or `abort`."""
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-        """A refusal of the connection's, as the clients of the request's route read it."""
+        """A refusal by the connection, in the form that clients of the request's route expect."""
 
     def on_status(self, request: Request, status: int) -> None:
         """Observe the status of an answer."""
 
 
 def answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
-    """Answer with a refusal, or as an error of ours: whatever goes wrong, the client gets an answer."""
+    """Answer after an exception: with the refusal, or with an error of the proxy's own."""
     if isinstance(error, Refusal):
         exchange.refuse(error)
     else:

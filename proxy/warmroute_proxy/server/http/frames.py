@@ -1,9 +1,9 @@
-"""WebSocket's framing: the messages of a client from bytes, within limits, and frames for the way back.
+"""WebSocket framing: parses a client's bytes into messages, within limits, and writes frames for the answers.
 
-The frames are read by `websockets`, without its I/O, but for a message that is one frame and came in one read, as most
-do: it is found here, in a quarter of the time. A message is taken from its frame in one piece, which costs the loop
-some ms for each MB, so it has `MAX_MESSAGE_BYTES` at most. A frame of no bytes takes some us, so one read may hold
-`MAX_FRAMES`. What was read and not taken is the caller's to count (`held_bytes`).
+Most messages are one frame and come in one read. Such a message is found here, in a quarter of the time that
+`websockets` takes. `websockets`, without its I/O, reads all other frames. A message is taken from its frame in one
+piece, which costs the loop some ms for each MB, so it has `MAX_MESSAGE_BYTES` at most. An empty frame takes some us, so
+one read may hold `MAX_FRAMES`. The caller counts the memory of bytes that were read and not taken (`held_bytes`).
 """
 
 import logging
@@ -22,12 +22,12 @@ from warmroute_proxy.server.http.exchange import Request
 
 MAX_MESSAGE_BYTES: Final = 4_194_304
 MAX_FRAMES: Final = 1_024
-SLICE_BYTES: Final = 4096  # that frames are found in at once, unless one is larger
+SLICE_BYTES: Final = 4096  # in which frames are found at once, unless a frame is larger
 MAX_LATE_BYTES: Final = 16_384
 
 _SHORT: Final = 125
 _MIDDLE: Final = 65_535
-_WHOLE_TEXT: Final = 0x81  # the first byte of its frame
+_WHOLE_TEXT: Final = 0x81  # the first byte of a frame that is a whole text
 _MASKED: Final = 0x80
 _MASK_BYTES: Final = 4
 _LEAVES: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
@@ -37,8 +37,10 @@ _log.setLevel(logging.ERROR)  # the library would log what is in the frames
 
 
 def handshake(request: Request) -> tuple[int, bytes]:
-    """The status and the head of the answer to an offer of a WebSocket. No extension is taken: deflate costs more CPU
-    than a proxy near its clients saves in bytes, and lets small frames become large messages.
+    """The status and the head of the answer to an upgrade request.
+
+    No extension is accepted: deflate costs more CPU than a proxy near its clients saves in bytes, and lets small frames
+    become large messages.
     """
     names = ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version", "origin")
     headers = Headers([(name, request.headers[name]) for name in names if name in request.headers])
@@ -49,7 +51,7 @@ def handshake(request: Request) -> tuple[int, bytes]:
 
 
 def text_frame(text: bytes) -> bytes:
-    """The frame of a message, as `Frame` of the library writes it in ten times as long: each delta is one."""
+    """The frame of a text. The library's `Frame` takes ten times as long, and each delta needs a frame."""
     size = len(text)
     if size <= _SHORT:
         return b"\x81%c%b" % (size, text)
@@ -59,7 +61,7 @@ def text_frame(text: bytes) -> bytes:
 
 
 def _payload(read: bytes, at: int) -> tuple[int, int]:
-    """Where the payload of a client's frame begins and ends; (0, 0) where its head has not come whole."""
+    """Where the payload of a client's frame begins and ends; (0, 0) if the frame's head has not come whole."""
     head = read[at : at + 10]
     size = head[1] & 0x7F if len(head) > 1 else _SHORT + 2
     begins = at + 2 + _MASK_BYTES
@@ -78,35 +80,35 @@ def _frame_bytes(data_bytes: int) -> int:
 
 
 class Messages:
-    """The messages of one connection. `protocol`: what is to be written for it."""
+    """The messages of one connection. `protocol` has control frames that the caller writes."""
 
     def __init__(self, body_bytes: int) -> None:
-        """`body_bytes`: the size of a request, which no message exceeds either."""
+        """`body_bytes`: the limit of a request, which holds for a message, too."""
         self._max_bytes = min(body_bytes, MAX_MESSAGE_BYTES)
         self.protocol = ServerProtocol(state=State.OPEN, max_size=self._max_bytes, logger=_log)
         self._read = b""
-        self._parsed = 0  # bytes of it
-        self._frames: deque[Frame] = deque()  # that were found, and not taken yet
+        self._parsed = 0  # bytes of `_read`
+        self._frames: deque[Frame] = deque()  # found and not taken yet
         self._found = 0  # frames in the last read
-        self._begun = 0  # bytes that the protocol has of a frame that is not whole; it may seem so if it is padded
-        self._rest = 0  # bytes that this frame lacks, if known
-        self._parts = bytearray()  # of the message that is taken
-        self._goes_on = False  # that message
+        self._begun = 0  # bytes of an unfinished frame in the protocol; not exact for a frame whose length is padded
+        self._rest = 0  # bytes that the unfinished frame lacks, if known
+        self._parts = bytearray()  # of an unfinished message
+        self._goes_on = False  # whether a message is unfinished
         self._late_bytes = 0
 
     @property
     def wait(self) -> bool:
-        """Whether there may be more, without another read."""
+        """Whether there may be another message without another read."""
         return bool(self._read or self._frames)
 
     @property
     def may_flush(self) -> bool:
-        """Whether the protocol's bytes may be written: an end of the client's stands behind its messages."""
+        """Whether the protocol's bytes may be written: the answer to a close frame waits for the messages before it."""
         return not self._frames
 
     @property
     def is_left(self) -> bool:
-        """Whether the client has ended the connection as one that is done with it, or has gone without a word."""
+        """Whether the client has closed the connection with a normal code, or has gone without a close frame."""
         protocol = self.protocol
         if protocol.close_sent is None:
             return True
@@ -115,16 +117,16 @@ class Messages:
 
     @property
     def held_bytes(self) -> int:
-        """Of what was read and not taken."""
+        """The bytes that were read and not taken."""
         unparsed = len(self._read) + len(self.protocol.reader.buffer)
         return unparsed + len(self._parts) + sum([len(frame.data) for frame in self._frames])
 
     def read(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Add the bytes of a read."""
         self._read, self._parsed, self._found = self._read[self._parsed :] + data, 0, 0
 
     def read_late(self, data: bytes) -> None:
-        """Look for the client's end behind the server's own. It may stand behind a message that nobody waits for."""
+        """Look for the client's close frame after the server's. A message that nobody waits for may come before it."""
         data = data[: MAX_LATE_BYTES - self._late_bytes]
         self._late_bytes += len(data)
         if data and not self.protocol.eof_sent:
@@ -132,8 +134,8 @@ class Messages:
             self.protocol.events_received()
 
     def next(self) -> bytes | None:
-        """The next message that is whole, if there is one. Raises: Refusal for the client, if there is none any
-        more; the protocol has the end of the connection then.
+        """The next whole message, or None. Raises: Refusal, for the client, if no more messages can be read; then the
+        protocol has the frame that closes the connection.
         """
         while True:
             if self._frames:
@@ -157,16 +159,17 @@ class Messages:
         self._frames.clear()
 
     def end(self) -> None:
-        """The connection is lost. The protocol and its parser hold each other, and the bytes of an unfinished frame.
+        """Free the memory of a lost connection.
 
-        This frees them now: the garbage collector comes late, and until then no limit would count them.
+        The protocol and its parser refer to each other, and hold the bytes of an unfinished frame. The garbage
+        collector would free them late, and no limit would count them until then.
         """
         self.drop()
         self.protocol.parser.close()
         self.protocol.reader.buffer.clear()
 
     def _whole(self) -> bytes | None:
-        """The next message, if it is the next frame and that is whole."""
+        """The next message, if the next frame is a whole text that came in one read."""
         read, at = self._read, self._parsed
         begins, ends = _payload(read, at)
         self._rest = max(ends - at, 0)
@@ -178,7 +181,7 @@ class Messages:
         return bytes(apply_mask(memoryview(read)[begins:ends], read[begins - _MASK_BYTES : begins]))
 
     def _parse(self) -> None:
-        """Find the frames in a slice; the protocol answers those that only control."""
+        """Find the frames in a slice. The protocol answers control frames."""
         data = self._read[self._parsed : self._parsed + max(self._rest, SLICE_BYTES)]
         self._take_read(self._parsed + len(data))
         self.protocol.receive_data(data)

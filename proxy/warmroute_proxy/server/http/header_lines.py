@@ -1,6 +1,6 @@
-"""Header lines as the parser reports them -> names in lower case and values as text.
+"""Decodes header lines as the parser reports them: to names in lower case and values as text.
 
-Peers send the same few lines in each message, so what a line was decoded to is kept, at most `MAX_LINES` times.
+Peers send the same few lines in each message, so up to `MAX_LINES` decoded lines are kept.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ _KNOWN: Final[dict[Line, tuple[str, str]]] = {}
 
 
 def decode(lines: list[Line]) -> dict[str, str]:
-    """All headers; the last value of a name that is given several times."""
+    """All headers by name. A name that is given several times has its last value."""
     return dict(decode_each(lines))
 
 
@@ -24,7 +24,7 @@ def decode_each(lines: list[Line]) -> list[tuple[str, str]]:
 
 
 def decode_line(line: Line) -> tuple[str, str]:
-    """Name and value as text. The space behind a value is not part of it, but the parser leaves it there."""
+    """Name and value as text, without the space behind the value, which the parser leaves there."""
     name, value = line
     decoded = name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")
     if len(name) + len(value) <= MAX_LINE_BYTES:

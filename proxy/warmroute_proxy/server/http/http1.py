@@ -1,18 +1,18 @@
-"""HTTP/1.1 on the client's side: one `Connection` for each socket. Bytes in, whole requests out, answers in order.
+"""HTTP/1.1 on the client's side. A `Connection` for each socket turns bytes into requests, and answers them in order.
 
-The connection knows no routes. An `Endpoint` refuses a request by its head, before the body is read, or handles it
-whole, through the `Exchange` that writes its answer.
+The connection knows no routes. An `Endpoint` refuses a request by its head, before the body is read, or handles the
+whole request. The endpoint answers through an `Exchange`.
 
 What keeps this safe:
 - header bytes, header count, target length, body bytes, pipelined requests and open connections have limits; each
   phase (head, body, keep-alive, a client that does not read) has a deadline, checked by one sweep a second;
 - `RequestReader` parses every byte with one parser, and refuses ambiguous framing;
 - requests of one connection are answered in order, one at a time. The socket is read meanwhile, because only a
-  reader notices that a client has left. What arrives early is not parsed before its turn, and counts for the tenant
-  that is being answered; beyond `READ_AHEAD_BYTES` the socket is not read until then;
+  reader notices that a client has left. Bytes that arrive during an answer are parsed after it, and count for the
+  tenant that is being answered. Beyond `READ_AHEAD_BYTES` the socket is not read until then;
 - the memory of all bodies has one budget (`body_memory`). An answer counts until its client has read it;
-- a request that is refused before its body was read is answered; then the rest is read and dropped for a moment, so
-  that a reset does not destroy the answer.
+- if a request is refused before its body was read, the rest of the body is read and dropped for a moment after the
+  answer, so that a reset does not destroy the answer.
 """
 
 import asyncio
@@ -32,14 +32,16 @@ from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
 LINGER_S: Final = 2.0
-IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
-LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
+IDLE_GRACE_S: Final = 1.0  # at shutdown, an idle connection stays open this long, to refuse a late request
+LINGER_BODY_BYTES: Final = 65536  # refused bodies up to this size are read, to keep the connection
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
-UNREAD_BYTES: Final = 8_192  # of an answer that has ended: so little may wait for its client without being counted
+UNREAD_BYTES: Final = 8_192  # of an ended answer, this much may wait for the client uncounted
 PIECE_BYTES: Final = 262_144  # of an answer, in one write
 UNSENT_BYTES: Final = WRITE_HIGH_BYTES + PIECE_BYTES
-"""Of a stream whose client is slow, at most: the engine is not read then. A whole answer has its own reservation."""
+"""The most that is counted of a slow client's stream: the engine is not read meanwhile. A whole answer has its own
+reservation.
+"""
 
 
 _LEFT_LINE: Final = f"POST {LEFT_TARGET} ".encode()
@@ -48,11 +50,11 @@ _LEFT_LINE: Final = f"POST {LEFT_TARGET} ".encode()
 class Connection:
     """One client connection: an `asyncio.BufferedProtocol`, though not by type (compiled classes inherit from none).
 
-    What comes is read into memory that all connections share, so that a body is copied once less.
+    All connections read into one shared buffer, which saves a copy of each body.
     """
 
     def __init__(self, shared: OpenConnections, arrival: OpenConnection | None = None) -> None:
-        """`arrival`: the member of `shared` that this connection follows."""
+        """`arrival`: the member of `shared` whose place this connection takes."""
         self._shared = shared
         self._arrival = arrival
         self._limits = shared.limits
@@ -67,12 +69,12 @@ class Connection:
         self._buffers: Buffers | None = None  # of TLS, once they are large
         self._head_hold: BodyReservation | None = None  # of a head that has not ended
         self.owner = UNNAMED
-        self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
+        self._user = UNNAMED  # the connection counts for this tenant from a request's head until the answer is read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = self._is_tls = False
         self._paused = False
-        self._unsent = 0  # bytes in the transport's buffer when it was last looked at
-        self._asked_s = shared.clock()  # when it came, or when its last answer ended
+        self._unsent = 0  # bytes in the transport's buffer at the last look
+        self._asked_s = shared.clock()  # when the connection came, or its last answer ended
         self.deadline_s = self._asked_s + self._limits.head_timeout_s
 
     # -- called by asyncio
@@ -138,7 +140,7 @@ class Connection:
         self.data_received(self._read_into[:nbytes])
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Read on; nothing refers to `data` afterwards."""
+        """Handle a read. Nothing refers to `data` afterwards."""
         if not self._reader.open:
             return
         if self._active is not None or self._waiting or self._ahead is not None:
@@ -158,13 +160,13 @@ class Connection:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless too much was read behind a request that is being answered."""
+        """Read on, unless the bytes behind a request that is being answered are too many."""
         full = self._ahead is not None and self._ahead.full
         if self._transport is not None and not self._transport.is_closing() and not full:
             self._transport.resume_reading()
 
     def _read_ahead(self, data: bytes | memoryview) -> None:
-        """Keep what came while an answer runs; or, if there is too much of it, stop reading."""
+        """Keep bytes that come during an answer. Stop reading if they are too many or find no memory."""
         ahead, active, transport = self._ahead, self._active, self._transport
         if ahead is None:
             tenant = active.request.tenant if active is not None else UNNAMED
@@ -181,7 +183,7 @@ class Connection:
             transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Read what came while an answer ran, if none does now."""
+        """Parse the bytes that came during an answer, if no answer runs now."""
         while self._ahead is not None and self._active is None and not self._waiting and not self._paused:
             data = bytes(self._ahead.data)
             self._drop_ahead()
@@ -197,21 +199,21 @@ class Connection:
     # -- called by the reader
 
     def request_begun(self, request: Request) -> None:
-        """Wait for the rest of its head for a limited time."""
+        """Set the deadline for the rest of the request's head."""
         if self._active is None:
             self.deadline_s = request.received_s + self._limits.head_timeout_s
 
     def head_received(self, request: Request) -> None:
-        """Let the endpoint refuse the request by its head. A small body is read all the same, a large one is not."""
+        """Let the endpoint refuse the request by its head. A small body is read even then, a large body is not."""
         if self._shared.closing:
             request.keep_alive = False
         self.deadline_s = max(self.deadline_s, self._shared.clock() + self._limits.body_timeout_s)
         try:
             self._shared.endpoint.on_head(request)
-            if request.tenant and not self._user:  # behind the request of another, it counts once it is its turn
+            if request.tenant and not self._user:  # if another tenant's request runs, this one counts at its turn
                 self._count_for(request.tenant)
             if request.length != 0:
-                # What is behind another request is not read yet, so nothing is reserved for it either.
+                # A body behind another request is not read yet, so no memory is reserved for it.
                 first = self._active is None and not self._waiting
                 size_bytes = request.length or 0 if first else 0
                 request.body_reservation = self._shared.memory.reserve(request.tenant, size_bytes)
@@ -225,13 +227,13 @@ class Connection:
             self._continue()
 
     def head_held(self, size_bytes: int) -> None:
-        """Count what has come of a head, for the tenant whose connection it is. Raises: Refusal."""
+        """Count the bytes of an unfinished head for the connection's tenant. Raises: Refusal."""
         hold = self._head_hold = self._head_hold or self._shared.memory.reserve(self.owner, 0)
         if not hold.cover(size_bytes):
             raise hold.refusal()
 
     def head_kept(self, request: Request, size_bytes: int) -> None:
-        """Count a head that is there as long as its request. Raises: Refusal."""
+        """Count a head that stays in memory as long as its request. Raises: Refusal."""
         self._head_hold = None
         if request.body_reservation is None:
             request.body_reservation = self._shared.memory.reserve(request.tenant, 0)
@@ -239,7 +241,7 @@ class Connection:
             raise request.body_reservation.refusal()
 
     def request_received(self, request: Request) -> None:
-        """Answer it after those before it. Raises: Refusal, if too many wait."""
+        """Answer a request after the requests before it. Raises: Refusal, if too many wait."""
         self._expects = False
         active = self._active
         if request.path == LEFT_TARGET and active is not None and names.FORWARD in active.request.headers:
@@ -256,7 +258,7 @@ class Connection:
             self._waiting.append(request)
 
     def stop_reading(self, refusal: Refusal) -> None:
-        """Answer the requests that were read, then `refusal`, then close; bytes that follow are ignored."""
+        """Answer the requests that were read, then send `refusal` and close. Bytes that follow are ignored."""
         if self._reader.open:
             self._waiting.append(self._reader.stop(refusal))
             self._drop_ahead()
@@ -265,19 +267,19 @@ class Connection:
     # -- answering in order
 
     def _start_next(self) -> None:
-        """Start waiting requests while none is active; a loop, because an answer may come at once."""
+        """Start waiting requests while no request is active. A loop, because an answer may end at once."""
         if self._starting:
             return
         self._starting = True
         try:
-            # Not while the client does not read what it already has: the answer would pile up here.
+            # Not while the client does not read: the answers would pile up here.
             while self._waiting and self._active is None and self._transport is not None and not self._paused:
                 self._start(self._waiting.popleft())
         finally:
             self._starting = False
 
     def _start(self, request: Request) -> None:
-        """Begin to answer a request that is the first of those that wait."""
+        """Begin to answer the first of the waiting requests."""
         exchange = self._active = Exchange(self, request)
         self.deadline_s = float("inf")
         if request.refusal is None and request.tenant != self._user:
@@ -305,7 +307,7 @@ class Connection:
         self._shared.endpoint.on_status(request, status)
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the client; they are dropped when it is gone."""
+        """Send bytes to the client. They are dropped if the client is gone."""
         transport = self._transport
         if transport is None:
             return
@@ -314,20 +316,20 @@ class Connection:
             return
         if self._is_tls:
             self._count_buffers()
-        # In pieces: TLS knows what is unsent only of what is written after the socket was full.
+        # In pieces: over TLS, unsent bytes are counted only for writes after the socket was full.
         for at in range(0, len(data), PIECE_BYTES):
             transport.write(data[at : at + PIECE_BYTES])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """`write` without a look at the connection; None when the client is gone."""
+        """The transport's own `write`; None if the client is gone."""
         return None if self._transport is None else self._transport.write
 
     def switch(self, head: bytes, protocol_of: Callable[[OpenConnections], NextProtocol]) -> None:
-        """Go on with another protocol. Its client waits for `head`: what came before that is dropped."""
+        """Send `head` and go on with another protocol. Earlier bytes are dropped: the client must wait for `head`."""
         transport, self._transport, self._active, self._ahead = self._transport, None, None, None
         assert transport is not None
         self._shared.discard(self)
-        self._user = UNNAMED  # the other goes on to count
+        self._user = UNNAMED  # the tenant's count passes to the other protocol
         self._waiting.clear()
         self._reader.close()
         other = protocol_of(self._shared)
@@ -361,7 +363,7 @@ class Connection:
             self._close_if_idle()
 
     def _count_for(self, tenant: str) -> None:
-        """Count as a connection that a tenant uses. Raises: Refusal."""
+        """Count this connection for a tenant. Raises: Refusal, if the tenant uses too many."""
         if self._user:
             self._leave()
         if tenant:
@@ -372,7 +374,7 @@ class Connection:
                 self._shared.known(self)
 
     def _leave_if_idle(self) -> None:
-        """Count for no tenant, unless more is to be answered, or the last answer to be read."""
+        """Stop counting for the tenant, unless a request has begun or waits, or the last answer is unread."""
         if self._user and not self._paused and not self._waiting and self._reader.request is None:
             self._leave()
 
@@ -382,12 +384,12 @@ class Connection:
             self._shared.leave(user)
 
     def _close_if_idle(self) -> None:
-        # Not where `_active` has been set to None: compiled code would expect it to be None still.
+        # A separate method: in one that has set `_active` to None, compiled code would expect it to be None still.
         if self._active is None and not self._waiting:
             self.close_after_flush()
 
     def close_after_flush(self) -> None:
-        """Close once all is sent. From a client that may still be sending, bytes are read and dropped for a moment,
+        """Close once all is sent. If the client may still be sending, its bytes are read and dropped for a moment,
         because a reset would destroy the answer.
         """
         reader = self._reader
@@ -414,11 +416,11 @@ class Connection:
 
     @property
     def idle_since_s(self) -> float:
-        """Since when it counts for no tenant, whatever else has begun on it; `BUSY` while it does."""
+        """Since when the connection counts for no tenant, even if a request has begun; `BUSY` while it counts."""
         return BUSY if self._user else self._asked_s
 
     def make_way(self) -> None:
-        """Close in favour of another connection. What is under way is broken off: it has no key."""
+        """Close in favour of another connection. A request under way is broken off, since it has not shown a key."""
         is_idle = self._active is None and self._reader.request is None and self._reader.open
         if is_idle and not self._waiting and not self._unsent_bytes():
             self.close_after_flush()
@@ -426,12 +428,12 @@ class Connection:
             self.abort()
 
     def check_read(self) -> None:
-        """Give the memory of the last answer back, if the client has read it."""
+        """Give the memory of the last answer back, if the client has read that answer."""
         if self._unread is not None and self._unsent_bytes() <= UNREAD_BYTES:
             self._give_back()
 
     def close_when_idle(self) -> None:
-        """Shutdown: end with the current answer; a client that is about to ask again is refused, for a moment."""
+        """Close at shutdown, after the current answer. An idle connection stays for a moment to refuse a request."""
         if self._active is not None:
             self._active.request.keep_alive = False
         elif self._reader.request is not None:
@@ -458,7 +460,7 @@ class Connection:
             self.abort()
 
     def _hold_answer(self, reservation: BodyReservation) -> None:
-        """Keep what an answer has reserved until its client has read it."""
+        """Keep the reservation of an answer until the client has read it."""
         self._give_back()
         self._unread = reservation
         self._shared.unread.add(self)
@@ -466,7 +468,7 @@ class Connection:
             self.abort()
 
     def _count_buffers(self) -> None:
-        """Much was read or is written: over TLS, its buffers stay. Without a place for them the connection does not."""
+        """Count the buffers that TLS keeps after a large read or write. Without room, close after the answer."""
         if self._buffers is not None:
             return
         self._buffers = self._shared.tls_buffers.reserve(self.owner)
@@ -475,7 +477,7 @@ class Connection:
             request.keep_alive = False
 
     def _give_back(self) -> None:
-        """Give back the memory of an answer that is read, or never will be."""
+        """Give back the memory of an answer that the client has read or will never read."""
         unread, self._unread = self._unread, None
         if unread is not None:
             unread.close()

@@ -1,12 +1,10 @@
-"""A request's body while it arrives in pieces. A large one is put where another process can read it."""
+"""A request's body while it arrives in pieces. A large body goes to memory that another process can read."""
 
 from typing import Final
 
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES, SharedBytes
 
-MAX_PIECES: Final = (
-    256  # of a body that are kept one by one: each of a million small ones would take many times its bytes
-)
+MAX_PIECES: Final = 256  # kept as separate objects: a million small pieces would take many times their bytes
 
 
 class IncomingBody:

@@ -1,4 +1,4 @@
-"""A listening socket of the proxy: it accepts connections, has their deadlines checked, and closes them at shutdown."""
+"""A listening socket of the proxy: accepts connections, checks their deadlines, and closes them at shutdown."""
 
 import asyncio
 import errno
@@ -33,14 +33,14 @@ class Listener:
         lag: LoopLag,
         crowding: Crowding | None = None,
     ) -> None:
-        """`crowding`: None if nobody counts."""
+        """`crowding`: counts closed and refused connections; None: nobody counts them."""
         self.connections = OpenConnections(endpoint, limits, clock, memory, crowding)
         self._endpoint = endpoint
         self._lag = lag
         self._socket: ListeningSocket | None = None
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
-        """Listen and return the port. `shared`: other processes of this proxy listen there too."""
+        """Listen and return the port. `shared`: other processes of this proxy listen on the same port."""
         listening = _listening(host, port, shared)
         starts = RequestStarts(self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag)
         self.connections.handle, self.connections.reads.refuse = starts.handle, starts.refuse
@@ -48,7 +48,7 @@ class Listener:
         return int(listening.getsockname()[1])
 
     def use_limits(self, limits: Limits) -> None:
-        """Use other limits for connections that open from now on. How many there may be was fixed at the start."""
+        """Use other limits for connections that open from now on. The limit of connections stays as at the start."""
         self.connections.limits = replace(limits, connections=self.connections.limits.connections)
 
     def sweep(self) -> None:
@@ -56,7 +56,7 @@ class Listener:
         self.connections.sweep()
 
     def stop(self) -> None:
-        """Accept no new connection; open ones end with their current answer, idle ones after `IDLE_GRACE_S`."""
+        """Accept no new connection. Busy connections end after the current answer, idle ones after `IDLE_GRACE_S`."""
         if self._socket is not None:
             self._socket.close()
         self.connections.close_when_idle()

@@ -1,4 +1,4 @@
-"""The open connections of one listener, and what they share: endpoint, limits, clock, memory of bodies."""
+"""The open connections of one listener, which share its endpoint, limits, clock and memory of bodies."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,32 +14,32 @@ from warmroute_proxy.server.http.read_slices import ReadSlices
 from warmroute_proxy.server.http.tls_buffers import TlsBuffers
 
 READ_BYTES: Final = 262_144  # at most in one read
-LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
+LOOK_AGAIN_S: Final = 0.05  # if no connection was idle, the next look at all of them comes after this time
 BUSY: Final = float("inf")
 NEWCOMERS: Final = 8  # one place in eight is kept for connections that no tenant has used yet
-TENANT_WEIGHT: Final = 7  # a tenant may use at most this many times the free connections: alone, 7 of 8
+TENANT_WEIGHT: Final = 7  # a tenant may use this many times the free connections; a single tenant 7 of 8
 
 
 class OpenConnection(Protocol):
-    """One of them."""
+    """A connection of the listener."""
 
     deadline_s: float
 
     owner: str
-    """The tenant that used it last; no name if none has."""
+    """The tenant that used the connection last; empty if no tenant has."""
 
     @property
     def idle_since_s(self) -> float:
-        """Since when it counts for no tenant; `BUSY` while it does."""
+        """Since when the connection counts for no tenant; `BUSY` while it counts for one."""
 
     def on_deadline(self) -> None:
-        """The deadline has passed."""
+        """Handle the end of `deadline_s`."""
 
     def close_when_idle(self) -> None:
         """Close after the current answer, or soon."""
 
     def make_way(self) -> None:
-        """Close at once in favour of another connection: no sweep looks at this one any more."""
+        """Close at once in favour of another connection. No sweep checks this connection's deadline any more."""
 
     def abort(self) -> None:
         """Close without waiting."""
@@ -49,11 +49,11 @@ class SlowReader(Protocol):
     """A connection whose client has not read its last answer."""
 
     def check_read(self) -> None:
-        """Give its memory back, if the client has read it by now."""
+        """Give the answer's memory back, if the client has read it by now."""
 
 
 class OpenConnections:
-    """All connections of a listener. `closing`: the listener takes no more."""
+    """All connections of a listener. `closing`: the listener accepts no more connections."""
 
     def __init__(
         self,
@@ -63,33 +63,36 @@ class OpenConnections:
         memory: BodyMemory,
         crowding: Crowding | None = None,
     ) -> None:
-        """`crowding`: None if nobody counts."""
+        """`crowding`: counts closed and refused connections; None: nobody counts them."""
         self.endpoint = endpoint
         self.handle: Callable[[Request, Exchange], None] = endpoint.handle
-        """Begins to answer a request: the endpoint does, or what lets requests begin one after the other."""
+        """Begins to answer a request: the endpoint's `handle`, or that of `RequestStarts`."""
         self.limits = limits
         self.clock = clock
         self.memory = memory
         self.tls_buffers = TlsBuffers(memory)
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.newcomers: dict[OpenConnection, None] = {}
-        """Those of them that no tenant has used, the oldest first."""
+        """The members that no tenant has used, the oldest first."""
 
         self.unread: set[SlowReader] = set()  # of `members`
         self.in_use = FairBudget(limits.connections)
         self.closing = False
         self.reads = ReadSlices()
         self.read_into = memoryview(bytearray(READ_BYTES))
-        """What all connections are read into, one at a time: nothing of a read is used after `buffer_updated`."""
+        """The buffer of all reads. Nothing refers to a read after `buffer_updated`."""
 
         self._crowding = crowding
         self._idle: list[tuple[int, OpenConnection]] = []
-        """When last looked at, the first to go last; before each, how many idle ones its tenant has besides."""
+        """The idle connections at the last look, of which the last one makes way first.
+
+        Each has the number of its tenant's connections that became idle later.
+        """
 
         self._looked_at_s = self._look_at_s = 0.0
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Whether one more connection is taken. Where there are too many, another one makes way."""
+        """Add a connection, and return whether it may stay. If the listener is full, another connection makes way."""
         if self.closing:
             return False
         if len(self.members) >= self.limits.connections and not self._replace_one():
@@ -105,11 +108,15 @@ class OpenConnections:
 
     @property
     def accepted_at_once(self) -> int:
-        """Connections that may come in one iteration of the loop: the next ones can send their keys meanwhile."""
+        """Connections to accept in one iteration of the loop. They can send keys before later ones replace them."""
         return max(self.limits.connections // NEWCOMERS, 1)
 
     def _replace_one(self) -> bool:
-        """Close one connection. Those without a key have what is free, and a small part in any case."""
+        """Close one connection, and return whether there was one to close.
+
+        Connections without a key always have a small part of the places. While they have fewer, an idle connection is
+        closed; else, or if none is idle, the oldest connection without a key.
+        """
         if len(self.newcomers) < self.accepted_at_once and self._close_idle():
             return True
         connection = next(iter(self.newcomers), None)
@@ -119,7 +126,7 @@ class OpenConnections:
         return True
 
     def _close_idle(self) -> bool:
-        """Close an idle connection: of the tenant with the most, the one that was idle longest."""
+        """Close the longest idle connection of the tenant with the most idle ones. Returns whether one was closed."""
         while self._idle or self.clock() >= self._look_at_s:
             if not self._idle:
                 self._idle = self._idle_ones()
@@ -128,16 +135,16 @@ class OpenConnections:
             while self._idle:
                 others, connection = self._idle.pop()
                 if not others and self.clock() >= self._looked_at_s + LOOK_AGAIN_S:
-                    self._idle.clear()  # a tenant's only one does not go before another tenant's that are idle by now
+                    self._idle.clear()  # look again: another tenant may have more idle ones by now
                     break
-                # One that was used meanwhile goes in its turn: else a tenant would keep all that it uses a little.
+                # One that was used since the look goes, too: else a tenant could keep all by using each a little.
                 if connection in self.members and connection.idle_since_s != BUSY:
                     self._close(connection, IDLE)
                     return True
         return False
 
     def _idle_ones(self) -> list[tuple[int, OpenConnection]]:
-        """Connections that tenants have used, and that are idle, in the reverse order in which they make way."""
+        """The idle connections of all tenants, as in `_idle`."""
         idle = [(each.idle_since_s, each) for each in self.members if each not in self.newcomers]
         idle = sorted([each for each in idle if each[0] != BUSY], key=lambda each: -each[0])
         counted: Counter[str] = Counter()
@@ -158,7 +165,7 @@ class OpenConnections:
             self._crowding.count(reason)
 
     def use(self, tenant: str) -> None:
-        """A tenant's request has begun on a connection. Raises: Refusal, if the tenant uses too many."""
+        """Note that a tenant uses one more connection. Raises: Refusal, if the tenant uses too many."""
         if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
             raise too_many()
 
@@ -166,11 +173,11 @@ class OpenConnections:
         self.newcomers.pop(connection, None)
 
     def leave(self, tenant: str) -> None:
-        """A connection that a tenant used is free, or gone."""
+        """Note that a tenant no longer uses a connection."""
         self.in_use.release(tenant, 1)
 
     def sweep(self) -> None:
-        """Report each deadline that has passed to its connection, and look at who has read its answer."""
+        """Report passed deadlines to their connections, and free the memory of answers that clients have read."""
         self._idle.clear()  # it may refer to connections that are gone
         for reader in list(self.unread):
             reader.check_read()
@@ -181,7 +188,7 @@ class OpenConnections:
             connection.on_deadline()
 
     def close_when_idle(self) -> None:
-        """Take no new connection; open ones end with their current answer, idle ones after a moment."""
+        """Take no new connection. Busy connections end after the current answer, idle ones after a moment."""
         self.closing = True
         for connection in list(self.members):
             connection.close_when_idle()

@@ -1,11 +1,11 @@
-"""Large bodies are read in slices, so that other sockets come to their turn between them.
+"""Reads large bodies in slices, so that other sockets are read between the slices.
 
 When a socket has much to read, uvloop reads it up to 32 times in one iteration (libuv does), which is 8 MB. Over TLS
 that holds the event loop for 20 ms.
 
-A slice is small, since what follows a read costs more than the read: a body that another process is to read is written
-to memory, in 1 to 2 ms a MB. Connections that have brought too much go on by turns, tenant by tenant and a few in each
-iteration, so that many of one tenant's take no more of it than one.
+A slice is small, because the work after a read costs more than the read. For example, a body for another process is
+written to shared memory, which takes 1 to 2 ms per MB. Connections that have brought too much are paused. In each
+iteration a few of them go on, tenant by tenant: a tenant with many connections gets no more time than one with one.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from typing import Final, Protocol
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 COUNTED_BYTES: Final = 65_536
-"""Smaller reads are not counted: their socket is empty."""
+"""Smaller reads are not counted: they have emptied their socket."""
 
 SLICE_BYTES: Final = 524_288
 GO_ON: Final = 2
-"""Connections that are read on in one iteration."""
+"""Paused connections that go on in one iteration."""
 
 
 class SlicedConnection(Protocol):
-    """A connection that is read."""
+    """A connection whose reading can be paused."""
 
     def pause_reading(self) -> None:
         """Read no more."""
@@ -34,26 +34,26 @@ class SlicedConnection(Protocol):
 
 
 class ReadSlices:
-    """What was read in this iteration of the loop, by all connections of a listener."""
+    """Limits the bytes that all connections of a listener read in an iteration of the loop."""
 
     def __init__(self) -> None:
         self.refuse: Callable[[Request, Exchange], None] | None = None
-        """Answers with refusals in the turns of tenants; None: they are written at once."""
+        """Writes refusals in the turns of tenants; None: refusals are written at once."""
 
         self._bytes = 0
-        self._goes_on = False  # in the next iteration
+        self._goes_on = False  # whether `_go_on` runs in the next iteration
         self._paused: dict[str, deque[SlicedConnection]] = {}
-        """By tenant, none of them empty, in the order of their turns; at most all connections."""
+        """Paused connections by tenant, in the order of the tenants' turns. A tenant without one has no entry."""
 
     def read(self, connection: SlicedConnection, size_bytes: int, tenant: str) -> None:
-        """Count a read of a tenant's bytes; the connection is paused if it was too much."""
+        """Count a read for a tenant. Pauses the connection if this iteration has read more than `SLICE_BYTES`."""
         self._go_on_later()
         self._bytes += size_bytes
         if self._bytes > SLICE_BYTES:
             self.wait(connection, tenant)
 
     def wait(self, connection: SlicedConnection, tenant: str) -> None:
-        """Pause a connection, and have it go on when its turn comes, in another iteration."""
+        """Pause a connection until its turn in a later iteration."""
         self._go_on_later()
         connection.pause_reading()
         self._paused.setdefault(tenant, deque()).append(connection)

@@ -1,11 +1,12 @@
-"""Requests begin for a slice at most in one iteration of the event loop, those of one tenant in their order (`turns`).
+"""Begins requests within a time slice per iteration of the event loop, each tenant's in their order (`turns`).
 
-A fan-out of agents brings hundreds of requests in one read of all sockets. If all of them began at once, the chunks of
-streams that are under way would wait for all: 256 requests are 60 ms. So an iteration begins some of them, and the
-others wait in line. With slices of 6 ms, chunks beside 256 new connections were late by 20 ms at p99; with 4 and
-one copy of each body less, by 14, and requests wait no longer (`python -m bench --workloads w6s,w6-256`).
+A fan-out of agents brings hundreds of requests in one read of all sockets. If all of them began at once, chunks of
+running streams would wait for all of them: 256 requests take 60 ms. So an iteration begins some requests, and the
+others wait in line. With slices of 6 ms, chunks beside 256 new connections were late by 20 ms at p99. With 4 ms and
+one copy of each body less, they were late by 14 ms, and requests did not wait longer
+(`python -m bench --workloads w6s,w6-256`).
 
-What engines send is handled before the lines go on, for it frees places and readers wait for it.
+Bytes from engines are handled before the lines go on, because they free places and clients wait for them.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
 _REQUEST: Final = HeldBy.REQUEST  # read once, as in `request.attempt`
 READING_S: Final = 0.000_5
-"""What it takes to read a request that is refused and to write its answer, generously: its refusal takes a tenth."""
+"""A generous time for reading a refused request and writing its answer. The refusal itself takes a tenth of it."""
 
 
 class RequestStarts:
-    """The beginnings of requests to one endpoint. `loop_lag` has the lines, which all endpoints share."""
+    """Begins the requests of one endpoint. All endpoints share the lines of `lag.turns`."""
 
     def __init__(
         self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], lag: LoopLag

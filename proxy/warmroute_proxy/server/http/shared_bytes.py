@@ -1,9 +1,10 @@
-"""A large body, kept where another process of this machine can read it: memory without a name, known by a descriptor.
+"""A large body in memory that another process of this machine can read. A descriptor stands for the unnamed memory.
 
-The reading of a large body would hold the event loop for a tenth of a second and more, so another process does it.
-Nothing is copied for that: what the socket brings is put here, and the other process reads the same pages.
+Parsing a large body would hold the event loop for a tenth of a second or longer, so another process does it. The body
+is not copied for that: the bytes from the socket are put here, and the other process reads the same pages.
 
-What comes is written, not copied into a map: the first touch of each page of a map costs as much again as the copy.
+The bytes are written to the descriptor, not copied into a map: the first touch of each page of a map costs as much as
+the copy itself.
 """
 
 import mmap
@@ -13,40 +14,41 @@ from collections.abc import Iterable
 from typing import ClassVar, Final
 
 LARGE_BYTES: Final = 2_097_152
-"""Smaller bodies are read in the event loop, unless they are dense: 3 ms per MB here, thrice that on a slow machine."""
+"""Smaller bodies are parsed in the event loop, unless they are dense: 3 ms per MB here, thrice that on a slow one."""
 
 MAX_UNREAD: Final = 64
-"""Bodies at a time that another process is to read; each has two descriptors. A tenant may have as many as are free, so
-one alone has half of them at most, and the next one always finds room. What finds none is refused.
+"""The most bodies that wait for another process to read them, each with two descriptors. A tenant may hold as many as
+are free. So a single tenant holds at most half of them, and the next tenant always finds room. Further bodies are
+refused.
 """
 
 MAX_MAPPED: Final = 64
-"""Bodies at a time that stay where they were read, each with one descriptor; further ones are copied."""
+"""The most bodies that stay in their map after they were read, each with one descriptor. Further bodies are copied."""
 
 
 class SharedBytes:
-    """Bytes that grow. `view` once no more come."""
+    """Bytes that grow by `add`, until they are read through `view`."""
 
     _unread: ClassVar[Counter[str]] = Counter()  # by tenant, in this process
     _mapped: ClassVar[int] = 0
 
     def __init__(self, descriptor: int, tenant: str) -> None:
-        """`descriptor`: of memory, and closed with this object. Raises: OSError."""
+        """`descriptor`: of memory; this object closes it."""
         self.size = 0
         self.sha256: str | None = None
-        """In hex digits, once another process has read them."""
+        """The digest in hex digits, once another process has read the bytes."""
 
         self._descriptor = descriptor
         self._tenant = tenant
         self._copy: bytes | None = None
         self._unread[tenant] += 1
         SharedBytes._mapped += 1
-        self._map: mmap.mmap | None = None  # once all are there
+        self._map: mmap.mmap | None = None  # once all bytes are there
 
     @classmethod
     def of(cls, pieces: Iterable[bytes | bytearray], tenant: str) -> "SharedBytes | None":
-        """The pieces so far of a tenant's body; None if it has many already, or the system gives no descriptor or
-        no memory.
+        """Shared bytes that begin with the pieces of a tenant's body. None if the tenant has too many, or the system
+        gives no descriptor or no memory.
         """
         if cls._unread[tenant] >= MAX_UNREAD - cls._unread.total():
             return None
@@ -68,20 +70,23 @@ class SharedBytes:
 
     @property
     def path(self) -> str:
-        """Where another process of this user finds them while this object lives."""
+        """The path by which another process of this user can open the bytes while this object lives."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def view(self) -> memoryview:
-        """All of them; nothing can be added any more."""
+        """All bytes. Nothing can be added any more."""
         return memoryview(self._mapped_bytes() if self._copy is None else self._copy)[: self.size]
 
     def rewritten(self, size: int) -> None:
-        """The other process has put as many bytes in their place. No view of them may be left."""
+        """Note that the other process has replaced the bytes by `size` bytes. No view of the old bytes may be left."""
         self._unmap()
         self.size = size
 
     def was_read(self, sha256: str) -> None:
-        """The other process has read them; it does not find them any more. No view of them may be left."""
+        """Note that the other process has read the bytes, and close the descriptor. No view of them may be left.
+
+        `sha256`: their digest.
+        """
         self.sha256 = sha256
         found = self._mapped_bytes()
         self._close()
@@ -112,4 +117,4 @@ class SharedBytes:
     def __del__(self) -> None:
         self._close()
         if self._copy is None:
-            SharedBytes._mapped -= 1  # and the map goes with its last view
+            SharedBytes._mapped -= 1  # the map is freed with its last view

@@ -1,7 +1,8 @@
-"""TLS on the port that clients reach: a certificate and its key, from files that may be replaced at any time.
+"""TLS on the clients' port, with a certificate and its key from files that may be replaced at any time.
 
-TLS 1.2 at least; only HTTP/1.1 is offered. Files are checked when they are loaded: a handshake in memory, with a client
-that trusts this one certificate, shows that the key fits, and that the certificate is for servers and valid today.
+TLS 1.2 is the lowest version, and only HTTP/1.1 is offered. Files are checked when they are loaded, by a handshake in
+memory with a client that trusts only this certificate. The handshake shows that the key fits, that the certificate is
+for servers, and that it is valid today.
 """
 
 import ssl
@@ -19,7 +20,7 @@ class TlsError(Exception):
 
 
 class Pem(NamedTuple):
-    """What the files have; `client_ca`: authorities of clients' certificates, None if clients need none."""
+    """The contents of the files. `client_ca`: authorities of clients' certificates; None if clients need none."""
 
     cert: bytes
     key: bytes
@@ -34,8 +35,9 @@ class Tls:
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
-        """`cert`: PEM, the server's certificate first, then the intermediate ones; `key`: PEM, not encrypted;
-        `client_ca`: PEM, the authorities of clients' certificates. The context asks for none: a picker's gRPC does.
+        """`cert`: PEM, the server's certificate first, then the intermediate ones. `key`: PEM, not encrypted.
+        `client_ca`: PEM, the authorities of clients' certificates. Only a picker's gRPC asks clients for certificates;
+        the context does not.
         """
         self._cert = cert
         self._key = key
@@ -84,7 +86,7 @@ class Tls:
 
 
 def tls_of(proxy: ProxyConfig) -> Tls | None:
-    """TLS as a config has it; None without. Raises: TlsError."""
+    """The TLS of a config; None if the config has no certificate. Raises: TlsError."""
     if proxy.tls_cert is None or proxy.tls_key is None:
         return None
     return Tls(proxy.tls_cert, proxy.tls_key, proxy.tls_client_ca)

@@ -1,8 +1,8 @@
-"""The buffers of TLS connections, which keep the size of the largest read and write: uvloop and OpenSSL shrink none.
+"""Counts the buffers of TLS connections: uvloop and OpenSSL never shrink them after a large read or write.
 
-A connection that has read or written much counts with `BUFFERS_BYTES` in the memory of bodies until it is closed. So
-may all of them with a quarter of that memory, divided between tenants. One that finds no place is closed behind its
-answer, which frees its buffers.
+A connection that has read or written much counts with `BUFFERS_BYTES` in the memory of bodies until it is closed. All
+such connections may take a quarter of that memory, divided between tenants. A connection that finds no room is closed
+after its answer, which frees its buffers.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 
 BUFFERS_BYTES: Final = 720_000
-"""What 1 MB over a connection leaves there."""
+"""The size of a connection's buffers after 1 MB was sent over it."""
 
 SHARE: Final = 4
 COUNTED_AS: Final = "buffers of TLS"
-"""In the memory of bodies; no tenant has a space in its name."""
+"""The name for these buffers in the memory of bodies. No tenant can have it, because of its spaces."""
 
 
 def is_tls(transport: asyncio.BaseTransport | None) -> bool:
@@ -24,14 +24,14 @@ def is_tls(transport: asyncio.BaseTransport | None) -> bool:
 
 
 class TlsBuffers:
-    """Those of one listener's connections."""
+    """The TLS buffers of one listener's connections."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
         self._shares = FairBudget(memory.budget.total // SHARE)
 
     def reserve(self, tenant: str) -> "Buffers | None":
-        """Count the buffers of one more connection; None if there is no place for them."""
+        """Count the buffers of one more connection; None if no room is left for them."""
         if not self._shares.reserve(tenant, BUFFERS_BYTES):
             return None
         buffers = Buffers(self._memory.reserve(COUNTED_AS, 0), self._shares, tenant)
@@ -39,7 +39,7 @@ class TlsBuffers:
 
 
 class Buffers:
-    """What one connection has reserved, as long as it refers to it."""
+    """The reserved buffers of one connection, given back when the connection drops this object."""
 
     __slots__ = ("_shares", "_tenant", "reservation")
 

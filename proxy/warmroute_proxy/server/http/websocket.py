@@ -1,21 +1,21 @@
-"""A client's connection after its upgrade to a WebSocket: frames in, whole messages out, texts back.
+"""A client's connection after its upgrade to a WebSocket: turns frames into messages, and sends texts back.
 
-Its socket, limits and deadlines are as those of HTTP (`http1`): it is one of the `OpenConnections`, and an
-`Application` is told of its messages. It knows no events.
+Socket, limits and deadlines are as in HTTP (`http1`): a `WebSocket` is one of the `OpenConnections`. It passes its
+messages to an `Application`, and does not know their contents.
 
 What keeps this safe:
-- a message is limited (`frames`), and arrives within `body_timeout_s`. After each read, what is held counts for the
-  tenant of the connection;
-- `AT_ONCE` messages are taken in one iteration; the rest waits in the lines of `ReadSlices`, as large bodies do, and
+- a message is limited (`frames`), and must arrive within `body_timeout_s`. After each read, the bytes that are held
+  count for the tenant of the connection;
+- `AT_ONCE` messages are taken in one iteration. The rest waits in the lines of `ReadSlices`, as large bodies do, and
   nothing is read meanwhile;
-- a client that does not read is not read either, so that what answers its pings cannot pile up. What its messages have
-  reserved stays reserved, and so is what its socket does not take;
-- after the server's own close frame, little is read to find the client's, and the rest is dropped;
-- a connection is open for `MAX_OPEN_S`, then it is closed behind what it is busy with. Where there are too many, the
-  one that was idle longest is closed, as over HTTP.
+- if a client does not read, the proxy does not read from it, so answers to its pings cannot pile up. Its messages keep
+  their reservations, and the bytes that its socket does not take are reserved, too;
+- after the server's close frame, a few bytes are read to find the client's close frame, and the rest is dropped;
+- after `MAX_OPEN_S`, a connection is closed once it is not busy. If there are too many connections, the one that was
+  idle longest is closed, as over HTTP.
 
-A ping goes to a client that is silent, so that what is between knows of the connection. Nothing is concluded from a
-pong that does not come: a program may read nothing while it runs a tool.
+A silent client gets pings, so that middleboxes keep the connection open. A missing pong has no consequence: a program
+may read nothing while it runs a tool.
 """
 
 import asyncio
@@ -42,35 +42,35 @@ log = logging.getLogger(__name__)
 
 
 class Application(Protocol):
-    """What a connection is for."""
+    """The receiver of a connection's messages."""
 
     @property
     def busy(self) -> bool:
-        """Whether it answers a message."""
+        """Whether a message is being answered."""
 
     def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
-        """A message has come. `began_s`: when its first byte did; `reservation`: the memory of it."""
+        """Handle a message. `began_s`: when its first byte came. `reservation`: its memory."""
 
     def refused(self, refusal: Refusal) -> None:
-        """A message cannot be taken; the connection is closed behind what is sent now."""
+        """Tell the client that a message cannot be taken. The connection is closed after the text that is sent now."""
 
     def expired(self) -> None:
-        """The connection is to end: say so, if there is something to say."""
+        """Tell the client, if necessary, that the connection will be closed."""
 
     def pause(self, paused: bool) -> None:
         """The client reads too slowly, or has caught up."""
 
     def gone(self, *, by_client: bool) -> None:
-        """The connection is closed. `by_client`: neither by this side nor by an error."""
+        """Handle the end of the connection. `by_client`: neither this side nor an error has closed it."""
 
 
 class _Gone:
-    """In the place of an application whose client has left: neither may wait for the garbage collector."""
+    """Replaces the application after the client has left, so that no reference cycle needs the garbage collector."""
 
     busy = False
 
     def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
-        """It is read by nobody."""
+        """Drop the message."""
 
     def refused(self, refusal: Refusal) -> None:
         """Nobody is told."""
@@ -79,10 +79,10 @@ class _Gone:
         """Nobody is told."""
 
     def pause(self, paused: bool) -> None:
-        """Nobody writes."""
+        """Do nothing: nobody writes."""
 
     def gone(self, *, by_client: bool) -> None:
-        """It is known."""
+        """Do nothing: this is known."""
 
 
 _GONE: Final = _Gone()
@@ -94,7 +94,7 @@ class WebSocket:
     def __init__(
         self, shared: OpenConnections, tenant: str, application_of: Callable[["WebSocket"], Application]
     ) -> None:
-        """`tenant`: whose messages come, and whose connection it is, counted by the request that opened it."""
+        """`tenant`: the owner of the connection and its messages. The opening request has counted the connection."""
         self._shared = shared
         self._tenant = self.owner = tenant
         self._messages = Messages(shared.limits.body_bytes)
@@ -104,18 +104,18 @@ class WebSocket:
         self._unread: list[BodyReservation] = []  # of messages whose answers the client has not read
         self._unsent: BodyReservation | None = None  # of what was written and not sent
         self._reservation: BodyReservation | None = None  # of what was read and not taken
-        self._unfinished = 0  # bytes of it
+        self._unfinished = 0  # bytes that were read and not taken
         now_s = shared.clock()
-        self._began_s = now_s  # when the message that is being read did
+        self._began_s = now_s  # when the first byte of the unfinished message came
         self._active_s = now_s
         self._pinged_s = now_s
         self._ends_s = now_s + MAX_OPEN_S
         self._paused = False
-        self._written = 0  # bytes in all
-        self._drained = 0  # of them, when it was last looked at while paused
+        self._written = 0  # bytes since the start
+        self._drained = 0  # bytes that were written and sent at the last look while paused
         self._buffers: Buffers | None = None  # of TLS, once they are large
-        self._closes = False  # once it is idle
-        self._ending = False  # behind what it is busy with
+        self._closes = False  # close once it is idle
+        self._ending = False  # end after the current answers
         self._closing = False
         self._application: Application = application_of(self)
         self.deadline_s = now_s + PING_S
@@ -150,7 +150,7 @@ class WebSocket:
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._began_s = self._shared.clock()  # it was not read
+        self._began_s = self._shared.clock()  # the socket was not read meanwhile
         self._set_deadline()
         self.check_read()
         self._application.pause(False)
@@ -179,13 +179,13 @@ class WebSocket:
                 self._shared.reads.read(self, len(data), self._tenant)
 
     def _count_buffers(self) -> None:
-        """Over TLS, the buffers for it stay. If there is no place for them, the connection ends with its answers."""
+        """Count the buffers that TLS keeps after a large read. Without room, the connection ends after its answers."""
         if self._buffers is None and not self._closes and is_tls(self._transport):
             self._buffers = self._shared.tls_buffers.reserve(self._tenant)
             self._closes = self._buffers is None
 
     def _go_on(self) -> None:
-        """Take some of what was read. No exception may leave: those who call this call others, too."""
+        """Take some of the messages that were read. Raises nothing: the callers go on with other connections."""
         messages = self._messages
         try:
             self._take()
@@ -226,7 +226,7 @@ class WebSocket:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take more of what was read, then read on, unless the client does not read."""
+        """Take more messages that were read, then read on, unless the client does not read."""
         self._waits = False
         if self._messages.wait:
             self._go_on()
@@ -248,7 +248,7 @@ class WebSocket:
         self._application.message(raw, began_s, reservation)
 
     def _count(self) -> None:
-        """Count the bytes of what has not been taken."""
+        """Count the bytes that were read and not taken."""
         self._unfinished = self._messages.held_bytes
         if not self._unfinished:
             return
@@ -263,7 +263,7 @@ class WebSocket:
     # -- called by the application
 
     def send(self, texts: list[bytes]) -> None:
-        """Send messages; they are dropped when the client is gone."""
+        """Send messages. They are dropped if the client is gone."""
         if self._closing or self._transport is None:
             return
         self._write(b"".join(map(text_frame, texts)))
@@ -273,13 +273,13 @@ class WebSocket:
         if transport is None:
             return
         self._written += len(data)
-        for at in range(0, len(data), PIECE_BYTES):  # as HTTP's answers
+        for at in range(0, len(data), PIECE_BYTES):  # as in `Connection.write`
             transport.write(data[at : at + PIECE_BYTES])
         if self._paused:
             self._hold_unsent()
 
     def release(self, reservation: BodyReservation) -> None:
-        """A message is answered: give its memory back, once the client has read most of what was written."""
+        """Give the memory of an answered message back, once the client has read most of the written bytes."""
         if self._unsent_bytes() <= UNREAD_BYTES:
             reservation.close()
             return
@@ -288,7 +288,7 @@ class WebSocket:
         self._hold_unsent()
 
     def _hold_unsent(self) -> None:
-        """Reserve memory for what the socket does not take, or give the connection up."""
+        """Reserve memory for bytes that the socket does not take. Without memory, abort the connection."""
         hold = self._unsent = self._unsent or self._shared.memory.reserve(self._tenant, 0)
         if hold.cover(self._unsent_bytes()):
             self._shared.unread.add(self)
@@ -296,7 +296,7 @@ class WebSocket:
             self.abort()
 
     def close(self, code: int, reason: str) -> None:
-        """Say why, and close once the client has said so too."""
+        """Send a close frame with the reason, and close once the client's close frame has come."""
         if not self._closing:
             self._closing = True
             self._protocol.send_close(code, reason)
@@ -316,12 +316,12 @@ class WebSocket:
 
     @property
     def body_bytes(self) -> int:
-        """The most that a turn may have with what it continues."""
+        """The most bytes of a turn together with the turns that it continues."""
         return self._shared.limits.body_bytes
 
     @property
     def ending(self) -> bool:
-        """Whether nothing may begin on it any more."""
+        """Whether no answer may begin on the connection any more."""
         return self._ending or self._closing or self._shared.closing
 
     def idle(self) -> None:
@@ -337,7 +337,7 @@ class WebSocket:
             self._write(data)
         if pieces[-1] or self._transport is None:
             return
-        # The end. What the client still sends is dropped for a moment: a reset would destroy what was written.
+        # The protocol has ended. Bytes of the client are dropped for a moment: a reset would destroy the written bytes.
         self._closing = True
         self.deadline_s = self._shared.clock() + LINGER_S
         try:
@@ -349,7 +349,7 @@ class WebSocket:
 
     @property
     def idle_since_s(self) -> float:
-        """Since when nothing was asked; `BUSY` while something is."""
+        """When bytes last came or an answer ended; `BUSY` while the connection is in use."""
         return BUSY if self._application.busy or self._unfinished or self._closing or self._paused else self._active_s
 
     def check_read(self) -> None:
@@ -362,13 +362,13 @@ class WebSocket:
             self._shared.unread.discard(self)
 
     def close_when_idle(self) -> None:
-        """Shutdown: end with the answers that run. The client is told to connect again."""
+        """Close after the running answers. The client is told to connect again."""
         self._ending = True
         if not self._application.busy:
             self._end()
 
     def make_way(self) -> None:
-        """Close, in favour of another connection. No sweep looks at this one any more, so that nothing is awaited."""
+        """Close in favour of another connection, without waiting: no sweep checks this deadline any more."""
         if self._unsent_bytes():
             self.abort()
             return
@@ -383,7 +383,7 @@ class WebSocket:
             self._transport.abort()
 
     def on_deadline(self) -> None:
-        """Ping, end what was open for long, or give up a client that is too slow."""
+        """Send a ping, end a connection that was open for long, or abort one whose client is too slow."""
         now_s = self._shared.clock()
         if self._closing:
             self.abort()

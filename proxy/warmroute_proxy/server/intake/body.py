@@ -1,8 +1,9 @@
-"""A request body as top-level members: read the fields that matter here, forward the rest as it came.
+"""A request body as top-level members. The proxy reads the fields that it needs, and forwards the rest as it came.
 
-msgspec parses the object once into raw slices (2 GB/s). Such a map cannot show a name that is given twice: engines take
-the last one, so a duplicate could steer what was checked clean. So the body is walked: each raw value is compared with
-the bytes at its place, which is a memcmp and not a second parse. Names are compared after JSON unescaping.
+msgspec parses the object once into raw slices (2 GB/s). The resulting map cannot show a name that is given twice.
+Engines take the last value of a name, so a duplicate could bypass a check. So the body is walked: each raw value is
+compared with the bytes at its place, which is a memcmp and not a second parse. Names are compared after JSON
+unescaping.
 
 The body is never rebuilt from parsed values. `rewritten` drops whole members and appends new ones before the last
 brace; all other bytes are the client's.
@@ -17,7 +18,7 @@ from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.intake.body_template import BodyTemplate
 from warmroute_proxy.server.intake.large_body import LargeBody
 
-MAX_NAMES: Final = 1000  # of a body; engines know some hundred, and a walk is 3 us for each
+MAX_NAMES: Final = 1000  # in a body; engines know some hundred, and a walk takes 3 us for each
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NAME: Final = msgspec.json.Decoder(str)
@@ -28,7 +29,7 @@ _WINDOW_BYTES: Final = 4096
 
 
 class Span:
-    """Where a member is in the body: from its name's first quote to its value's end."""
+    """The place of a member in the body, from the first quote of its name to the end of its value."""
 
     __slots__ = ("end", "start")
 
@@ -49,7 +50,7 @@ class Body:
     __slots__ = ("close", "members", "names", "raw", "spans")
 
     def __init__(self, raw: bytes) -> None:
-        """Parse. Raises: Refusal, a 400 for anything that is not one JSON object with distinct names."""
+        """Parse a body. Raises: Refusal, with 400, if it is not one JSON object with distinct names."""
         self.raw = raw
         try:
             members = self.members = _MEMBERS.decode(raw)
@@ -106,7 +107,7 @@ def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span],
         at = _skip(raw, _skip(raw, at) + 1)  # past the colon
         value = members.get(name)
         if name in spans or value is None or not raw.startswith(memoryview(value), at):
-            # Either seen before, or a later duplicate's value replaced this one's in the map.
+            # The name came before, or a later duplicate's value replaced this value in the map.
             raise _duplicate(name)
         at += len(memoryview(value))
         spans[name] = Span(start, at)
@@ -124,13 +125,13 @@ def _name(raw: bytes, at: int) -> tuple[str, int]:
     if raw.find(b"\\", at, end) < 0:
         return raw[at + 1 : end].decode(), end + 1
     rest = _REST_OF_NAME.match(raw, at + 1)
-    assert rest is not None  # it is valid JSON
+    assert rest is not None  # the body is valid JSON
     end = rest.end() - 1
     return _NAME.decode(raw[at : end + 1]), end + 1
 
 
 def _skip(raw: bytes, at: int) -> int:
-    if raw[at] not in _SPACE:  # as mostly
+    if raw[at] not in _SPACE:  # the usual case
         return at
     spaces = _SPACES.match(raw, at)
     assert spaces is not None
@@ -138,7 +139,7 @@ def _skip(raw: bytes, at: int) -> int:
 
 
 def spaces_begin(raw: bytes, end: int) -> int:
-    """Where the spaces begin that end at `end`."""
+    """The beginning of the spaces that end at `end`."""
     while raw[end - 1] in _SPACE:
         window = raw[max(end - _WINDOW_BYTES, 0) : end]
         end -= len(window) - len(window.rstrip(_SPACE))
