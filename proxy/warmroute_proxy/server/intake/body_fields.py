@@ -1,6 +1,7 @@
 """The members of a request body, checked and decoded by the dialect's list of fields.
 
-What there is to read follows from the names of a body alone. Clients send few kinds of body, so that is kept.
+A `ReadPlan` says what to read. It follows from the names of a body alone, and clients send few kinds of body, so plans
+are kept.
 """
 
 from typing import Any, Final
@@ -13,19 +14,19 @@ from warmroute_proxy.dialects.tool_grammars import tools_problem
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.intake.body import Body
 
-MAX_PLANS: Final = 512  # kept; all are dropped when it is full
+MAX_PLANS: Final = 512  # a further plan drops all of them
 MAX_PLAN_NAMES: Final = 64
 MAX_PLAN_CHARS: Final = 1024
 _OF_TOOLS: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
-"""What engines refuse where a list of tools is empty."""
+"""The members that engines refuse if the list of tools is empty."""
 
 _EMPTY: Final = b"[] \t\r\n"
-_EMPTY_BYTES: Final = 64  # of a list that is looked at
-KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
+_EMPTY_BYTES: Final = 64  # of the list of tools, to see whether it is empty
+KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # the intake keeps their decoded values
 
 
 class ReadPlan:
-    """What to read of a body with these names."""
+    """What to read of all bodies with the same names."""
 
     __slots__ = ("forbidden", "reader", "session_fields")
 
@@ -41,7 +42,7 @@ class ReadPlan:
             raise Refusal(400, problem, code="forbidden_field", param=self.forbidden)
 
 
-_PLANS: Final[dict[tuple[str, tuple[str, ...]], ReadPlan]] = {}  # kept: clients send few kinds of body
+_PLANS: Final[dict[tuple[str, tuple[str, ...]], ReadPlan]] = {}
 
 
 def plan_of(route: str, names: tuple[str, ...]) -> ReadPlan:
@@ -56,7 +57,7 @@ def plan_of(route: str, names: tuple[str, ...]) -> ReadPlan:
 
 
 def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
-    """Check and decode a body's members. Raises: Refusal, if one may not reach an engine."""
+    """Check and decode a body's members. Raises: Refusal, if a member may not reach an engine."""
     try:
         read = plan.reader.read(body.members, allowed)
         tools = body.members.get("tools")
@@ -70,7 +71,7 @@ def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
 
 
 def _check_tools(body: Body) -> None:
-    """Raises: FieldError, if an engine would compile schemas of tools for long."""
+    """Raises: FieldError, if an engine would take long to compile the schemas of the tools."""
     members = body.members
     problem = tools_problem(bytes(members["tools"]), bytes(members.get("tool_choice", b"")))
     if problem is not None:

@@ -1,15 +1,15 @@
 """What the bodies of one caller have in common: all the bytes around their messages.
 
-A client sends the same model, settings and tools with each request; only its messages change. A *body template* is the
-bytes before the messages and those behind them, as they were in a body that was read member by member. A body that
-begins and ends with these bytes, and whose rest is one JSON array of messages, is that body with other messages: it has
-no other member, and each member is where it was. What this saves is said in `known_body.py`.
+A client sends the same model, settings and tools with each request; only its messages change. A *body template* holds
+the bytes before and behind the messages of a body that was read member by member. If another body begins and ends with
+these bytes, and its rest is one JSON array of messages, then it differs in its messages alone: it has the same members
+at the same places. `known_body.py` says how much work this saves.
 """
 
 from typing import Final
 
 MAX_DROP_SETS: Final = 16
-COPIED_BYTES: Final = 65_536  # up to this size what is left of a body is copied into one piece
+COPIED_BYTES: Final = 65_536  # a body up to this size is rewritten as one piece
 
 
 class MemberSpan:
@@ -29,7 +29,7 @@ class BodyTemplate:
     __slots__ = ("_close", "_members", "_names", "_runs", "head", "start", "tail", "tail_bytes")
 
     def __init__(self, raw: bytes, start: int, end: int, close: int, members: list[MemberSpan]) -> None:
-        """Of a body whose messages are at `start` to `end`, its last brace at `close`, its members at `members`."""
+        """The messages of `raw` go from `start` to `end`. `close`: its last brace. `members`: all its members."""
         self.head: bytes | tuple[()] = raw[:start]
         self.tail = raw[end - 1 :]  # with the bracket that ends the messages
         self.start = start
@@ -37,7 +37,7 @@ class BodyTemplate:
         size = len(raw)
         self._close = size - close
         self._names = frozenset([each.name for each in members])
-        # Counted from the end of the body if they are behind the messages.
+        # Places behind the messages are counted from the end of the body.
         self._members = [
             MemberSpan(
                 each.name,
@@ -70,7 +70,7 @@ class BodyTemplate:
         self.head, self.tail = (), b""
 
     def _runs_without(self, drop: frozenset[str]) -> list[tuple[int, int]]:
-        """Slices of any body of this template that leave out the members in `drop`; neighbours are one slice."""
+        """The slices of a body that hold all members but those in `drop`. Neighbouring members share a slice."""
         runs = self._runs.get(drop)
         if runs is None:
             runs = []

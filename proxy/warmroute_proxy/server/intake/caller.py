@@ -1,12 +1,11 @@
-"""Who sends a request: what follows from its head alone, kept for all requests with the same head.
+"""The sender of a request: all that follows from the request's head, kept for later requests with the same head.
 
 A client sends the same head with each request of a session, so its tenant, its session's keys and its agent are worked
-out once. The known bodies of a caller are kept with it (`known_body.py`).
+out once. A caller also keeps its known bodies (`known_body.py`).
 
-Limits: `MAX_CALLERS` are kept, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, the oldest
-goes first. Of each at most `MAX_KNOWN_BODIES` bodies, all are dropped when it is full.
-Long tails and conversations are counted in `KnownBodies`; what else a known body keeps grows with its members, of which
-it has at most `MAX_MEMBERS`.
+Limits: `MAX_CALLERS`, divided by tenant (`warmroute.contract.shares`): the oldest caller of the tenant that has most is
+dropped first. A caller keeps `MAX_KNOWN_BODIES` bodies; a further one drops all of them. `KnownBodies` limits long
+tails and conversations. The rest of a known body grows with its members, of which it has at most `MAX_MEMBERS`.
 """
 
 from collections.abc import Mapping
@@ -40,13 +39,13 @@ from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Prefix
 from warmroute_proxy.server.intake.standing import Standing, standing_of
 
 MAX_CALLERS: Final = 4096
-MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
+MAX_KEY_CHARS: Final = 2048  # a caller whose names and headers have more is not kept
 
 EXPECTED: Final = {"tool": TOOLS, "human": PERSON, "end": OVER}
-"""Values of `x-warmroute-expect`. It steers no more than how long KV is protected, so that others are ignored."""
+"""Values of `x-warmroute-expect`. The header steers only how long KV is protected, so other values are ignored."""
 
 COUNTS_ALONE: Final = b'"counts_alone":true'
-"""The member of a receipt whose tenant has limits that each proxy of the region counts alone."""
+"""A member of receipts, if the tenant has limits and each proxy of the region counts them alone."""
 
 PARENTS: Final = frozenset(PARENT_SESSION_HEADERS)
 
@@ -54,7 +53,7 @@ _NO_PARTS: Final = lineage_parts({})
 
 
 class Caller:
-    """Who sends a request, for which path."""
+    """The sender of requests to one path."""
 
     __slots__ = (
         "agent",
@@ -90,8 +89,8 @@ class Caller:
         *,
         served_here: bool = True,
     ) -> None:
-        """`key_id`: of its API key, empty if that is not known; `region`: of the proxy that forwards its requests;
-        `served_here`: whether its tenant may be served in this region. If not, nothing is kept of its texts.
+        """`key_id`: the id of its API key, empty if unknown. `region`: that of the proxy that forwards its requests.
+        `served_here`: whether its tenant may be served in this region; if not, none of its texts are kept.
 
         Raises: Refusal, if a session key is not valid.
         """
@@ -117,8 +116,8 @@ class Caller:
             parent_hex, self.parent = secrets.session_of(tenant.share_group, parent)
         self.standing = self._standing(identity, secrets)
         agent = kind = ""
-        self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
-        self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
+        self.known_bodies: list[KnownBody] = []  # the longest tails first: a short tail may be the end of a longer one
+        self.candidates: list[int] = []  # hashes of the last unknown bodies, without their messages
         if identity:
             self._read_session(identity, secrets)
             agent, kind = described(identity)
@@ -152,7 +151,10 @@ class Caller:
         known_bodies.insert(at, body)
 
     def seen_again(self, around: int) -> bool:
-        """Whether one of the last unknown bodies had the same around its messages. Some clients change it each time."""
+        """Whether one of the last unknown bodies had the hash `around`, which covers all members but the messages.
+
+        Some clients change these members with each request. Keeping their bodies would save nothing.
+        """
         if around in self.candidates:
             self.candidates.remove(around)
             return True
@@ -162,17 +164,17 @@ class Caller:
 
 
 def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
-    """The members of a receipt that say by which key, and who of a session's agents, sent the request, as JSON; those
-    that are known.
+    """The members of a receipt about the sender, as JSON without braces: key, agent, parent, kind, name and harness,
+    if known.
     """
     members = {**given, "name": session_name(identity), "harness": harness(identity)}
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that name sessions, agents and parents, usually none or one.
+    """The headers that name sessions, agents and parents; usually at most one.
 
-    Values are read as UTF-8 if they are that, so that a key is the same in header and body.
+    Values that are valid UTF-8 are decoded as UTF-8, so a key is the same in a header and in a body.
     """
     found: dict[str, str] = {}
     for name in headers.keys() & IDENTITY_HEADERS:
@@ -187,7 +189,7 @@ def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Callers:
-    """The callers that are known, their known bodies, and the conversations of those that name no session."""
+    """The known callers, their known bodies, and the conversations of callers that name no session."""
 
     def __init__(
         self,
@@ -198,8 +200,8 @@ class Callers:
         *,
         counts_alone: bool = False,
     ) -> None:
-        """`region`: that of this proxy; None: each tenant may be served here. `counts_alone`: whether it
-        counts budgets and limits without the others of its region.
+        """`region`: that of this proxy; None if each tenant may be served here. `counts_alone`: whether this proxy
+        counts budgets and limits without the other proxies of its region.
         """
         self.known_bodies = KnownBodies()
         self.prefix_breaks = prefix_breaks
@@ -211,7 +213,7 @@ class Callers:
         self._division: Division[tuple[str, ...], Caller] = Division(lambda _, caller: caller.tenant.name)
 
     def forget(self) -> None:
-        """Drop all callers: what is known of them depends on a config that is no longer in force."""
+        """Drop all callers, because they were read by a config that is no longer in force."""
         self._callers.clear()
         self._division = Division(lambda _, caller: caller.tenant.name)
         self.known_bodies = KnownBodies()
@@ -219,7 +221,7 @@ class Callers:
     def of(
         self, path: str, tenant: TenantConfig, headers: Mapping[str, str], key_id: str = "", region: str | None = None
     ) -> Caller:
-        """The caller whose head this is. Raises: Refusal, if a header is not a valid session key."""
+        """The caller with this head. Raises: Refusal, if a header is not a valid session key."""
         parts = [path, tenant.name, key_id, region or "", "k" if names.IDEMPOTENCY in headers else ""]
         for name in sorted(IDENTITY_HEADERS.intersection(headers)):
             parts += name, headers[name] if name != USER_AGENT else headers[name][:MAX_PRODUCT_CHARS]
@@ -237,7 +239,7 @@ class Callers:
         return caller
 
     def _divide(self, key: tuple[str, ...]) -> None:
-        """A caller is new: another one goes if there are too many."""
+        """Count a new caller, and drop another one if there are too many."""
         self._division.stored(key, self._callers)
         if len(self._callers) > MAX_CALLERS:
             gone = self._division.next_to_go()

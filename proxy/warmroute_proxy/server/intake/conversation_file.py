@@ -1,11 +1,11 @@
-"""The conversations without a session key on disk, so that they go on over a restart of the proxy.
+"""Keeps the conversations without a session key on disk, so that they go on after a restart of the proxy.
 
-They are one file in the state folder, `conversations.json`: of each its key, its tenant and the hash that its newest
-request ends with. Hashes are made under the tenant's key; no text is kept, so that a message that comes back shortened
-is not found again after a restart. The file is written each `WRITE_EVERY_S` where there is something new, in a thread,
-beside the old one, which it then replaces. A process that is killed loses what has come since.
+The file `conversations.json` in the state folder has the key of each conversation, its tenant and the hash at the end
+of its newest request. Hashes are made under the tenant's key. The file holds no text, so a message that comes back
+shortened is not found again after a restart. Every `WRITE_EVERY_S` seconds, if there is something new, a thread writes
+a new file, and then replaces the old one with it. A killed process loses what is new since the last write.
 
-Limit: as many as are in memory (`MAX_CONVERSATIONS`), and `MAX_BYTES` of the file.
+Limits: the conversations in memory (`MAX_CONVERSATIONS`), and `MAX_BYTES` of the file.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _Stored = list[tuple[str, str, int]]
 
 
 class ConversationFile:
-    """The file of one proxy. `writes`: whether this process keeps it; others of the proxy know the same."""
+    """The file of one proxy. `writes`: whether this process writes it; all processes know the same conversations."""
 
     def __init__(self, state_dir: Path, conversations: Conversations, *, writes: bool) -> None:
         self._path = state_dir / FILE
@@ -37,7 +37,7 @@ class ConversationFile:
         self._failed = False
 
     def restore(self) -> None:
-        """Read what was written before this start."""
+        """Take in the conversations that were written before this start."""
         try:
             with self._path.open("rb") as file:
                 stored = msgspec.json.decode(file.read(MAX_BYTES), type=_Stored)
@@ -58,7 +58,7 @@ class ConversationFile:
                 await asyncio.to_thread(self._write, stored)
 
     def close(self) -> None:
-        """Write what has come since the last time."""
+        """Write the file a last time, if there is something new."""
         if self._writes and (stored := self._new()):
             self._write(stored)
 

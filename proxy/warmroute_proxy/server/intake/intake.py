@@ -1,7 +1,7 @@
-"""From a request to what placement decides on, and everything a dispatch needs; or a refusal.
+"""Reads a request into a `ParsedRequest`, which has all that placement and a dispatch need, or refuses it.
 
 All checks that need no engine are here: the model, the fields and their types. The prompt is read once, as raw slices,
-to be fingerprinted; its text is not kept beyond the body itself.
+for its fingerprint; its text is not kept beyond the body itself.
 """
 
 from collections.abc import Callable
@@ -52,28 +52,31 @@ from warmroute_proxy.server.intake.known_body import (
 from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, ParsedRequest, ReadRequest
 
 _QUOTE: Final = 0x22
-MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.engines`
-DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
+MAX_PROMPTS: Final = 512  # of one completion; each prompt has a bootstrap room, see `engines.engines`
+DEFAULT_OUTPUT_TOKENS: Final = 256  # expected if the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
 
 def check_light(raw: bytes | memoryview) -> None:
-    """Raises: TooMuch, if a body is not to be read in the event loop."""
+    """Raises: TooMuch, if a body is too large or too dense for the event loop."""
     if len(raw) > LARGE_BYTES or is_dense(raw):
         raise TooMuch
 
 
 def read(request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light) -> ReadRequest:
-    """Check and read a request in the event loop. Raises: Refusal, and what `check` does of what is not known of it."""
+    """Check and read a request in the event loop. `check` gets the bytes of the body that are not known.
+
+    Raises: Refusal, and what `check` raises.
+    """
     raw = request.body
-    assert isinstance(raw, bytes)  # large ones are read elsewhere
+    assert isinstance(raw, bytes)  # another process reads large bodies
     for known in caller.known_bodies:
         template = known.template
         if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
                 return _read_known(raw, known, caller, callers, (config.proxy.media, check))
             except MalformedPrompt:
-                break  # it is of another template, or `read_whole` says what is wrong: nothing is read three times
+                break  # `read_whole` reads the body, or says what is wrong; no body is read three times
     check(raw)
     return read_whole(raw, caller, callers, config)
 
@@ -81,7 +84,7 @@ def read(request: Request, caller: Caller, callers: Callers, config: Config, che
 def _read_known(
     raw: bytes, known: KnownBody, caller: Caller, callers: Callers, bounds: tuple[Addresses, Check]
 ) -> ReadRequest:
-    """Read a body of a known template: only its messages. Raises: MalformedPrompt, if it is not of the template."""
+    """Read only the messages of a body. Raises: MalformedPrompt, if the body is not of the known template."""
     body_template, known_bodies = known.template, callers.known_bodies
     addresses, check = bounds
     start, end = body_template.start, len(raw) - body_template.tail_bytes
@@ -110,7 +113,7 @@ def _read_known(
 def conversing(
     parsed: ParsedRequest, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
 ) -> ParsedRequest:
-    """The parsed request of a prompt that names no session, with that of the conversation that it continues."""
+    """A copy of a request without a session, with that of the conversation that its prompt continues or begins."""
     conversation = _conversation(prompt, caller, callers.conversations)
     session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
     lineage = _key(identity, prompt.tools_system_digest, prompt, session)
@@ -123,7 +126,7 @@ def conversing(
 
 
 class ReadBody(NamedTuple):
-    """A body of which nothing was known. `converses`: it names no session, and `conversing` finds its own."""
+    """What was read of an unknown body. `converses`: the body names no session, so `conversing` finds one."""
 
     parsed: ParsedRequest
     body: Body
@@ -134,7 +137,7 @@ class ReadBody(NamedTuple):
 
 
 def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> ReadRequest:
-    """Read a body of which nothing is known. Raises: Refusal."""
+    """Read a body without a known template. Raises: Refusal."""
     found = read_body(raw, caller, callers.secrets, config)
     parsed = replace(found.parsed, prefix_breaks=callers.prefix_breaks)
     if found.converses:
@@ -145,7 +148,7 @@ def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> 
 
 
 def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> ReadBody:
-    """Read a body for itself: what it was preceded by makes no difference. Raises: Refusal."""
+    """Read a body by itself: earlier bodies make no difference. Raises: Refusal."""
     tenant = caller.tenant
     body = Body(raw)
     plan = plan_of(caller.path, body.names)
@@ -198,7 +201,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
 
 
 def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens: int | None) -> tuple[int, int]:
-    """The most tokens that the answers to a request can have, and how many its client demands."""
+    """The most tokens that the answers to a request can have, and the fewest that its client demands."""
     answers = max(value("n") or 1, value("best_of") or 1) * prompts
     limits = [limit for limit in (value("max_tokens"), value("max_completion_tokens")) if limit]
     most = min((max(limits) if limits else context_tokens or MAX_TOKENS) * answers, MAX_TOKENS)
@@ -206,12 +209,12 @@ def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens
 
 
 def _around(body: Body) -> int:
-    """A hash of all of a body but its messages."""
+    """A hash of all members of a body but its messages."""
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
 def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
-    """Keep a body for those that follow, unless too much is around its messages."""
+    """Keep a body as a template for later ones, unless its parts around the messages are too large."""
     body = found.body
     raw, spans = body.raw, body.spans
     messages = body.members["messages"]
@@ -244,7 +247,7 @@ def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tupl
 
 
 def model_for(asked: str, tenant: TenantConfig, config: Config) -> ModelConfig:
-    """The model of a name. Raises: Refusal, if the tenant has none of it."""
+    """The model with a name or an alias. Raises: Refusal, if the tenant has no such model."""
     model = config.model_of(asked)
     if model is None or not tenant.may_use(model):
         message = no_model(asked, [each.name for each in config.models_of(tenant)])
@@ -253,7 +256,7 @@ def model_for(asked: str, tenant: TenantConfig, config: Config) -> ModelConfig:
 
 
 def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:
-    """The key of a lineage or a thread. Without a session, the first hash of the prompt replaces its key."""
+    """The key of a lineage or a thread. Without a session, the first hash of the prompt stands for the session."""
     return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
 
 
@@ -290,14 +293,14 @@ def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
 
 
 def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[str | None, int | None]:
-    """What replaces the session key in receipts and rows, and in placement."""
+    """The hash of the session key: as hex digits for receipts and rows, as a number for placement."""
     if session is caller.session:
         return caller.session_hex, caller.session_key
     return (None, None) if session is None else secrets.session_of(caller.tenant.share_group, session.key)
 
 
 def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
-    """The conversation that a prompt continues or begins. Its text is kept only if it may be served here."""
+    """The conversation that a prompt continues or begins. The prompt's text is kept only if it may be served here."""
     last_returned = prompt.returned[-MAX_RETURNED:]
     returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
     asked = _asked(prompt.asked) if prompt.asked is not None and caller.served_here else None
@@ -305,7 +308,7 @@ def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversati
 
 
 def _asked(message: UserPart) -> Asked | None:
-    """A user's message that may come back shortened: a text, without the quote that ends it."""
+    """A user's message that may come back shortened, without its last quote; None if it is not a text, or too long."""
     cuts, stem, text = message
     if text[-1] != _QUOTE or len(text) > MAX_ASKED_BYTES:
         return None
@@ -313,7 +316,9 @@ def _asked(message: UserPart) -> Asked | None:
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The client's metadata without the session that Claude Code puts into the user id, and LiteLLM beside it."""
+    """The client's metadata without the session, which Claude Code puts into `user_id` and LiteLLM into `session_id`;
+    None if there is no session in it.
+    """
     if not metadata or session_of({}, {"metadata": metadata}) is None:
         return None
     return {name: value for name, value in metadata.items() if name not in {"user_id", "session_id"}}

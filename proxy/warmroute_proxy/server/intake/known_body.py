@@ -1,18 +1,18 @@
-"""Bodies of a caller that were read before, and what follows from them for the next ones.
+"""Keeps the last bodies of a caller, so that only the new messages of the next bodies are read.
 
 A *known body* is a body template with all that was found in it. Its *conversation* is the last body of the template and
-what was read of its messages. Where the next body begins with the same bytes, only the bytes behind them are read: a
+what was read of its messages. If the next body begins with the same bytes, only the bytes behind them are read: a
 comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body must not reach an
 engine by resembling one that was checked.
 
-`parsed.read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
+`intake.read_whole` can read the same bodies, with the same result: a property test checks that. With it alone, a
 chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
 (`python -m bench instructions`, w1 and w3).
 
-Limits: tails of at most `MAX_TAIL_BYTES`, those above `SHORT_TAIL_BYTES` kept once for all templates, `MAX_LONG_BYTES`
-in total and in `MAX_LONG` templates; conversations of `MAX_KEPT_BYTES` in total. Both are divided by tenant
-(`warmroute.contract.shares`): of the tenant that has most, the least recently used go first. Most
-of their bodies are also kept to be computed elsewhere (`core/placement/hot_prompts.py`), which holds the same bytes.
+Limits: a tail has at most `MAX_TAIL_BYTES`. Tails above `SHORT_TAIL_BYTES` are kept once for all templates, with
+`MAX_LONG_BYTES` in total, for `MAX_LONG` templates. Conversations have `MAX_KEPT_BYTES` in total. Both are divided by
+tenant (`warmroute.contract.shares`): the least recently used of the tenant that has most go first. Most bodies of
+conversations are also in `core/placement/hot_prompts.py`, which holds the same bytes and makes no copy.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ SHORT_TAIL_BYTES: Final = 1024
 MAX_LONG: Final = 8192
 MAX_LONG_BYTES: Final = 33_554_432
 MAX_MEMBERS: Final = 32
-MAX_DECODED_BYTES: Final = 1024  # of a member that is kept decoded, ten times as large, for each known body
+MAX_DECODED_BYTES: Final = 1024  # of a member that each known body keeps decoded, which takes ten times the memory
 MIN_KNOWN_BYTES: Final = 16_384  # of messages: shorter ones are read again
 MAX_KEPT_BYTES: Final = 67_108_864
 MAX_MARKS: Final = 8
@@ -53,7 +53,7 @@ def no_check(unknown: bytes | memoryview) -> None:
 
 
 class Mark:
-    """The end of one request's messages: bytes up to there, and their fingerprint."""
+    """The end of one request's messages: the number of bytes before it, and the fingerprint of these bytes."""
 
     __slots__ = ("asked", "cuts", "digest", "length", "messages", "returned", "structural_bytes", "turn")
 
@@ -83,7 +83,7 @@ class KnownConversation:
 
 
 class KnownBody:
-    """A body template, and what follows from its bytes for the bodies of one caller."""
+    """A body template, and what its bytes say of each body of one caller."""
 
     __slots__ = (
         "conversation",
@@ -107,8 +107,8 @@ class KnownBody:
         *,
         derives: bool,
     ) -> None:
-        """`parsed`: what the first body was read as. `identity`: tells lineages apart. `derives`: the session is
-        that of the conversation which the messages continue.
+        """`parsed`: the parsed request of the first body, without its prompt. `identity`: tells lineages apart.
+        `derives`: whether the session is that of the conversation which the messages continue.
         """
         self.template = template
         self.parsed = parsed
@@ -149,7 +149,7 @@ class KnownBodies:
         min_bytes: int = MIN_KNOWN_BYTES,
         max_long_bytes: int = MAX_LONG_BYTES,
     ) -> None:
-        """`min_bytes`: of messages that are worth comparing."""
+        """`min_bytes`: the least size of messages that are worth comparing."""
         self._max_long_bytes = max_long_bytes
         self.min_bytes = min_bytes
         self.bytes = 0
@@ -190,9 +190,9 @@ class KnownBodies:
             self._tail_bytes -= len(text)
 
     def read(self, body: KnownBody, raw: bytes, end: int, addresses: Addresses, check: Check = no_check) -> Fingerprint:
-        """The fingerprint of messages that end at `end`. `check` is given what is not known of them.
+        """The fingerprint of the messages that end at `end`. `check` gets the bytes of them that are not known.
 
-        Raises: MalformedPrompt, if they are not one array of messages, and what `check` does.
+        Raises: MalformedPrompt, if they are not one array of messages, and what `check` raises.
         """
         known = body.conversation
         start = body.template.start
@@ -204,7 +204,7 @@ class KnownBodies:
                     return self._continued(body, known, mark, (raw, end, addresses))
         check(memoryview(raw)[start:end])
         prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed, addresses)
-        if prompt.turn > 1:  # it is under way
+        if prompt.turn > 1:  # the conversation is under way
             body.conversation = KnownConversation(raw, prompt, _mark(prompt, raw, start, end))
             self._keep(body, body.conversation)
         return prompt
@@ -235,7 +235,7 @@ class KnownBodies:
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
         prompt = fingerprint_rest(b"[" + rest[1:], begun, body.tools, addresses)
-        if len(prompt.chain.hashes) > MAX_PARTS:  # a cut a message at least: there may be too many, so they are counted
+        if len(prompt.chain.hashes) > MAX_PARTS:  # there may be too many messages: `read_whole` counts them
             raise MalformedPrompt("messages", "may hold too many items")
         marks = known.marks[: known.marks.index(mark) + 1]
         known.marks = [*marks[-MAX_MARKS + 1 :], _mark(prompt, raw, start, end)]
@@ -247,7 +247,7 @@ class KnownBodies:
         return prompt
 
     def _keep(self, body: KnownBody, known: KnownConversation) -> None:
-        """Mark a conversation as the most recently used; drop others that are too much."""
+        """Make a conversation the most recently used one, and drop others while all together are too large."""
         sizes = self._sizes
         size = len(known.raw) + _BYTES_PER_CUT * len(known.chain.hashes)
         self.bytes += size - sizes.pop(body, 0)

@@ -1,13 +1,14 @@
 """Has large and dense bodies read in another process, so that none of them holds the event loop.
 
-A body of 30 MB takes 0.1 to 0.3 s to parse and to hash, whatever thread does it: the interpreter's lock is held
-meanwhile. The process is started by the first such body. It belongs to one process of the proxy, and has one body at a
-time; the others wait here. Whose turn it is follows from the CPU time that tenants' bodies have taken, so one tenant
-gets half of it at most while another waits.
+A body of 30 MB takes 0.1 to 0.3 s to parse and to hash. A thread would not help, because it would hold the
+interpreter's lock meanwhile. The first such body starts the process. Each process of the proxy has one of its own. It
+reads one body at a time; the other bodies wait here. The tenant whose bodies have taken the least CPU time is next, so
+one tenant gets at most half of the CPU time while another one waits.
 
-The process is ended and started again where a body takes more CPU time than its size allows, where it says nothing for
-`SILENT_S`, where the client has left a body that it still reads `LEFT_S` later, and at the shutdown. A body that it had
-when it ended by anything else is read once more. Nothing is cut off because it waits: it waits for its turn.
+The kernel ends the process if a body takes more CPU time than its size allows. The proxy ends it in three cases: at the
+shutdown, if it has said nothing for `SILENT_S`, and if it still reads a body `LEFT_S` after the client has left. The
+next body starts a new process. A body whose process has ended is read once more, unless it took too much CPU time, its
+client has left, or another body may stand in its place. Bodies wait for their turn without a time limit.
 """
 
 import asyncio
@@ -45,16 +46,16 @@ from warmroute_proxy.server.intake.large_reading import (
 )
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
-# The process that reads large bodies, seen from the proxy: it is given one body at a time, answers, or ends.
+# The process that reads large bodies, as the proxy sees it: it gets one body at a time, and answers or ends.
 #
-# A thread waits for what it says, so that a process that is stopped half way through an answer holds nobody.
+# A thread waits for its answers, so a process that is stopped half way through an answer blocks nothing else.
 
 TOO_LONG: Final = -signal.SIGPROF
-"""How a process ends that took more CPU time for a body than that body may have."""
+"""The exit code of a process whose body has taken more CPU time than it may."""
 
 
 class LargeReader:
-    """One process. Both functions are called in the event loop, the second one once, with how the process ended.
+    """One process. Both callbacks run in the event loop; `on_end` runs once, with the exit code of the process.
 
     Raises: OSError, RuntimeError, if no process or no thread can be made.
     """
@@ -87,17 +88,17 @@ class LargeReader:
         self._connection.send(asked)
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """End the process at once."""
         self._process.kill()
 
     def _listen(self) -> None:
-        """In a thread of its own: pass on what it says, until it ends."""
+        """Pass on the answers of the process until it ends; runs in a thread of its own."""
         try:
             while True:
                 self._call(self._on_reply, self._connection.recv())
         except (EOFError, OSError):
             pass
-        except Exception:  # what it says cannot be read
+        except Exception:  # its answer cannot be read
             self._process.kill()
         self._process.join()
         self._call(self._on_end, self._process.exitcode or 0)
@@ -117,12 +118,12 @@ log = logging.getLogger(__name__)
 
 ALLOWED_S: Final = 2.0
 BYTES_PER_S: Final = 4_194_304
-"""CPU time that a body may take: ALLOWED_S, and a second per BYTES_PER_S bytes. One of 30 MB takes 0.1 to 0.3 s."""
+"""A body may take ALLOWED_S of CPU time, and a second per BYTES_PER_S bytes."""
 
 LEFT_S: Final = 1.0
 SILENT_S: Final = 120.0
 SLOW_S: Final = 5.0
-"""Once a body waits for so long, the process is the bottleneck, and `/ready` says so."""
+"""Once a body has waited this long, the process is the bottleneck, and `/ready` says so."""
 
 MAX_READ: Final = 2  # times that one body is read
 
@@ -140,13 +141,13 @@ class _Waiting:
         self.on_read = on_read
         self.since_s = asyncio.get_running_loop().time()
         self.reads = 0
-        self.began_s = 0.0  # when the process was last asked for it
+        self.began_s = 0.0  # when the process last got it
         self.is_changed = False  # another body may stand in its place
         self.left = False
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether it is as it came, and was not what has ended the process twice."""
+        """Whether it is as it came, its client waits, and it has been read fewer than `MAX_READ` times."""
         return self.reads < MAX_READ and not self.is_changed and not self.left
 
     @property
@@ -162,13 +163,13 @@ class LargeBodies:
         self._callers = callers
         self._loop = loop
         self._metrics = metrics
-        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant, none of them empty
-        self._used_s: dict[str, float] = {}  # CPU time that tenants who wait have taken, beyond the least of them
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant; no queue is empty
+        self._used_s: dict[str, float] = {}  # CPU time of each waiting tenant's bodies, above the least of all
         self._reading: _Waiting | None = None
         self._reader: LargeReader | None = None
         self._guard: asyncio.TimerHandle | None = None
         self._closed = False
-        self._is_stale = False  # the process has another config
+        self._is_stale = False  # the process has an old config
 
     def read(
         self,
@@ -178,10 +179,10 @@ class LargeBodies:
         on_read: OnRead,
         translate: Translate | None = None,
     ) -> None:
-        """Read the request of an exchange whose body is `shared`, and call `on_read` in the event loop, unless its
+        """Read the request of an exchange, with the body `shared`, and call `on_read` in the event loop, unless the
         client leaves.
 
-        `translate`, a function of a module, makes a chat body of it; then `on_read` also gets what it has made.
+        `translate`, a function at the top of a module, makes a chat body of it; `on_read` also gets the translation.
         """
         sender = caller.tenant, exchange.request.headers, caller.key_id, caller.region
         asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate, allowed_s(shared.size))
@@ -194,13 +195,13 @@ class LargeBodies:
         self._next()
 
     def replace(self, config: Config) -> None:
-        """Read by another config: the process is started anew, once it has read what it has."""
+        """Read by another config: a new process replaces the old one, once the old one has read its body."""
         self._config = config
         self._is_stale = True
         self._next()
 
     def shut_down(self) -> None:
-        """Read nothing more: all that wait are refused, and the process is ended."""
+        """Refuse all bodies that are not read yet, and end the process."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -212,14 +213,14 @@ class LargeBodies:
             self._end(each, shutting_down())
 
     def waiting_s(self) -> float:
-        """How long the oldest body waits, that which is being read included."""
+        """How long the oldest body has waited. The body that is being read counts, too."""
         since_s = [queue[0].since_s for queue in self._waiting.values()]
         if self._reading is not None:
             since_s.append(self._reading.since_s)
         return self._loop.time() - min(since_s) if since_s else 0.0
 
     def problems(self) -> list[Problem]:
-        """What does not work as it should."""
+        """One problem, if a body has waited for `SLOW_S` or longer."""
         waiting_s = self.waiting_s()
         if waiting_s < SLOW_S:
             return []
@@ -248,7 +249,7 @@ class LargeBodies:
             queue.append(waiting)
 
     def _next(self) -> None:
-        """Have the next body read, if none is."""
+        """Have the next body read, if the process reads nothing now."""
         while self._reading is None and self._waiting:
             tenant = min(self._waiting, key=self._used_s.__getitem__)
             queue = self._waiting[tenant]
@@ -267,12 +268,12 @@ class LargeBodies:
                 continue
             try:
                 reader.ask(waiting.asked)
-            except OSError:  # it has ended, which is told later
+            except OSError:  # the process has ended; `_ended` is called later
                 return
             self._guard = self._loop.call_later(SILENT_S, self._silent, waiting)
 
     def _took(self, tenant: str, took_s: float) -> None:
-        """Count CPU time: the least of those who wait or have just been read is 0, the others are ahead of it."""
+        """Count a tenant's CPU time. Then lower all times: the least of this tenant and those that wait becomes 0."""
         self._used_s[tenant] = self._used_s.get(tenant, 0.0) + took_s
         present = {*self._waiting, tenant}
         least = min(self._used_s[each] for each in present)
@@ -317,7 +318,7 @@ class LargeBodies:
             return
         self._reader = None
         waiting = self._stop_reading()
-        if waiting is not None:  # it has not said how long it took, and its client may have left on purpose
+        if waiting is not None:  # its CPU time is unknown, so elapsed time counts; its client may have left on purpose
             allowed_s = waiting.asked.allowed_s
             took_s = allowed_s if exit_code == TOO_LONG else min(allowed_s, self._loop.time() - waiting.began_s)
             self._took(waiting.tenant, took_s)
@@ -333,7 +334,7 @@ class LargeBodies:
         self._next()
 
     def _silent(self, waiting: _Waiting) -> None:
-        """It has said nothing for long, as a process that is stopped."""
+        """End the process if it still reads this body: it said nothing for long, or the client has left."""
         if self._reading is waiting and self._reader is not None:
             self._reader.kill()
 
@@ -363,7 +364,7 @@ class LargeBodies:
             self._go_on(waiting, read, found.translated)
 
     def _read(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> ReadRequest:
-        request.body = b""  # a view, with which they cannot grow
+        request.body = b""  # it was a view, and no view may be left for `rewritten` and `was_read`
         if found.size is not None:
             shared.rewritten(found.size)
         shared.was_read(found.sha256)
@@ -378,7 +379,7 @@ class LargeBodies:
         self._go_on(waiting, refusal, None)
 
     def _go_on(self, waiting: _Waiting, found: ReadRequest | Refusal, translated: TranslatedBody | None) -> None:
-        """Go on with its request. An error of ours must not keep the other bodies waiting."""
+        """Go on with the request of a body. An error there must not keep the other bodies waiting."""
         if waiting.left:
             return
         waiting.exchange.on_gone = None

@@ -1,4 +1,4 @@
-"""The body of a large request: where its members are, as another process has found them."""
+"""The body of a large request, with the places of its members, which another process has found."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class NamedSpan(NamedTuple):
 
 
 class LargeBody:
-    """Its bytes are sent from where they are, and never copied or read in the event loop."""
+    """A body in shared memory. Its bytes are sent from there; the event loop never copies or reads them."""
 
     __slots__ = ("_spans", "raw")
 

@@ -1,6 +1,6 @@
-"""The process that reads large bodies: `parsed.read_body` over memory that the proxy's process has filled.
+"""The process that reads large bodies: it calls `intake.read_body` on memory that the proxy's process has filled.
 
-The kernel ends it where a body takes more CPU time than it is allowed (SIGPROF).
+The kernel ends this process by SIGPROF if a body takes more CPU time than it may.
 """
 
 import ctypes
@@ -32,26 +32,26 @@ from warmroute_proxy.server.intake.mending import mended, with_dropped
 from warmroute_proxy.server.intake.parsed_request import CHAT
 
 PR_SET_PDEATHSIG: Final = 1
-NICENESS: Final = 10  # where processors are scarce, the event loop goes first, and has nine tenths of one
+NICENESS: Final = 10  # if processors are scarce, the event loop goes first, and gets nine tenths of one
 
 
 class TranslatedBody(Protocol):
-    """A body of another API in chat's terms."""
+    """A body of another API, translated into a chat body."""
 
     pieces: list[Piece]
 
     @property
     def changes(self) -> Changes:
-        """What is not as it came."""
+        """What the translation changed, beside the format."""
 
 
 Translate = Callable[[bytes, Terms], TranslatedBody]
 
 
 class LargeRequest(NamedTuple):
-    """What the process is asked: all that a request is read by. `where` is the path of `size` bytes in memory.
+    """All that the process needs to read a request. `where`: the path of its `size` bytes in memory.
 
-    `translate`: makes a chat body of it, and knows how; None for one that is. `allowed_s`: the CPU time for it.
+    `translate`: makes a chat body of it; None if it needs no translation. `allowed_s`: the CPU time that it may take.
     """
 
     where: str
@@ -66,10 +66,10 @@ class LargeRequest(NamedTuple):
 
 
 class LargeAnswer(NamedTuple):
-    """What it found: `read` without its body, and with copies of what the config says of tenant and model.
+    """What the process found. `read`: without its body, and with copies of the config's tenant and model.
 
-    `size`: of the body that now stands in the place of the client's; None if that is as it came. `translated`: what
-    was translated, without its body.
+    `size`: that of the body that now stands in the place of the client's; None if the client's body is still there.
+    `translated`: the translation, without its body.
     """
 
     read: ReadBody
@@ -80,7 +80,7 @@ class LargeAnswer(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Why it is refused: the parts of a `Refusal`."""
+    """Why a body is refused: the parts of a `Refusal`."""
 
     status: int
     message: str
@@ -92,7 +92,7 @@ class Refused(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What is said of a body, and the CPU time that it took. `failed`: the name of an error of ours, else empty."""
+    """What was found of a body, and the CPU time that this took. `failed`: the type of an internal error, or empty."""
 
     found: LargeAnswer | Refused | None
     took_s: float
@@ -100,7 +100,7 @@ class Reply(NamedTuple):
 
 
 class _Reading:
-    """What this process reads with."""
+    """Reads bodies by one config."""
 
     def __init__(self, config: Config, secrets: Secrets) -> None:
         self._config = config
@@ -109,7 +109,7 @@ class _Reading:
         self._is_strict = has_strict(config)
 
     def read(self, asked: LargeRequest, before_write: Callable[[], None]) -> LargeAnswer | Refused:
-        """Read a body. `before_write` is called before another one is put in its place."""
+        """Read a body. `before_write` is called before another body is put in its place."""
         raw = _content(asked.where, asked.size)
         changes, translated, is_other = NO_CHANGES, None, False
         try:
@@ -124,7 +124,7 @@ class _Reading:
                 pieces = [] if left is raw else [left]
                 del left
             if pieces:
-                is_other, raw = True, b""  # of both bodies and the pieces, two are in memory at most
+                is_other, raw = True, b""  # two are in memory at most: the old body, the pieces, the new body
                 before_write()
                 size = _put(asked.where, pieces)
                 pieces.clear()
@@ -147,7 +147,7 @@ class _Reading:
         nothing: Any = None
         prompt = found.prompt
         if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
-            prompt = replace(prompt, asked=None)  # too long to come back shortened, and to be sent to the proxy
+            prompt = replace(prompt, asked=None)  # too long to be found when it comes back shortened, so it is not sent
         without_body = found._replace(parsed=replace(found.parsed, changes=changes), body=nothing, prompt=prompt)
         size_now = len(raw) if is_other else None
         return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size_now, translated)
@@ -168,7 +168,7 @@ def _put(where: str, pieces: list[Piece]) -> int:
 
 
 def _check_values(raw: bytes) -> None:
-    """Raises: Refusal, if a body holds more values than are taken, before one is made."""
+    """Raises: Refusal, if a body holds too many values. Counts them before any is decoded."""
     try:
         check_values(raw)
     except BadRequest as error:
@@ -176,11 +176,11 @@ def _check_values(raw: bytes) -> None:
 
 
 def serve(connection: "Connection[Reply | None, LargeRequest]", config: Config, secrets: Secrets) -> None:
-    """Read one body after the other, until the proxy ends, whose event loop's thread has started this process.
+    """Read one body after the other, until the proxy ends. The thread of its event loop has started this process.
 
-    What is sent of a body is None, if another one is about to be put in its place, and then a reply.
+    For each body a `Reply` is sent. If another body is about to be put in its place, None is sent first.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the proxy ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals all processes; the proxy ends this one
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICENESS)
     reading = _Reading(config, secrets)

@@ -1,5 +1,7 @@
-"""Chats and completions that are refused as they came, and can be served nearly so: halves of surrogate pairs, and what
-`dialects/chat_history.py` knows. Most requests are not refused, so it costs them nothing.
+"""Mends refused chats and completions that can be served after a small change.
+
+The faults are halves of surrogate pairs, and those that `dialects/chat_history.py` knows. Requests that are not refused
+are not looked at, so they pay nothing.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ _CODES: Final = ("invalid_json", "invalid_value")
 
 
 def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, Mapping[str, int]]:
-    """A refused body as it may be served, and what was dropped or changed of its messages, by type.
+    """A refused body, mended, and how many parts of its messages were dropped or changed, by type.
 
     Raises: the refusal, if nothing can be done; TooMuch, as `TranslationWork` says.
     """
@@ -40,5 +42,5 @@ def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, 
 
 
 def with_dropped(changes: Changes, dropped: Mapping[str, int]) -> Changes:
-    """Changes, and what was dropped before."""
+    """The changes, with the dropped parts added."""
     return changes._replace(dropped_blocks={**changes.dropped_blocks, **dropped}) if dropped else changes

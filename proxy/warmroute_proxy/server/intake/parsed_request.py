@@ -1,4 +1,4 @@
-"""The `ParsedRequest`: what was read of a request, with what placement decides on and what a dispatch needs."""
+"""The `ParsedRequest`: what was read of a request, with all that placement and a dispatch need."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,7 @@ ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What was read of a request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
+    """What was read of a request that may be dispatched. `session`: 16 hex digits that replace its key, or None."""
 
     tenant: TenantConfig
     route: str
@@ -37,100 +37,100 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     choices: int
     prompts: int
     metadata: dict[str, Any] | None
-    """Sent to the engine instead of the client's `metadata`, if that names a session."""
+    """If the client's `metadata` names a session: the metadata without it, for the engine."""
     salt: str
     session: str | None
     routing: RoutingRequest
     forwarded_from: str | None
     dropped: frozenset[str] = frozenset()
-    """Members that no engine gets: they are not on the list of fields."""
+    """Members of the body that no engine gets, because they are not on the list of fields."""
     bounded: bool = True
-    """Whether all that engines get is on that list, and needs no grant."""
+    """Whether all members that engines get are on the list of fields, and need no grant."""
     changes: Changes = NO_CHANGES
-    """What a dialect or a rule changed in it before it was read."""
+    """What a dialect or a rule changed in the body before it was read."""
     conversation: Conversation | None = None
-    """The conversation that it continues or begins, where its client names no session."""
+    """The conversation that the request continues or begins, if its client names no session."""
 
     receipt_fields: bytes = b""
-    """Key, agent, parent and kind of its caller, as members of a JSON object; those that are known."""
+    """What the receipt says of the caller (its key and agent, for example), as members of a JSON object."""
 
     key_id: str = ""
-    """The id of its API key; empty if that is not known."""
+    """The id of the client's API key; empty if unknown."""
 
     messages: list[int] = []
-    """Where its messages end, and their roles, as in `Fingerprint`."""
+    """The ends and the roles of the prompt's messages, as in `Fingerprint`."""
 
     prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
-    """Compares its prompt with those before it."""
+    """Compares the prompt with earlier prompts."""
 
     agent: int = 0
-    """A hash of the agent of its session that sends it, 0 if its head names none."""
+    """A hash of the session's agent that sends the request; 0 if the head names no agent."""
 
     rtt_ms: float = 0.0
-    """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""
+    """For a forwarded request: the round-trip time between the two regions, as it was last measured."""
 
     may_wait: bool = True
-    """Whether it may wait to begin a session; else it is refused."""
+    """Whether the request may wait to begin a session, rather than be refused."""
 
     opaque: bool = False
-    """Whether its prompt holds media: then the number of its tokens does not follow from its bytes."""
+    """Whether the prompt holds media: then its number of tokens does not follow from its bytes."""
 
     most_tokens: int = MAX_TOKENS
-    """The most tokens that its answers together can have."""
+    """The most tokens that all answers together can have."""
 
     demanded_tokens: int = 0
-    """How many tokens its client demands of its answers together, whether they have text or not."""
+    """The fewest tokens that the client demands of all answers together (`min_tokens`, `ignore_eos`)."""
 
     standing: Standing = NO_STANDING
-    """Its place in its tenant's queue, as its client says."""
+    """The request's place in its tenant's queue, as its client states."""
 
     def forwarded(self) -> list[bytes]:
-        """The member of its receipt that says in which other region it came in, and what the distance cost."""
+        """The member of the receipt that names the region of arrival, and the round-trip time from there."""
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
 
     def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
-        """Compare its prompt with those before it, while its text is there."""
+        """Compare the prompt with earlier prompts, while its text is in memory."""
         return self.prefix_breaks.look(self.routing, self.messages, body, self.salt, self.agent)
 
     def is_compacted(self, body: AnyBody) -> bool:
-        """Whether its prompt goes on from a summary of its history. Not known of what another process reads."""
+        """Whether the prompt goes on from a summary of its history. False for bodies that another process reads."""
         if not self.messages or isinstance(body, LargeBody):
             return False
         try:
             return is_compacted(body.raw)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return False  # what cannot be read twice counts by its prompt
+            return False  # a body that cannot be read again counts as not compacted
 
     def left_unanswered(self) -> None:
-        """Note that it got no answer: sent again, it is of the same conversation."""
+        """Note that the request got no answer. If it is sent again, it belongs to the same conversation."""
         if self.conversation is not None:
             self.conversation.left_unanswered(self.routing.chain.hashes[-1])
 
     @property
     def engine_priority(self) -> int:
-        """Its priority as an engine with priorities has it, the higher the sooner; 0 if its engines serve several
-        tenants: an engine has one order for all of them.
+        """The priority for an engine that takes priorities; the highest goes first. 0 if the engines serve several
+        tenants, because an engine has one order for all of them.
         """
         return 0 if self.routing.tenant else NORMAL - self.standing.priority
 
     @property
     def model_name(self) -> str:
-        """The name of its model here, which some engines call by another one."""
+        """The name of the model in this proxy. Some engines use another name for the model."""
         return self.model.name
 
     @property
     def wire_model(self) -> str | None:
-        """The name to send to engines where the client used an alias."""
+        """The name of the model to send to engines, if the client used an alias."""
         return self.model.name if self.alias else None
 
     @property
     def several(self) -> bool:
-        """Whether the engine divides it into several requests, with ids of their own, which share computed prefixes."""
+        """Whether the engine divides it into several requests with ids of their own. They share computed prefixes."""
         return self.choices > 1 or self.prompts > 1
 
 
 class ReadRequest(NamedTuple):
-    """A request as it was read, and its body, which is dropped long before the request has ended."""
+    """A request as it was read, and its body. The body is dropped long before the request has ended."""
 
     parsed: ParsedRequest
     body: AnyBody

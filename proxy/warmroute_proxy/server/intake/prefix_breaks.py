@@ -1,9 +1,10 @@
-"""Names what broke the prefix of a turn: the part, the cause, and what that cost, as a member of its receipt.
+"""Names what broke the prefix of a turn, in a member of its receipt: the part, the cause and the cost.
 
-A prompt is compared only if it does not continue one that is known, and before it is sent, while its text is there.
-What is found is said only if tokens are lost as `prefix_changed`. Prompts are known to one process, since its start.
+A prompt is compared only if it does not continue a known prompt. It is compared before it is sent, while its text is in
+memory. The receipt names a break only if tokens are lost as `prefix_changed`. Each process knows only the prompts that
+it has served since its start.
 
-Limits: prompts below `MIN_BYTES` are too short to be worth it, and those that another process reads are too long.
+Limits: prompts below `MIN_BYTES` are too short to be worth it. Those that another process reads are too long.
 """
 
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ COMPACTION: Final = "compaction"
 
 
 class Looked(NamedTuple):
-    """What was seen of a prompt that continues none, before it was sent. `before` is the prompt that it breaks."""
+    """What was found of a prompt that continues no known prompt. `before`: the earlier prompt that it breaks."""
 
     prompt: KnownPrompt
     found: Break | None = None
@@ -36,20 +37,20 @@ class Looked(NamedTuple):
 
 
 class PrefixBreaks:
-    """Compares prompts with those before them."""
+    """Compares prompts with earlier prompts."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes`: of the memory of prompts; 0: nothing is compared."""
+        """`max_bytes`: the size of the memory of prompts; if it is 0, nothing is compared."""
         self.memory = PromptMemory(max_bytes)
         self._is_on = max_bytes > 0
 
     def look(
         self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
-        """Compare a prompt. Returns the one that it continues, if any, and None if it is not to be remembered.
+        """Compare a prompt. Returns the known prompt that it continues, if any; None if it is not to be remembered.
 
-        `messages` as in its fingerprint; `agent`: which of its session's agents sends it, 0 if that is not known.
-        Prompts of two agents are not compared: a sub-agent begins anew, with its own tools.
+        `messages`: as in its fingerprint. `agent`: a hash of the session's agent that sends it, 0 if unknown. Prompts
+        of two agents are not compared, because a sub-agent begins anew, with its own tools.
         """
         session, chain = routing.session, routing.chain
         if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
@@ -105,7 +106,7 @@ NO_PREFIX_BREAKS: Final = PrefixBreaks(0)
 
 
 def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region: str) -> LastTurn | None:
-    """The turn whose prompt was broken, if nothing else is known of it."""
+    """The turn whose prefix was broken, as the memory of prompts knows it; None if the memory does not know it."""
     if not isinstance(looked, Looked) or looked.before is None:
         return None
     before = looked.before
@@ -117,7 +118,7 @@ def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region:
 
 
 def member(looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
-    """The member of the receipt that says what broke the prefix; none if that is not known."""
+    """The member of the receipt that says what broke the prefix; empty if that is unknown."""
     if not isinstance(looked, Looked) or looked.found is None or looked.before is None or lost_tokens <= 0:
         return []
     where, cause = looked.found

@@ -22,7 +22,7 @@ from warmroute_proxy.server.intake.parsed_request import CHAT, ReadRequest
 
 
 class RequestParser:
-    """What requests are read with."""
+    """Reads requests by the config in force."""
 
     def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
         self._config = config
@@ -40,12 +40,15 @@ class RequestParser:
         self.large_bodies.replace(config)
 
     def refuse_late_system(self, models: frozenset[str], config: Config) -> None:
-        """Have the templates of these models no system message behind others. `config`: the one in force."""
+        """Turn on `LATE_SYSTEM` for these models: their templates refuse a system message behind other messages.
+
+        `config`: the one in force.
+        """
         self._strict = models
         self.replace(config)
 
     def counted_tokens_per_minute(self) -> int:
-        """How many tokens a tenant may have counted by engines."""
+        """How many tokens per minute a tenant may let engines count."""
         return self._config.limits.counted_tokens_per_minute
 
     def cors_origins(self) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ class RequestParser:
         return Terms(tenant, self.callers.secrets, self._config)
 
     def read(self, request: Request, caller: Caller) -> ReadRequest:
-        """Read a request in the event loop. Raises: Refusal, or TooMuch, if that would take too long."""
+        """Read a request in the event loop. Raises: Refusal; TooMuch, if reading would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
         try:
@@ -71,7 +74,7 @@ class RequestParser:
         try:
             found = self._read(request, request.body, caller)
         except TooMuch:
-            request.body = raw  # it is mended where it is read
+            request.body = raw  # the process that reads it mends it
             raise
         return found._replace(parsed=replace(found.parsed, changes=with_dropped(found.parsed.changes, dropped)))
 
@@ -81,16 +84,16 @@ class RequestParser:
         return read(request, caller, self.callers, self._config)
 
     def read_translated(self, request: Request, caller: Caller) -> ReadRequest:
-        """Read a request that a dialect has translated, and cleaned, within its `TranslationWork`. Raises: Refusal."""
+        """Read a request that a dialect has translated and cleaned, within its `TranslationWork`. Raises: Refusal."""
         return read(request, caller, self.callers, self._config, no_check)
 
     def unserved(self, request: Request, caller: Caller) -> ReadRequest:
-        """Read a request that is not to be served; no conversation learns of it. Raises: Refusal."""
+        """Read a request that will not be served, and note it in no conversation. Raises: Refusal."""
         found = read_body(bytes(request.body), caller, self.callers.secrets, self._config)
         return ReadRequest(found.parsed, found.body)
 
     def check_model(self, name: str, caller: Caller) -> None:
-        """Raises: Refusal, if a caller may not use a model, or there is none of this name."""
+        """Raises: Refusal, if the caller may not use the model, or the config has no model of this name."""
         model_for(name, caller.tenant, self._config)
 
     def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> ReadRequest:
@@ -102,5 +105,5 @@ class RequestParser:
             found = read(request, caller, self.callers, self._config)
             return found._replace(parsed=replace(found.parsed, changes=changes))
         except TooMuch:
-            request.body = raw  # it is cleaned where it is read
+            request.body = raw  # the process that reads it cleans it
             raise

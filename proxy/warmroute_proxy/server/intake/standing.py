@@ -1,12 +1,12 @@
-"""What a client says of a request's place in its tenant's queue (`core.queue.programs`): its priority, its program.
+"""What a client says of a request's place in its tenant's queue (`core.queue.programs`): its priority and its program.
 
     x-warmroute-priority             interactive or background
     x-gateway-inference-objective    the same words, or flex, batch, priority: the names of objectives that clusters use
     service_tier (body)              flex or priority, as OpenAI has them; other tiers say nothing here
     x-gateway-inference-fairness-id  a program by its name, within the tenant of the key
 
-The first that says a priority counts. Values that say nothing here, and other headers of that family, change nothing;
-the record of the decision names them. llm-d has these headers with `x-llm-d-` as well
+The first of these that says a priority counts. Headers with other values, and all other `STANDING_HEADERS`, change
+nothing; the record of the decision names them. llm-d also has these headers with `x-llm-d-`
 (https://llm-d.ai/docs/api-reference/epp-http-headers).
 """
 
@@ -17,7 +17,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.core.queue.programs import BACKGROUND, INTERACTIVE, NORMAL
 
 PRIORITY_NAMES: Final = ("interactive", "normal", "background")
-"""By number."""
+"""The names of the priorities, each at the index of its number."""
 
 _BY_WORD: Final[Mapping[str, int]] = {"interactive": INTERACTIVE, "normal": NORMAL, "background": BACKGROUND}
 _BY_OBJECTIVE: Final[Mapping[str, int]] = {
@@ -27,9 +27,9 @@ _BY_TIER: Final[Mapping[str, int]] = {"priority": INTERACTIVE, "flex": BACKGROUN
 
 
 class Standing(NamedTuple):
-    """A request's place in its tenant's queue. `stated`: whether it says a priority. `program`: as it names it, empty
-    where it names none, and by the key of its tenant. `ignored`: headers that change nothing. `parent`: the session
-    that started its own, if it names one.
+    """A request's place in its tenant's queue. `stated`: whether the client says a priority. `program`: the client's
+    name for the program, or empty. `program_key`: a hash of this name under the tenant's key. `ignored`: headers that
+    change nothing. `parent`: the session that started the request's session, if the client names one.
     """
 
     priority: int = NORMAL
@@ -41,11 +41,11 @@ class Standing(NamedTuple):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it says anything that the record of a decision shows."""
+        """Whether the client said anything that the record of a decision shows."""
         return self.stated or bool(self.program or self.ignored)
 
     def with_tier(self, tier: object) -> "Standing":
-        """The same with a `service_tier`, which counts where no header says a priority."""
+        """A copy with a `service_tier`, which counts if no header says a priority."""
         priority = None if self.stated or not isinstance(tier, str) else _BY_TIER.get(tier)
         return self if priority is None else self._replace(priority=priority, stated=True)
 

@@ -1,5 +1,5 @@
-"""The durable record of turns: a journal in the event loop, folded into an SQLite file by a thread.
+"""The durable record of turns: the event loop writes a journal, and a thread folds it into an SQLite file.
 
-This room never computes a price or a usage; it stores entries, finds them and adds them up. It knows no requests: a
-callback says when an entry is durable.
+This package never computes a price or a usage. It stores entries, finds them and adds them up. It knows nothing of
+requests: a callback says when an entry is durable.
 """

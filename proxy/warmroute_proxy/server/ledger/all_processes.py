@@ -1,11 +1,11 @@
-"""Reads what all processes of a proxy have settled, without asking the other processes.
+"""Reads the turns that all processes of a proxy have settled, without asking the other processes.
 
-A turn is in the ledger file, or in the journal of the process that served it, behind the position up to which that
-journal is folded. Both are read. So any process finds a receipt as soon as its turn has ended, and totals are right to
-the last turn. Journal files are deleted only after the position has left them: if it has moved meanwhile, all is read
-again.
+A turn is in the ledger file, or in the journal of the process that served it, behind the *position* up to which that
+journal is folded. Both are read. So any process finds a receipt as soon as its turn has ended, and totals include the
+last turn. A journal file may be deleted once the position has left it. So if a position has moved during a read,
+everything is read again.
 
-Limits: `TAIL_BYTES` of a journal are read, which is more than the fold is ever behind while it works.
+Limit: `TAIL_BYTES` of a journal are read. The fold is never that far behind while it works.
 """
 
 import threading
@@ -25,7 +25,7 @@ TRIES: Final = 5
 
 
 class FoldPosition(NamedTuple):
-    """Up to which offset of which journal file a process has folded its journal."""
+    """The place up to which a process has folded its journal: the number of the file, and an offset in it."""
 
     process: int
     sequence: int
@@ -56,7 +56,7 @@ class AllProcessesReader:
         return folded.plus(not_folded.get(tenant, TenantTotals()))
 
     def find(self, tenant: str, id_: str) -> Entry | None:
-        """A tenant's turn that is not folded yet, settled or open; None if there is none."""
+        """A tenant's turn that is not folded yet, settled or open; None if the journals do not have it."""
         found: Entry | None = None
         with self._lock:
             for _ in range(TRIES):
@@ -69,7 +69,7 @@ class AllProcessesReader:
         return found
 
     def _positions(self, tenant: str = "") -> tuple[list[FoldPosition], TenantTotals]:
-        """The position of each process, and the sums of the tenant's folded rows at that moment."""
+        """The position of each process, and the sums of the tenant's folded rows at the same moment."""
         with self._db:
             self._db.execute("BEGIN")
             rows = self._db.execute("SELECT process, sequence, offset FROM fold").fetchall()
@@ -78,7 +78,7 @@ class AllProcessesReader:
         return positions, TenantTotals() if total is None else TenantTotals(*total[1:])
 
     def _having(self, positions: list[FoldPosition], id_: bytes) -> Iterator[Entry]:
-        """The entries behind the positions whose line contains an id."""
+        """The entries behind the positions that have an id in their line."""
         for tail in tails(self._state_dir, positions):
             for line in tail.split(b"\n") if id_ in tail else ():
                 if id_ in line:

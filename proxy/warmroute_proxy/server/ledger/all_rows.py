@@ -1,10 +1,11 @@
 """Reads the rows of all processes of a proxy, newest first, a few thousand at a time and for a limited time.
 
-Rows are in the ledger file in the order in which their turns ended, roughly: several processes fold their journals side
-by side. What is not folded yet is read from the journals first. A row is never changed, so nothing is locked meanwhile:
-rows that come later are not seen.
+Rows are in the ledger file roughly in the order in which their turns ended: several processes fold their journals side
+by side. Records that are not folded yet are read from the journals first. A row is never changed, so nothing is locked
+during a pass. Rows that are added during a pass are not seen.
 
-Limits: `MAX_ROWS` and `MAX_S` a question to a proxy. What lies before is not read, and `Reading.complete` is false.
+Limits: `MAX_ROWS` rows and `MAX_S` seconds for a question to a proxy. Older rows are not read then, and
+`RowsPass.complete` is false.
 """
 
 import time
@@ -20,7 +21,7 @@ MAX_ROWS: Final = 2_000_000
 MAX_S: Final = 5.0
 ROWS_AT_ONCE: Final = 4_096  # some 40 ms
 DISORDER_S: Final = 60.0
-"""A row may follow rows that ended up to this much earlier."""
+"""A row may be stored before rows of turns that ended up to this much earlier."""
 
 NOT_FOLDED: Final = "SELECT value AS record FROM json_each(:not_folded)"
 FOLDED: Final = "SELECT record FROM turn_record WHERE rowid > :low AND rowid <= :high ORDER BY rowid DESC"
@@ -50,14 +51,13 @@ class RowsPass:
         *,
         bounded: bool = True,
     ) -> None:
-        """Not needed are rows of turns that ended before `since_s`, unix seconds, and those up to number `above`.
-
-        `bounded`: False for a command of its own, that may take its time.
+        """Two kinds of rows are not needed: those of turns that ended before `since_s` (unix seconds), and those with
+        a number up to `above`. `bounded`: False for a command, which may take its time.
         """
         self.db = connect(database, read_only=True)
         self.complete = True
         self.began_s: float | None = None
-        """Where it is not complete: the end of the newest turn that was left out, unix seconds."""
+        """If the pass is not complete: when the newest turn that was left out ended, in unix seconds."""
         self._state_dir = state_dir
         self._since_s = since_s
         self._stopped = stopped
@@ -69,7 +69,7 @@ class RowsPass:
         self.db.close()
 
     def portions(self) -> Iterator[tuple[str, dict[str, str | int]]]:
-        """Each portion as a query of its records, and the values of its parameters."""
+        """For each portion: a query for its records, and the values of the query's parameters."""
         not_folded, high = self._begin()
         yield NOT_FOLDED, {"not_folded": not_folded}
         deadline, first = time.monotonic() + MAX_S, high
@@ -87,7 +87,7 @@ class RowsPass:
             high -= ROWS_AT_ONCE
 
     def _pruned(self) -> int:
-        """The number below the oldest row that is still there, which may be needed: then this pass is not complete."""
+        """The number below the oldest row that is left. If this pass needs deleted rows, it is not complete."""
         row: tuple[int, float] | None = self.db.execute(_OLDEST).fetchone()
         pruned = 0 if row is None else row[0] - 1
         if row is not None and pruned > self._above and (self._since_s is None or self._since_s < row[1]):
@@ -95,7 +95,7 @@ class RowsPass:
         return pruned
 
     def _begin(self) -> tuple[str, int]:
-        """The records that are not folded, as a JSON array, and the number of the last row that is."""
+        """The records that are not folded, as a JSON array, and the number of the last folded row."""
         positions, last_row = self._positions()
         for _ in range(TRIES):
             rows: dict[str, str] = {}
@@ -108,7 +108,7 @@ class RowsPass:
         return f"[{','.join(rows.values())}]", last_row
 
     def _positions(self) -> tuple[list[FoldPosition], int]:
-        """Of each process, and the last row at that moment."""
+        """The position of each process, and the number of the last row at the same moment."""
         with self.db:
             self.db.execute("BEGIN")
             rows = self.db.execute("SELECT process, sequence, offset FROM fold").fetchall()

@@ -1,9 +1,9 @@
-"""`counters.sqlite`: what engines have counted, by engine and hour, and their last reading.
+"""`counters.sqlite`: what each engine has counted in each hour (a *span*), and the last reading of each engine.
 
-The last reading is kept beside the spans, so that nothing is lost where the proxy is killed: what an engine counted
-meanwhile is the difference to its next reading.
+The last reading is kept beside the spans, so a killed proxy loses nothing: the difference between this reading and the
+next one is what the engine counted meanwhile.
 
-Limits: spans of `KEPT_DAYS`; `MAX_SPANS` in all, the newest.
+Limits: the spans of the last `KEPT_DAYS` days, and of these the newest `MAX_SPANS`.
 """
 
 import logging
@@ -68,7 +68,7 @@ class CounterFile:
         self._failed = False
 
     def note(self, reading: CounterReading) -> None:
-        """Take in a reading. Where the file cannot be written, the next one is taken in."""
+        """Take in a reading. If the file cannot be written, the next reading includes what this one counted."""
         with self._lock:
             if self._closed:
                 return
@@ -102,7 +102,7 @@ class CounterFile:
 
 
 def read_spans(state_dir: Path, since_s: float) -> list[Span]:
-    """The spans that ended since a time, unix seconds, in the file of a proxy that may run. Raises: LedgerError."""
+    """The spans that ended at `since_s` (unix seconds) or later. The proxy may be running. Raises: LedgerError."""
     path = state_dir / COUNTERS_FILE
     if not path.exists():
         raise LedgerError(f"{path} does not exist: the proxy makes it when it first reads the metrics of an engine")

@@ -1,9 +1,10 @@
-"""The newest turn of each lineage by the ledger, read once when a process starts.
+"""The newest turn of each lineage in the ledger, read once when a process starts.
 
-The index and the last turns of lineages are in memory and end with the process. A session whose next turn comes after a
-restart of the proxy has been seen before all the same: what it lost is not `cold`.
+The index and the last turns of lineages are in memory, and end with the process. If a session goes on after a restart
+of the proxy, it has been seen before, so the tokens that it lost are not `cold`.
 
-Limit: the lineages of `MAX_ROWS` of the newest `MAX_LOOKED_AT` rows, divided by tenant: of each the newest, in turn.
+Limit: of the newest `MAX_LOOKED_AT` completed turns, `MAX_ROWS` are read. Tenants take turns, each with its newest row
+first.
 """
 
 import contextlib

@@ -1,20 +1,21 @@
 """Folds journal files into SQLite. The ledger does this in a thread while it runs, and at its start and close.
 
 A row is the record of an ended entry as it stands in the journal. Its columns are computed when they are queried (the
-view `turn`), so that folding a turn costs one JSON check and the insertion of one text. What the turns of a tenant add
-up to is in a table of its own (`totals`).
+view `turn`), so folding a turn costs one JSON check and the insertion of one text. The sums of each tenant's turns are
+in a table of their own (`total`).
 
 A step reads some whole lines, and commits their rows together with the position behind them. So each record is folded
-once: if the process is killed before the commit, the step is done again; after it, the position is past. Lines that
-are not records (torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is
-folded, and the rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits
+once: a process that is killed before the commit does the step again, and after the commit it goes on behind it. Lines
+that are not records (torn by a full disk) are counted and skipped. A file is deleted once a later file exists, all of
+its lines are folded, and the rows are checkpointed: SQLite's WAL with `synchronous = NORMAL` may lose its last commits
 in a power failure.
 
-Most turns end in the step that opens them. So ended entries are read first: their records end in an object, `usage`,
-where those of open turns end in `null`. Of the others only those that are still open are read, and kept in `open_turn`.
+Most turns end in the step that opens them, so ended entries are read first. Their records end in an object, `usage`;
+records of open entries end in `null`. Of these, only those whose turn is still open are read, and kept in `open_turn`.
 
-Where a proxy has several processes, each folds its own journal into the one file, at its own position. SQLite has one
-writer at a time, and a commit takes a few ms twice a second. A process settles only its own open turns as interrupted.
+If a proxy has several processes, each one folds its own journal into the same file, and has its own position. SQLite
+has one writer at a time, and a commit takes a few ms twice a second. A process settles only its own open turns as
+interrupted.
 """
 
 import sqlite3
@@ -32,13 +33,14 @@ from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journ
 from warmroute_proxy.server.ledger.schema import ADD_TO_TOTAL, LedgerError, TenantTotals, connect, prepare
 
 STEP_BYTES: Final = 4_194_304
-"""About 3,400 turns: each commit costs something by itself, and writes every page that its rows touch."""
+"""About 3,400 turns a commit: each commit has a cost of its own, and writes every page that its rows touch."""
 
 LINES_AT_ONCE: Final = 256
-"""After these the thread gives up the interpreter lock, so that the event loop never waits long for it."""
+"""After this number of lines the thread gives up the interpreter lock, so the event loop never waits long for it."""
 
 ROWS_AT_ONCE: Final = 320
-"""Of at most 3 values each: every build of SQLite takes 999 values in a statement, today's take 32,766."""
+"""Rows of one statement, with at most 3 values each. Every build of SQLite takes 999 values in a statement; today's
+builds take 32,766."""
 
 
 class _Line(msgspec.Struct, array_like=True, gc=False):
@@ -79,7 +81,7 @@ class Fold:
     _open: set[str]  # ids in `open_turn`, at most as many as there are connections
 
     def __init__(self, folder: Path, database: Path, process: int = 0) -> None:
-        """`folder`: of the journal of the process."""
+        """`folder`: that of the process' journal."""
         self._folder = folder
         self._process = process
         try:
@@ -153,7 +155,7 @@ class Fold:
         self._open.update(opened)
 
     def _leave_out_second_voids(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
-        """Two processes may have been asked at once to void one row."""
+        """Leave out voids of rows that are voided already: two processes may have been asked at once."""
         for id_ in [id_ for id_ in rows if id_.endswith(VOID_SUFFIX)]:
             if self._db.execute("SELECT 1 FROM turn_record WHERE id = ?", (id_,)).fetchone() is not None:
                 _add_up(_LINE(rows.pop(id_)), sums, -1)
@@ -163,8 +165,8 @@ class Fold:
         self._db.executemany(ADD_TO_TOTAL, [(tenant, *totals.values()) for tenant, totals in sums.items()])
 
     def _many(self, statement: str, values: str, rows: Iterable[tuple[str, ...]]) -> None:
-        """Execute a statement for many rows, `ROWS_AT_ONCE` at a time. Each call gives up the interpreter lock and has
-        to compete with the event loop for it. `values`: the placeholders of one row.
+        """Execute a statement for many rows, `ROWS_AT_ONCE` at a time, because each call gives up the interpreter lock
+        and has to compete with the event loop for it. `values`: the placeholders of one row.
         """
         left = iter(rows)
         while some := list(islice(left, ROWS_AT_ONCE)):
@@ -196,14 +198,16 @@ class Fold:
     def _delete_folded(self) -> None:
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
         if busy:
-            return  # a reader uses the WAL; the files are deleted with the next one
+            return  # a reader uses the WAL; the files are deleted after the next file
         for sequence in journal_sequences(self._folder):
             if sequence < self._sequence:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
 
 
 def _add_up(turn: _Ended, sums: dict[str, TenantTotals], times: int = 1) -> None:
-    """Add an ended turn to the sums of its tenant, or take it out. A row that voids another one takes that out."""
+    """Add an ended turn to the sums of its tenant `times` times; -1 takes it out. A void's values are negative, so
+    adding a void takes out the row that it voids.
+    """
     totals = sums.get(turn.tenant)
     if totals is None:
         totals = sums[turn.tenant] = TenantTotals()
@@ -216,15 +220,15 @@ def _add_up(turn: _Ended, sums: dict[str, TenantTotals], times: int = 1) -> None
 
 
 def _yielding_lock(texts: list[str]) -> Iterator[str]:
-    """All texts. After each `LINES_AT_ONCE` the event loop can take the interpreter lock."""
+    """Yield all texts. Before each `LINES_AT_ONCE` of them the event loop can take the interpreter lock."""
     for at in range(0, len(texts), LINES_AT_ONCE):
         time.sleep(0)
         yield from texts[at : at + LINES_AT_ONCE]
 
 
 def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotals]) -> tuple[list[str], int]:
-    """Collect the rows of ended entries, and add them up. Each decoded line is dropped at once, while it is in the
-    processor's cache. Returns the lines of open entries, not decoded, and how many lines are not records.
+    """Collect ended entries in `rows`, and add them up in `sums`. Each decoded line is dropped at once, while it is in
+    the processor's cache. Returns the lines of open entries, not decoded, and how many lines are not records.
     """
     under_way: list[str] = []
     skipped = 0
@@ -238,7 +242,7 @@ def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotal
             line = _LINE(text)
         except _NO_RECORD:
             try:
-                line = Entry.read(text)  # as it was written before version 4
+                line = Entry.read(text)  # an entry of a version before 4
             except _NO_RECORD:
                 skipped += text != ""
                 continue
@@ -252,7 +256,7 @@ def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotal
 
 
 def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, tuple[str, str, str]], int]:
-    """Of what began: id -> id, tenant and record of what has not ended; and how many are not records."""
+    """The turns that have not ended, as id -> (id, tenant, record), and how many lines are not records."""
     opened: dict[str, tuple[str, str, str]] = {}
     skipped = 0
     for text in _yielding_lock(under_way):
@@ -269,8 +273,8 @@ def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, t
 
 
 def recover_all(state_dir: Path, database: Path, now_s: float) -> int:
-    """Fold the journals of all processes that ran here, and settle their open turns as interrupted. Returns how many.
-    No process may be running.
+    """Fold the journals of all processes that ran here, and settle their open turns as interrupted. No process may be
+    running. Returns the number of interrupted turns.
     """
     interrupted = 0
     for process in processes_in(state_dir):

@@ -1,8 +1,8 @@
 """The journal: an append-only file that makes an entry durable before a client sees the end of its answer.
 
-One record is one line of JSON. All records of one turn of the event loop are one `os.write`, which takes 2 us. They
-survive kill -9 of the process, because the OS has them then. A file is named by its sequence number,
-`journal-000001.jsonl`. Beyond `ROTATE_BYTES` the next one is begun, and the fold deletes the old one.
+One record is one line of JSON. One `os.write`, which takes 2 us, writes all records of one turn of the event loop. Once
+written they survive kill -9 of the process, because the OS has them. A file is named by its sequence number,
+`journal-000001.jsonl`. When a file exceeds `ROTATE_BYTES`, the next one is begun, and the fold deletes the old one.
 
     sync "process"   durable = written to the OS; callbacks run at once
     sync "disk"      durable = on the disk; a thread calls fdatasync for all records that came while it was last busy
@@ -10,10 +10,10 @@ survive kill -9 of the process, because the OS has them then. A file is named by
 A line can be torn, by a full disk or by a crash of the machine. The writer starts the next record on a new line, the
 reader skips what is not a record, and an unfinished last line is not read until it ends.
 
-Records that a full disk has refused may wait in memory (`write_later`). They are written first once anything can be,
-and until then the journal is not healthy.
+Records that a full disk has refused may wait in memory (`write_later`). They are written before any others, once writes
+succeed again. Until then the journal is not healthy.
 
-Callbacks that wait for the disk: at most one for each open request, so the limit on connections bounds them.
+At most one callback of each open request waits for the disk, so the limit on connections bounds the callbacks.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ Callback = Callable[[], None]
 
 @mypyc_attr(native_class=False)
 class JournalError(OSError):
-    """Records could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere.
+    """Records could not be written, by a fault of the proxy or its disk. The request may be repeated elsewhere.
 
-    Of the bytes that were to be written together the first `written_bytes`, whole lines, are in the file.
+    The file has the first `written_bytes` of the bytes that were to be written together: whole lines only.
     """
 
     written_bytes = 0
@@ -57,7 +57,7 @@ def folder_of(state_dir: Path, process: int) -> Path:
 
 
 def processes_in(state_dir: Path) -> list[int]:
-    """The numbers of the processes that have left a folder here, and of the first one."""
+    """The numbers of the processes that have left a folder here, and 0 for the first process."""
     return sorted({0, *(int(path.name.removeprefix("process-")) for path in state_dir.glob("process-[0-9]*"))})
 
 
@@ -71,7 +71,7 @@ def journal_sequences(folder: Path) -> list[int]:
 
 
 def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
-    """Whole lines from `offset` on, about `limit_bytes` in all; nothing if there is no file."""
+    """Whole lines from `offset` on, about `limit_bytes` in all; empty if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -115,9 +115,9 @@ class Journal:
         return self._disk is None or self._disk.healthy or self._recovers(self._disk)
 
     def _recovers(self, disk: "_DiskSync") -> bool:
-        """False; but after a failed fdatasync it begins another file, so that the next result may be True. A later
-        success with the same file would say nothing about pages that an earlier fdatasync gave up. The records in the
-        old file are safe once they are folded.
+        """Begin another file after a failed fdatasync. Returns False, but `healthy` may be True once that file is
+        synced. A later success with the same file would say nothing about pages that an earlier fdatasync gave up. The
+        records in the old file are safe once they are folded.
         """
         now = self._loop.time()
         if disk.failed and not disk.busy and now >= self._retry_at_s:
@@ -194,7 +194,9 @@ class Journal:
             _LOG.warning("the ledger is written again, with the rows of %d turns that waited", waiting.count(b"\n"))
 
     def _failed(self, error: OSError, lines: bytes | bytearray, done: int, start: int) -> JournalError:
-        """The first `done` bytes are in the file. New lines begin at `start`; waiting ones precede them."""
+        """Note a failed write. Returns its error. The first `done` bytes of `lines` are in the file. The new lines
+        begin at `start`, behind those that waited.
+        """
         if not self._broken:
             _LOG.error("the ledger cannot be written: %s; new turns are refused until it can", error.strerror)
         self._broken = True
@@ -208,7 +210,7 @@ class Journal:
         return failure
 
     def _rotate(self) -> None:
-        """Begin the next file. Where that fails the old one grows on. The record that caused the rotation is in it."""
+        """Begin the next file, or let the old one grow on if that fails. The last record stays in the old file."""
         try:
             fd, size = _open_file(self._folder, self._sequence + 1)
         except OSError as error:
@@ -255,11 +257,11 @@ class _DiskSync:
 
     @property
     def healthy(self) -> bool:
-        """Whether the disk has taken what it was given, and is not stuck with it."""
+        """False from a failed fdatasync until another file is synced, and while an fdatasync is stuck."""
         return not self.failed and not (self.busy and self._loop.time() - self._began_s > STALLED_S)
 
     def wait(self, fd: int, callback: Callback) -> None:
-        """Call back after the next fdatasync of a file that begins from now on."""
+        """Call back after the next fdatasync of the file; one that runs already does not count."""
         self._fd = fd
         self._waiting.append(callback)
         if not self.busy:
@@ -271,7 +273,7 @@ class _DiskSync:
         _LOG.error("the journal cannot be synced to the disk: %s", error.strerror)
 
     def retire(self, fd: int) -> None:
-        """Sync a file that is no longer written once more with the next job, then close it."""
+        """Take a file that is no longer written. The next job syncs it once more, then closes it."""
         self._retired.append(fd)
 
     def close(self, fd: int) -> None:
@@ -299,7 +301,7 @@ class _DiskSync:
                 return  # the loop is closed: there are no callbacks to run
 
     def _sync(self, fd: int, retired: list[int]) -> None:
-        """Sync files. After a failure the OS still has the bytes, so the callbacks run; but the journal is not healthy
+        """Sync files. After a failure the OS still has the bytes, so the callbacks run. The journal is then not healthy
         until another file is synced.
         """
         try:
@@ -316,13 +318,13 @@ class _DiskSync:
     def _synced(self, callbacks: list[Callback]) -> None:
         self.busy = False
         for callback in callbacks:
-            self._loop.call_soon(callback)  # one that raises must not stop the others
+            self._loop.call_soon(callback)  # a callback that raises must not stop the others
         if self._waiting:
             self._begin()
 
 
 def _do_nothing() -> None:
-    """The callback of a try."""
+    """The callback of a sync that only tests the disk."""
 
 
 def _open_file(folder: Path, sequence: int) -> tuple[int, int]:

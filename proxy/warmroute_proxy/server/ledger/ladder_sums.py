@@ -1,6 +1,6 @@
 """The ladder of the newest turns of a ledger: where cached tokens were lost, and what that cost.
 
-Rows are read in Python, some 20 us each, so that only the newest `MAX_LADDER_ROWS` are; `warmroute ladder` reads all.
+Python reads the rows, some 20 us each, so only the newest `MAX_LADDER_ROWS` are read. `warmroute ladder` reads all.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MAX_LADDER_GROUPS: Final = 100
 
 
 class Climbed(msgspec.Struct):
-    """A ladder; `complete`: false if there are more turns than were read, which ended since `counted_since`."""
+    """A ladder. `complete`: false if not all turns were read; those that were read ended since `counted_since`."""
 
     ladder: Ladder
     complete: bool

@@ -1,17 +1,17 @@
-"""The ledger of turns: journalled in the event loop, folded into SQLite by a thread.
+"""The ledger of turns: the event loop writes a journal, and a thread folds it into SQLite.
 
-`open` writes, so that every dispatched request is on record. `settle` adds a record to a buffer and returns. The
-records of one turn of the event loop are written at its end, by one write. Only then do the callbacks of the settled
-entries run, so that no client sees the end of an answer before its row is safe.
+`open` writes at once, so every dispatched request is on record. `settle` adds a record to a buffer and returns. One
+write at the end of each turn of the event loop writes the buffer. The callbacks of the settled entries run only then,
+so no client sees the end of an answer before its row is safe.
 
 A turn whose row cannot be written ends with an error, and is charged nothing. Its row waits in memory, as
-`interrupted`, and is the first to be written once anything can be.
+`interrupted`. Rows that wait are written before any others, once writes succeed again.
 
 A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`. The journal position is committed in the transaction of
 the rows that it covers, so every record is folded once, whenever the process dies. A turn that was open when a process
 died or closed becomes an `interrupted` row. The tables are in `schema`.
 
-A state folder has one writer, which holds a lock on the file `lock`; readers use SQLite's WAL. Where a proxy has
+A state folder has one writer, which holds a lock on the file `lock`; readers use SQLite's WAL. If a proxy has
 several processes, their supervisor holds the lock, and each process folds a journal of its own (`process`).
 
 Memory holds open entries, as many as the limit on connections allows, and the rows that wait. An ended entry is dropped
@@ -46,14 +46,14 @@ from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Retention, Up
 from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
-SWEEPS_A_LOOK: Final = 4  # at the volume: a second
+SWEEPS_A_LOOK: Final = 4  # sweeps from one look at the volume to the next: a second
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
 Voided = Literal["voided", "free", "open", "unknown"]
-"""Whether a row is voided now, was voided or free before, has not ended, or is not here."""
+"""In this order: the row is voided now, it was voided or free before, it has not ended, it is not here."""
 
 OnDurable = Callable[[JournalError | None], None]
 _VIEW: Final = (
@@ -64,11 +64,11 @@ __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows", "receipt
 
 
 _Ended = tuple[int, OnDurable]
-"""Where the record of an ended entry ends in the buffer, and its callback."""
+"""The end of an ended entry's record in the buffer, and the entry's callback."""
 
 
 class Ledger:
-    """One writer a state folder. `open`, `settle` and `close` are called in the event loop, the rest anywhere."""
+    """The one writer of a state folder. All methods that write are called in the event loop, the others anywhere."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Ledger:
         """`process`: the number of this process; None if it is the only one. The first one prunes the file."""
         folder = folder_of(state_dir, process or 0)
         folder.mkdir(parents=True, exist_ok=True)
-        self._closed = contextlib.ExitStack()  # closes what is open, the last one first
+        self._closed = contextlib.ExitStack()  # closes all that is open, the last one first
         self._state_dir = state_dir
         self.interrupted = 0
-        """Turns that were open when the process before this one died."""
+        """Turns that were open when the previous process died."""
 
         self._journal = self._open(folder, process, sync, loop)
         self.earlier_turns: dict[str, EarlierTurn] = {}
-        """The newest turns of lineages before this process began, once they are read."""
+        """The newest turns of lineages from before this process began; empty until they are read."""
         self._reader_lock = threading.Lock()
         self._under_way: dict[str, Entry] = {}
         self._call_soon = loop.call_soon
@@ -97,8 +97,8 @@ class Ledger:
         self._ended: list[_Ended] = []
         self._callbacks: list[tuple[OnDurable, JournalError | None]] = []  # to run once durable
         self._fold_failures = 0
-        self.short_of_space = False  # the volume has no more free than running turns may need
-        self._sweeps, self._blocked = 0, False  # blocked: for a reason that the journal does not know
+        self.short_of_space = False  # the volume has less free than running turns may need
+        self._sweeps, self._blocked = 0, False  # blocked: by the volume or the fold
         self.upkeep = Upkeep(state_dir / LEDGER_FILE, None if process else retention)
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
@@ -107,7 +107,7 @@ class Ledger:
     def _open(
         self, folder: Path, process: int | None, sync: Literal["process", "disk"], loop: AbstractEventLoop
     ) -> Journal:
-        """Recover what the process before has left, and open all files. Returns the journal of this process."""
+        """Recover what the previous process has left, and open all files. Returns the journal of this process."""
         state_dir, file = self._state_dir, self._state_dir / LEDGER_FILE
         with ledger_errors(state_dir), contextlib.ExitStack() as opened:
             if process is None:
@@ -139,7 +139,7 @@ class Ledger:
         return self._journal.waiting
 
     def sweep(self) -> None:
-        """Try again to write the rows that wait, and look at the volume; called several times a second."""
+        """Try again to write the rows that wait, and look at the volume. Called several times a second."""
         self._journal.write_waiting()
         self._sweeps += 1
         if self._sweeps % SWEEPS_A_LOOK == 0:
@@ -160,13 +160,13 @@ class Ledger:
     def open(self, entry: Entry) -> None:
         """Journal an entry before its request is sent, and again before each retry. Raises: JournalError."""
         unwritten = self._unwritten
-        self._encode_into(entry, unwritten, -1)  # behind earlier records: those of an entry stay in order
+        self._encode_into(entry, unwritten, -1)  # behind earlier records, so the records of an entry stay in order
         unwritten += b"\n"
         self._write()
         self._under_way[entry.id] = entry
 
     def settle(self, entry: Entry, on_durable: OnDurable) -> None:
-        """Journal an ended entry. `on_durable` runs in the loop once it is durable, or with the error."""
+        """Journal an ended entry. `on_durable` runs in the loop: with None once this is durable, or with the error."""
         self._under_way.pop(entry.id, None)
         if not self._ended and not self._callbacks:
             self._call_soon(self.flush)
@@ -176,8 +176,8 @@ class Ledger:
         self._ended.append((len(unwritten), on_durable))
 
     def flush(self) -> None:
-        """Write the buffer, and run the callbacks. It is scheduled for the end of the loop's turn."""
-        with contextlib.suppress(JournalError):  # each callback gets it
+        """Write the buffer, and run the callbacks. `settle` schedules this for the end of the loop's turn."""
+        with contextlib.suppress(JournalError):  # each callback gets the error
             self._write()
         callbacks, self._callbacks = self._callbacks, []
         if callbacks:
@@ -200,20 +200,20 @@ class Ledger:
             unwritten.clear()
 
     def _keep_unwritten(self, error: JournalError, size: int) -> None:
-        """Keep the ended entries behind the first `error.written_bytes` of the buffer, as interrupted."""
+        """Keep the ended entries that are not in the first `error.written_bytes` of the buffer, as interrupted."""
         written = error.written_bytes
         self._callbacks += [(on_durable, None if end <= written else error) for end, on_durable in self._ended]
         for end, _ in self._ended:
             if end > written:
                 record = bytes(self._unwritten[self._unwritten.rfind(b"\n", 0, end - 1) + 1 : end])
                 entry = Entry.read(record)
-                if entry.outcome not in {"voided", "credited"}:  # who orders a void asks again
+                if entry.outcome not in {"voided", "credited"}:  # the caller asks again for a void or a credit
                     self._journal.write_later(withdrawn(entry).record() + b"\n")
         if written < size:
             raise error
 
     def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
-        """The body of a receipt answer, `{"state": "open"}` while it is open; None if unknown or not the tenant's.
+        """The body of a receipt answer; `{"state": "open"}` for an open turn; None if unknown or not the tenant's.
 
         `usage` is a `msgspec.Raw`: the bytes that the client got; encode the answer with msgspec.
         """
@@ -229,7 +229,7 @@ class Ledger:
         return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # it may be folded by now
 
     def void(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
-        """Void a tenant's row, unless that is done; `on_durable` is called where it returns "voided" alone."""
+        """Void a tenant's row, unless it is voided already. `on_durable` is called only if this returns "voided"."""
         if receipt_id in self._under_way:
             return "open"
         entry = self._entry(tenant, receipt_id) if turns_in(receipt_id) == 1 else None
@@ -240,7 +240,7 @@ class Ledger:
         return self.void_entry(entry, on_durable)
 
     def void_entry(self, entry: Entry, on_durable: OnDurable) -> Voided:
-        """Void an ended row, which may have gone from here; otherwise as `void`."""
+        """Void an ended row, which may have been deleted here; otherwise as `void`."""
         if not entry.price_nanousd or self._entry(entry.tenant, void_id(entry.id)) is not None:
             return "free"
         self.settle(voiding(entry, time.time()), on_durable)
@@ -324,7 +324,7 @@ class Ledger:
 
 @contextlib.contextmanager
 def ledger_errors(state_dir: Path) -> Iterator[None]:
-    """Turn errors of SQLite, such as a full disk, into a `LedgerError` that says where. None of them loses a row."""
+    """Turn errors of SQLite, such as a full disk, into a `LedgerError` that says where. No such error loses a row."""
     try:
         yield
     except sqlite3.Error as error:
@@ -346,12 +346,12 @@ def _run(callbacks: list[tuple[OnDurable, JournalError | None]]) -> None:
     for on_durable, failure in callbacks:
         try:
             on_durable(failure)
-        except Exception as error:  # one that fails must not stop the others
+        except Exception as error:  # a callback that fails must not stop the others
             _LOG.error("the end of a turn failed: %s", type(error).__name__)
 
 
 def receipt_of(entry: Entry) -> dict[str, Any]:
-    """The body of a receipt answer of an entry that has ended."""
+    """The body of the receipt answer for an ended entry."""
     return _view(entry.id, [getattr(entry, name) for name in _VIEW])
 
 

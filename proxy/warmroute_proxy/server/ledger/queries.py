@@ -1,7 +1,9 @@
 """Answers questions about many rows in a thread, one at a time, while the event loop goes on.
 
-Operators' questions come first, then tenants take turns. Limits: `MAX_WAITING` questions of tenants wait, of one tenant
-`MAX_OF_TENANT`, of operators `MAX_OF_OPERATORS`; further ones are refused (`Busy`).
+Operators' questions come first, then tenants take turns.
+
+Limits: `MAX_WAITING` questions of all tenants, `MAX_OF_TENANT` of one tenant, and `MAX_OF_OPERATORS` of operators.
+Further questions are refused (`Busy`).
 """
 
 import asyncio
@@ -23,18 +25,18 @@ MAX_OF_OPERATORS: Final = 8
 
 T = TypeVar("T")
 _OPERATORS: Final = ""
-"""In the place of the name of a tenant, which is never empty."""
+"""Stands for operators in the place of a tenant's name, which is never empty."""
 
 
 class _Waiting(NamedTuple):
-    """A question, and what is told its answer."""
+    """A question, and the future that gets its answer."""
 
     question: Callable[[], Any]
     answer: "asyncio.Future[Any]"
 
 
 class Busy(Exception):
-    """Too many questions wait. `own`: too many of this tenant."""
+    """Too many questions wait. `own`: whether they are the asker's own."""
 
     def __init__(self, own: bool) -> None:
         super().__init__(own)
@@ -49,12 +51,12 @@ class LedgerQueries:
         self._database = database
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-query")
-        self._counts: Counter[str] = Counter()  # what waits or is answered, by tenant; _OPERATORS: of operators
-        self._waiting: dict[str, deque[_Waiting]] = {}  # likewise; the tenant whose turn it is comes first
+        self._counts: Counter[str] = Counter()  # questions that wait or are being answered, by asker
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by asker; the tenant whose turn it is comes first
         self._answers = False
 
     def close(self) -> None:
-        """Stop what is read now, and answer nothing of what waits."""
+        """Stop the question that is being answered, and cancel those that wait."""
         self._closing.set()
         for questions in self._waiting.values():
             for waiting in questions:
@@ -62,24 +64,24 @@ class LedgerQueries:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def add_up(self, turns: Turns, by: By | None, above: int = 0, *, operator: bool = False) -> Sums:
-        """What some turns add up to, of rows above a number. `operator`: an operator asks for the turns of a tenant.
+        """The sums of some turns, of rows above a number. `operator`: whether an operator asks, not the tenant.
         Raises: Busy, Closed, sqlite3.Error.
         """
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: add_up(*where, turns, by, stopped, above))
 
     async def newest(self, turns: Turns, limit: int, above: int = 0, *, operator: bool = False) -> Listed:
-        """The newest of some turns. `operator`, and raises: as `add_up`."""
+        """The newest of some turns. `operator` and errors: as in `add_up`."""
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: newest(*where, turns, limit, stopped, above))
 
     async def climb(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
-        """The ladder of the newest of some turns. `operator`, and raises: as `add_up`."""
+        """The ladder of the newest of some turns. `operator` and errors: as in `add_up`."""
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: climb(*where, turns, by, stopped))
 
     async def ask(self, tenant: str | None, question: Callable[[], T]) -> T:
-        """The answer to another question of a tenant's, or of an operator's. Raises: Busy, and as the question."""
+        """The answer to a question of a tenant, or of an operator (None). Raises: Busy, Closed, and as the question."""
         asker = tenant or _OPERATORS
         if self._closing.is_set():
             raise Closed
@@ -107,7 +109,7 @@ class LedgerQueries:
             question, answer = questions.popleft()
             if questions:
                 self._waiting[asker] = questions  # behind all others
-            if answer.done():  # who asked has gone
+            if answer.done():  # the asker has gone
                 continue
             self._answers = True
             done = asyncio.get_running_loop().run_in_executor(self._thread, question)

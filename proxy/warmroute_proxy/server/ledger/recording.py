@@ -1,14 +1,14 @@
 """Writes the decision record of a router to a file: `[proxy] record = "decisions.record"`.
 
 The request path encodes each call and adds it to a list. A quarter of a second after the first call of the list, a
-thread writes it, so that a slow disk delays no request. kill -9 loses at most that quarter of a second, and what was
+thread writes the list, so a slow disk delays no request. kill -9 loses at most that quarter of a second; all that was
 written before can be read. A record ends with a marker that says why: the proxy stopped, or a limit was reached.
 
-An existing record of an earlier process is renamed to `<name>.old`, one of them. Anything else of that name (a folder,
-a device, a file of another kind) is left as it is, and the proxy does not start.
+The record of an earlier process is renamed to `<name>.old`, and replaces an older one. Anything else with the name of
+the record (a folder, a device, a file of another kind) is left as it is, and the proxy does not start.
 
-Limits: `MAX_RECORD_BYTES` a file, then the record ends, because a record without its beginning could not be replayed;
-`MAX_WAITING_BYTES` encoded but not written, then the disk is too slow and the record ends, too.
+Limits: a file has `MAX_RECORD_BYTES`. Then the record ends, because a record without its beginning could not be
+replayed. It also ends if the disk is too slow, so that `MAX_WAITING_BYTES` are encoded but not written.
 """
 
 import logging
@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Recording:
-    """Writes one record. `write` and `close` are called in the event loop. Raises: OSError if there can be no file."""
+    """Writes one record. `write` and `close` are called in the event loop. Raises: OSError, if no file can be made."""
 
     def __init__(self, path: Path, loop: AbstractEventLoop, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class Recording:
                 while done < len(piece):
                     done += os.write(self._fd, piece[done:] if done else piece)
             except OSError as error:
-                self._ended = True  # a frame that was written in part is where the record is cut off
+                self._ended = True  # readers cut the record off at a frame that was written in part
                 _LOG.warning("the record %s cannot be written on: %s", self._path, error.strerror)
                 return
             self._written_bytes += len(piece)

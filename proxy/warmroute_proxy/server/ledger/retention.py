@@ -1,12 +1,12 @@
 """Deletes the oldest rows of the ledger file, a few at a time, and gives their space back to the volume.
 
-A row goes only once it is folded, and once the store of rows, if there is one, has confirmed it. Of those it goes
-beyond the age or the size that the config allows. The last confirmed row and the newest one stay: numbers follow them.
-What the turns of a tenant add up to is in a table of its own, and stays whole.
+A row is deleted if it is beyond the age or the size that the config allows. If there is a store of rows, it must have
+confirmed the row first. The last confirmed row and the newest one stay, because new rows get the numbers after them.
+The sums of each tenant's turns are in a table of their own, and stay whole.
 
-Age is what no jump of the clock makes: a clock that is ahead for a day at least (`core.base.steady_time`).
+A jump of the clock makes no row old: a clock that is ahead is believed only after a day (`core.base.steady_time`).
 
-A file that was made by an earlier version does not shrink: freed pages are used again.
+A file of an earlier version does not shrink; its freed pages are used again.
 """
 
 import logging
@@ -23,9 +23,9 @@ from warmroute_proxy.server.ledger.schema import FIELD_AT, connect
 ROWS_AT_ONCE: Final = 2_000  # some 2.5 MB and 20 ms: twice a second, more than a proxy adds
 PAGES_AT_ONCE: Final = 512
 ROWS_LOOKED_AT: Final = 2_000
-"""Of the newest rows, at the start: whether the clock has leapt since they were written."""
+"""How many of the newest rows are read at the start, to see whether the clock has leapt since they were written."""
 RESERVE_BYTES: Final = 32 * 2**20
-"""What the volume keeps free for the rows of running turns: below it, no turn begins."""
+"""The space that the volume keeps free for the rows of running turns. With less, no turn begins."""
 
 _LOG: Final = logging.getLogger(__name__)
 _DAY_S: Final = 86_400.0
@@ -67,7 +67,7 @@ class Pruner:
         self._db.close()
 
     def step(self, confirmed: int | None) -> int:
-        """Delete some rows below the confirmed one, or below the newest if nothing confirms. Returns how many."""
+        """Delete some rows below the confirmed one, or below the newest if there is no store. Returns how many."""
         (newest,) = self._db.execute(_NEWEST).fetchone()
         below = newest if confirmed is None else min(confirmed, newest)
         up_to, settled_at = self._db.execute(_OLDEST, (below, ROWS_AT_ONCE)).fetchone()
@@ -100,12 +100,12 @@ class Upkeep:
     """Prunes the file of a ledger. `step` and `close` are called in the thread that folds."""
 
     def __init__(self, database: Path, retention: Retention | None) -> None:
-        """`retention`: None if nothing goes."""
+        """`retention`: None if no row is deleted."""
         self._database = database
         self._retention = retention if retention is not None and any(retention) else None
         self._pruner: Pruner | None = None
         self.confirmed: Callable[[], int | None] = lambda: 0
-        """Up to which row the store of rows has them; None if there is no store. Rows above it stay."""
+        """The last row that the store of rows has; None if there is no store. Rows above it stay."""
 
     def step(self) -> None:
         if self._retention is None:
@@ -114,7 +114,7 @@ class Upkeep:
             if self._pruner is None:
                 self._pruner = Pruner(self._database, self._retention, time.time)
             self._pruner.step(self.confirmed())
-        except sqlite3.Error as error:  # a full disk, or another process that writes: later
+        except sqlite3.Error as error:  # a full disk, or another process that writes: the next step tries again
             _LOG.warning("old rows of the ledger file stay for now: %s", error)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ def file_bytes(database: Path) -> int:
 
 
 def volume(folder: Path) -> tuple[int, int]:
-    """Bytes of the folder's volume, and those of them that are free."""
+    """The size of the folder's volume, and its free space, in bytes."""
     found = os.statvfs(folder)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 

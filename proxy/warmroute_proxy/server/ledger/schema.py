@@ -1,13 +1,13 @@
 """The tables of `ledger.sqlite`, and the migration of files of earlier versions.
 
     turn_record  the record of each ended entry as it stood in the journal: an array, in the order of `Entry`'s fields
-    turn         its columns, and the name of its price book: a view for queries, which should name the columns
-    total        what the turns of a tenant add up to
+    turn         a view for queries, which should name its columns: those of an entry, and the name of its price book
+    total        the sums of each tenant's turns
     open_turn    records of turns that were open when they were folded
     fold         how far the journal of each process is folded
 
-Rows are inserted in the order in which turns end, and ids ascend roughly, so that a commit writes few pages: with
-random ids it would write a page of the index for each row.
+Rows are inserted in the order in which turns end, and ids ascend roughly, so a commit writes few pages. With random
+ids, it would write a page of the index for each row.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ _VALUES: Final = attrgetter(*TOTALS)
 
 ADD_TO_TOTAL: Final = f"""INSERT INTO total VALUES (?{", ?" * len(TOTALS)})
     ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TOTALS)}"""  # noqa: S608 - constants
-"""The statement that adds a tenant's `values`, behind its name, to the table."""
+"""The statement that adds sums to a tenant's row in `total`. Its parameters: the tenant's name, then `values`."""
 
 
 class LedgerError(RuntimeError):
@@ -147,7 +147,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait where another process switches a new file in the same moment: it says that it is locked."""
+    """Switch to WAL, and try again while another process switches the file: SQLite itself does not wait for that."""
     end_s = time.monotonic() + BUSY_S
     while True:
         try:

@@ -1,9 +1,9 @@
-"""Adds up the rows of some turns, in all or by one of their keys, such as their model, and lists the newest ones.
+"""Adds up the rows of some turns, in total or by a key, such as their model, and lists the newest ones.
 
-SQLite does the sums in C, without Python's lock, so that the event loop goes on meanwhile. They are in a temporary
+SQLite does the sums in C, without Python's lock, so the event loop goes on meanwhile. The sums are in a temporary
 table, which SQLite moves to a file when it is large.
 
-Limits: those of `all_rows`, and `MAX_GROUPS` groups of a sum, the most expensive.
+Limits: those of `all_rows`, and the `MAX_GROUPS` most expensive groups of a sum.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ SUMMED: Final = (*TOTALS, *LOSS_CLASSES)
 """What is added up: the totals, then the tokens of each loss class."""
 
 WARM: Final = ("warm_prompt_tokens", "warm_cached_tokens")
-"""Those of turns of the kind `warm`, which hit ratios leave out. A database that proxies share does not have them."""
+"""Tokens of turns of the kind `warm`, which hit ratios leave out. A database that proxies share has no such sums."""
 
 _SUMMED_HERE: Final = (*SUMMED, *WARM)
 
@@ -73,15 +73,15 @@ _ADD_ABOUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Which turns: of a tenant (None: of all), of a session by its hash, that ended since then (unix seconds)."""
+    """Selects turns by tenant, by session (its hash) and by their end (unix seconds). None selects all."""
 
     tenant: str | None = None
     session: str | None = None
     since_s: float | None = None
 
     def condition(self) -> str:
-        """The SQL condition on `record`; its parameters are `values`. The session is looked for as text first, which
-        takes a quarter of the time.
+        """The SQL condition on `record`; its parameters are `values`. A search for the session as text comes first;
+        with it, the condition takes a quarter of the time.
         """
         parts = ["1"]
         if self.session is not None:
@@ -107,7 +107,7 @@ class About(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """The sums of the turns with one key. The fields are `SUMMED`, by name. `about`: of sessions that are read here."""
+    """The sums of the turns with one key. The fields are `SUMMED`, by name. `about`: only for sessions in this file."""
 
     key: str
     sums: dict[str, int]
@@ -115,10 +115,10 @@ class Group(msgspec.Struct):
 
 
 class Sums(msgspec.Struct):
-    """What some turns add up to: `all` has the fields of `SUMMED`, or of `TOTALS` alone where losses were not read.
-    `groups` are the `MAX_GROUPS` most expensive; empty without a `by`.
+    """The sums of some turns. `all` has the fields of `SUMMED`, or only those of `TOTALS` if losses were not read.
+    `groups`: the `MAX_GROUPS` most expensive ones; empty without a `by`.
 
-    `complete`: false if there are more turns than are read at once; then those that ended after `counted_since`.
+    `complete`: false if there are more turns than are read at once; only turns that ended after `counted_since` count.
     """
 
     all: dict[str, int]
