@@ -1,6 +1,6 @@
 """One proxy process: config in, listeners up, signals handled, everything closed in order.
 
-With `processes` above 1 it is one of several (`processes/supervisor.py`): it has a slot then, and peer processes.
+With `processes` above 1, a supervisor starts several (`processes/supervisor.py`): each has a slot and peer processes.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ from warmroute_proxy.server.reload.reloads import problems_for_processes
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.tracing.traced_request import request_maker
 
-# The two forms of a line of the log: text, and JSON.
+# The two formats of log lines: text and JSON.
 
 _TEXT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
 
 
 class _Json(logging.Formatter):
-    """A line of JSON for each record, however many lines its text has."""
+    """Writes each record as one line of JSON, also if its text has several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, str | int | None] = {
@@ -76,8 +76,8 @@ def log_as(log_format: Literal["text", "json"]) -> None:
 log = logging.getLogger("warmroute.proxy")
 
 SWITCH_S: Final = 0.000_5
-"""How long a thread, such as one that adds rows up, keeps the interpreter from the event loop. Python has 5 ms, which
-each iteration of the loop would wait.
+"""How long another thread, such as one that sums rows, may hold the interpreter while the event loop waits for it.
+Python's default of 5 ms would delay each iteration of the loop.
 """
 
 SWEEP_EVERY_S: Final = 0.25
@@ -88,11 +88,11 @@ SAME_SIGNAL_S: Final = 1.0
 
 
 class PublicListener(Protocol):
-    """What brings the requests of clients: over HTTP, or from a gateway."""
+    """The listener that receives clients' requests: over HTTP, or from a gateway."""
 
     @property
     def connections(self) -> Any:
-        """Those that are open; `members` are empty once all have ended."""
+        """The open connections; `members` is empty once all have ended."""
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int: ...
     def use_limits(self, limits: Limits) -> None: ...
@@ -111,8 +111,8 @@ def serve(
 ) -> int:
     """Run a proxy until SIGTERM or SIGINT; with `check`, only check the config. Returns an exit code.
 
-    `processes` goes before the number in the config; `probe_servers`: the check asks all servers of the config, too;
-    `picker`: requests come from a gateway, which asks where each goes.
+    `processes` overrides the number in the config. `probe_servers`: the check also asks all servers of the config.
+    `picker`: requests come from a gateway, which asks where to send each.
     """
     name = "warmroute epp" if picker else "warmroute proxy"
     try:
@@ -127,7 +127,7 @@ def serve(
         for problem in zero_digests(config):
             log.warning("%s", problem)
         if config.proxy.processes > 1:
-            import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
+            import warmroute_proxy.server.control.control_plane  # noqa: F401 - imported once, before the forks
 
             def work(config: Config, slot: ProcessSlot) -> int:
                 return _work(config, slot, slot.running, slot.source, picker=picker)
@@ -140,7 +140,7 @@ def serve(
 
 
 def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
-    """Print what the servers answer, and what is wrong. Raises: ConfigError with all problems of the config."""
+    """Print what the servers answer, and return the exit code. Raises: ConfigError with all problems of the config."""
     problems = problems_of(config, os.environ)
     config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
     answers = probe(config) if probe_servers else []
@@ -154,7 +154,7 @@ def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
 def _work(
     config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource, *, picker: bool = False
 ) -> int:
-    """What one process does; its exit code. `running`: the config as its file, `source`, has it."""
+    """Run one process; returns its exit code. `running`: the config as read from its file, `source`."""
     sys.setswitchinterval(SWITCH_S)
     try:
         uvloop.run(_run(config, slot, running, source, picker=picker))
@@ -171,10 +171,10 @@ def _listening(address: dict[str, Any], processes: list[int]) -> None:
 
 
 class _Signals:
-    """The first signal begins a shutdown in peace, a second one ends it now.
+    """The first signal begins a graceful shutdown; a second one cuts it short.
 
-    What comes within `SAME_SIGNAL_S` is the same signal: systemd sends it to every process of a unit, and the parent
-    passes it on; a terminal sends it to all that run in it, and so does a wrapper.
+    Signals within `SAME_SIGNAL_S` of the first count as the same one. For a process can get one signal twice: systemd
+    or a terminal sends it to all processes, and the parent or a wrapper passes it on.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ async def _run(
     if slot is None:
         loop.add_signal_handler(signal.SIGINT, signals.came)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of them: the parent passes it on
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes, the parent passes it on
         loop.add_reader(slot.parent_fd, _orphaned, slot, signals.stop)
     tls = tls_of(config.proxy)
     limits = replace(config.limits, connections=_connections(config))
@@ -243,7 +243,7 @@ async def _run(
 
 
 def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any, Any, None]]:
-    """What runs beside the requests until the end."""
+    """The background work that runs until the end."""
     return [
         _sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag),
         proxy.loop_lag.watch(),
@@ -254,7 +254,7 @@ def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any
 
 
 def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> ConversationFile:
-    """The file of conversations, read into the proxy. The first process writes it."""
+    """The file of conversations, restored into the proxy. Only the first process writes it."""
     writes = slot is None or slot.number == 0
     found = ConversationFile(config.proxy.state_dir, proxy.parser.callers.conversations, writes=writes)
     found.restore()
@@ -262,7 +262,7 @@ def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> Co
 
 
 def _collect_less_often() -> None:
-    """What there is now stays until the end, and most of what comes is in no cycles."""
+    """Tune garbage collection: objects of the start stay until the end, and few later ones are in reference cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
@@ -271,7 +271,7 @@ def _collect_less_often() -> None:
 def _endpoints(
     proxy: Proxy, public_plane: Bridge, admin_plane: Bridge, limits: Limits, readiness: Readiness, *, picker: bool
 ) -> tuple[PublicListener, Endpoint]:
-    """What clients reach, or their gateway; and what operators do."""
+    """The listener for clients or their gateway, and the endpoint for operators."""
     new_request, admin = request_maker(proxy.tracing), proxy.admin_endpoint(admin_plane)
     if not picker:
         endpoint = proxy.public_endpoint(public_plane, new_request)
@@ -285,7 +285,7 @@ def _endpoints(
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:
-    """Where a proxy listens, for the line that says so."""
+    """The addresses that a proxy listens on, for `_listening`."""
     scheme = "grpc" if picker else "http"
     return {
         "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{authority(config.proxy.host, port)}",
@@ -295,7 +295,7 @@ def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dic
 
 
 def _connections(config: Config) -> int:
-    """How many clients may be connected: what the config says, or as many as there are file descriptors for."""
+    """How many clients may be connected: the number in the config, or fewer if there are too few file descriptors."""
     engines = len(config.own_engines)
     wanted = config.limits.connections
     try:
@@ -313,7 +313,7 @@ def _connections(config: Config) -> int:
 
 
 def _hung_up(tls: Tls | None, orders: ReloadOrders) -> None:
-    """SIGHUP: read certificate and config again. By default that signal would end the process at once."""
+    """Read certificate and config again, at SIGHUP. Without a handler that signal would end the process at once."""
     if tls is None:
         log.info("no TLS certificate to read again")
     else:
@@ -326,7 +326,7 @@ def _hung_up(tls: Tls | None, orders: ReloadOrders) -> None:
 
 
 def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:
-    """The parent is gone: nothing would start this process again, or end it."""
+    """End this process, since its parent is gone: nobody would restart or end it."""
     asyncio.get_running_loop().remove_reader(slot.parent_fd)
     log.error("the parent is gone: this process ends")
     stop.set()
@@ -375,7 +375,7 @@ async def _send_voids(voids: ReceiptVoider) -> None:
 async def _shut_down(
     proxy: Proxy, public: PublicListener, admin: Listener, tasks: list[asyncio.Task[None]], signals: _Signals
 ) -> None:
-    """Take nothing new, let requests end, refuse what is left, close the ledger last. Admin pages work until then."""
+    """Take no new requests, let open ones end, refuse those left, close the ledger. Admin pages work meanwhile."""
     open_requests, admission = proxy.open_requests, proxy.admission
     open_requests.closed = True
     proxy.idempotent_calls.shut_down()
@@ -389,7 +389,7 @@ async def _shut_down(
     while (open_requests.live or public.connections.members) and proxy.clock() < deadline and not signals.hurry:
         await asyncio.sleep(0.02)
     proxy.re_prefills.close()
-    admission.shut_down()  # a forward that failed meanwhile may have begun to wait
+    admission.shut_down()  # again: a request whose forward failed meanwhile may wait
     for request in list(open_requests.live):
         request.shut_down()
     await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S), proxy.engines.all_sent(CLOSE_S))

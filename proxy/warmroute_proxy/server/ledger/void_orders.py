@@ -1,11 +1,11 @@
 """Orders to void rows in other regions, kept in a file until the other region has carried them out.
 
-Where the answer of a forwarded request does not reach the client, the forwarding proxy orders its row at the home to be
-voided: it may be charged there. The order is written before the request is served again, and taken out when the home
-has confirmed it, which may be after restarts of both. The file is rewritten once most of its lines are of orders that
-were carried out.
+If the answer of a forwarded request does not reach the client, the row at the home region may be charged. So the
+forwarding proxy orders the home to void that row. The order is written before the request is served again, and removed
+when the home has confirmed it, which may be after restarts of both. The file is rewritten once most of its lines belong
+to orders that were carried out.
 
-Each process has a file of its own, `voids.jsonl`; the first one also takes over those of processes that are no more.
+Each process has its own file, `voids.jsonl`. The first one also takes over the files of processes that no longer exist.
 """
 
 import logging
@@ -20,14 +20,14 @@ from warmroute_proxy.server.base.files import write_whole
 from warmroute_proxy.server.ledger.journal import folder_of, processes_in
 
 MAX_ORDERS: Final = 100_000  # the oldest is dropped, with an error in the log
-REWRITE_LINES: Final = 1000  # of orders that were carried out
+REWRITE_LINES: Final = 1000  # lines of orders that were carried out
 
 _FILE: Final = "voids.jsonl"
 _LOG: Final = logging.getLogger(__name__)
 
 
 class VoidOrder(msgspec.Struct, frozen=True):
-    """The row `id` in a region is to be voided. `at_s`: when the answer was lost, in unix seconds."""
+    """An order to void the row `id` in a region. `at_s`: when the answer was lost, in unix seconds."""
 
     id: str
     region: str
@@ -41,11 +41,11 @@ _decode: Final = msgspec.json.Decoder(VoidOrder).decode
 
 
 class VoidOrders:
-    """The orders of one process. An error of the disk loses none while the process lives."""
+    """The orders of one process. A disk error loses no order while the process lives."""
 
     def __init__(self, state_dir: Path, process: int, processes: int) -> None:
         self._path = folder_of(state_dir, process) / _FILE
-        self._orders: dict[str, VoidOrder] = {}  # by id, in the order in which they are to be sent
+        self._orders: dict[str, VoidOrder] = {}  # by id, the next one to send first
         self._done_lines = 0
         self._unwritten = False
         others = [other for other in processes_in(state_dir) if other >= processes] if process == 0 else []
@@ -60,7 +60,7 @@ class VoidOrders:
 
     @property
     def waiting(self) -> int:
-        """How many have not been carried out."""
+        """How many orders have not been carried out."""
         return len(self._orders)
 
     def add(self, order: VoidOrder) -> None:
@@ -73,15 +73,15 @@ class VoidOrders:
         self._write(order)
 
     def of_region(self, region: str) -> list[VoidOrder]:
-        """The orders for a region, those that wait longest first."""
+        """The orders for a region, the one to send next first."""
         return [order for order in self._orders.values() if order.region == region]
 
     def older_than(self, at_s: float) -> list[VoidOrder]:
-        """The orders whose answers were lost before then."""
+        """The orders whose answers were lost before `at_s`."""
         return [order for order in self._orders.values() if order.at_s < at_s]
 
     def put_off(self, order: VoidOrder) -> None:
-        """Send an order again, behind the others."""
+        """Move an order behind the others."""
         if self._orders.pop(order.id, None) is not None:
             self._orders[order.id] = order
 
@@ -131,7 +131,7 @@ class VoidOrders:
 
 
 def _read(path: Path) -> Iterator[VoidOrder]:
-    """The whole lines of a file; one that is torn is left out."""
+    """The orders in a file. A torn line is skipped."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""The endpoint picker of a gateway (`warmroute epp`): requests and answers as Envoy's external processing brings them.
+"""The endpoint picker of a gateway (`warmroute epp`): requests and answers as messages of Envoy's external processing.
 
-It places nothing and accounts for nothing itself: what comes goes to the public endpoint, like what an HTTP listener
-reads, and from there the way of all requests. It never opens a connection to the engine that answers; the gateway does.
+The picker passes requests to the public endpoint, like an HTTP listener. Placement and accounting happen there as for
+all requests. The picker never opens a connection to the engine that answers; the gateway does.
 """

@@ -1,4 +1,4 @@
-"""The addresses of engines as a gateway knows them, `ip:port`: of those with a host name, what the system resolves."""
+"""The addresses of engines as a gateway knows them, `ip:port`. The system's resolver looks up host names."""
 
 import asyncio
 import ipaddress
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S: Final = 30.0
 RESOLVE_TIMEOUT_S: Final = 5.0
-MAX_UNKNOWN: Final = 1024  # addresses that are logged
+MAX_UNKNOWN: Final = 1024  # unknown addresses that are logged
 
 
 class Addresses:
@@ -24,13 +24,13 @@ class Addresses:
         self._engines = engines
         self._clock = clock
         self._resolved: dict[str, str] = {}  # by host name
-        self._failed: set[str] = set()  # host names that did not resolve when they were last looked at
-        self._unknown: set[str] = set()  # addresses that were logged
+        self._failed: set[str] = set()  # host names that did not resolve the last time
+        self._unknown: set[str] = set()  # unknown addresses that were logged
         self._resolved_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def of(self, engine: Engine) -> str | None:
-        """The address of an engine; None while its host name leads nowhere."""
+        """The address of an engine; None if its host name has never resolved."""
         host = _literal(engine.upstream.host) or self._resolved.get(engine.upstream.host)
         return None if host is None else f"{host}:{engine.upstream.port}"
 
@@ -38,7 +38,7 @@ class Addresses:
         return next((engine for engine in self._engines.by_id.values() if self.of(engine) == address), None)
 
     def excluded(self, allowed: frozenset[str] | None) -> frozenset[str]:
-        """The workers that no request may go to that is for the `allowed` addresses; None: for all."""
+        """The workers whose address is unknown or not `allowed`. None: all addresses are allowed."""
         return frozenset(
             worker.id
             for engine in self._engines.by_id.values()
@@ -47,13 +47,13 @@ class Addresses:
         )
 
     def has_eligible(self, allowed: frozenset[str], model: str) -> bool:
-        """Whether an engine of a model is at one of these addresses, whatever its state."""
+        """Whether an engine that serves `model` has one of these addresses, healthy or not."""
         return any(
             self.of(engine) in allowed for engine in self._engines.by_id.values() if engine.config.models & {model, "*"}
         )
 
     def sweep(self) -> None:
-        """Resolve host names that are new, and all of them now and then."""
+        """Resolve all host names if there are new ones, or every `RESOLVE_EVERY_S`."""
         names = self._names()
         due = self._clock() - self._resolved_s > RESOLVE_EVERY_S
         new = not names <= self._resolved.keys() | self._failed
@@ -69,7 +69,7 @@ class Addresses:
         return {host for host in hosts if _literal(host) is None}
 
     async def resolve(self, names: Iterable[str] | None = None) -> None:
-        """Resolve host names: these, or all. What does not resolve keeps the address that it had."""
+        """Resolve these host names, or all. A name that does not resolve keeps its last address."""
         self._resolved_s = self._clock()
         await asyncio.gather(*map(self._resolve_one, self._names() if names is None else names))
 
@@ -88,19 +88,19 @@ class Addresses:
         self._resolved[name] = _literal(address) or address
 
     def log_unknown(self, address: str) -> None:
-        """Log that an engine has answered which is not in the config, once for each address."""
+        """Log, once for each address, that an engine has answered that is not in the config."""
         if address not in self._unknown and len(self._unknown) < MAX_UNKNOWN:
             self._unknown.add(address)
             log.warning("an engine has answered at %s that is not in the config: its requests name no worker", address)
 
     def close(self) -> None:
-        """Resolve no more."""
+        """Stop a resolution under way."""
         if self._task is not None:
             self._task.cancel()
 
 
 def _literal(host: str) -> str | None:
-    """An IP address as it stands before a port; None of a host name."""
+    """An IP address as written before a port, IPv6 in brackets; None for a host name."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:

@@ -1,5 +1,6 @@
-"""What a picker answers over HTTP: operators, and also what a proxy answers at the port of its clients, which is gRPC
-here: probes, and the announcements of the other pickers of the region, which are signed.
+"""The HTTP endpoint of a picker: operators' requests, probes, and the signed announcements of the region's pickers.
+
+A proxy answers probes and announcements at the port for clients, but that port of a picker speaks gRPC.
 """
 
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
@@ -17,7 +18,7 @@ class PickerAdmin:
         self._public = public
 
     def on_head(self, request: Request) -> None:
-        """Refuse without a key or signature that opens the path."""
+        """Refuse a request whose key or signature does not open its path."""
         self._of(request).on_head(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:

@@ -1,7 +1,7 @@
-"""What the gateway is sent: the messages of one stream, and among them the answer in the place of the engine's own.
+"""The messages of one stream to the gateway, with the proxy's answer in place of the engine's.
 
-The engine's answer has to have begun before its head and body can be changed, and its end has to have come before that
-of the answer can be sent.
+The proxy can replace the engine's head and body only after the engine's answer has begun, and can end its own answer
+only after the engine's has ended.
 """
 
 from collections import deque
@@ -16,17 +16,17 @@ KEPT_OF_ANSWERS: Final = frozenset({"server", "date", "transfer-encoding"})
 
 
 class Outbox:
-    """Messages to send. `wake` is called when there are some though none has come."""
+    """Messages to send. `wake` is called for a message that is added while the stream takes none from the gateway."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.out: deque[bytes | Callable[[], bytes]] = deque()
-        """Of a body, what makes a message when its turn has come, so that none is in memory twice."""
+        """A piece of a body is a function that makes the message at its turn, so no body is in memory twice."""
 
         self.broken = False
-        """Whether the stream is to end with an error, once all is sent."""
+        """Whether the stream ends with an error once all messages are sent."""
 
         self.taking = False
-        """Whether a message is being taken: what there is to send then is sent after it."""
+        """Whether the stream is taking a message of the gateway. The outbox is sent after it, without `wake`."""
 
         self.wake = wake
 
@@ -36,7 +36,7 @@ class Outbox:
             self.wake()
 
     def send_body(self, message: Callable[..., bytes], data: bytes, *, ends: bool) -> None:
-        """Send it in pieces; nothing if there is nothing, unless that is the end."""
+        """Send `data` in pieces of `CHUNK_BYTES`. Empty data is sent only if the body ends."""
         if len(data) <= wire.CHUNK_BYTES:
             if data or ends:
                 self.send(message(data, ends=ends))
@@ -58,25 +58,25 @@ class GatewayAnswer:
     def __init__(self, outbox: Outbox, on_status: Callable[[Request, int], None]) -> None:
         """`on_status` reports the status of an answer, for the metrics."""
         self.names: list[str] | None = None
-        """Of the headers of the engine's answer, once they are here."""
+        """The header names of the engine's answer; None until its headers are here."""
 
         self.has_trailers = False
-        """Whether the engine's answer ends with some."""
+        """Whether the engine's answer ends with trailers."""
 
         self.on_status = on_status
         self._outbox = outbox
         self._engine_ended = False
-        self._end: bytes | None = None  # the last of the answer, which waits for the end of the engine's
+        self._end: bytes | None = None  # the last bytes, kept until the engine's answer has ended
 
     def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Send a whole answer, in the place of the engine's if that has begun."""
+        """Send a whole answer, in place of the engine's if that has begun."""
         if self.begins(status, headers):
             self.ends(body, broken=False)
         else:
             self._outbox.send(wire.immediate(status, headers, body))
 
     def begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
-        """Send the head of an answer. False: the engine's has not begun, so there is none to change."""
+        """Send the head of an answer. False: the engine's answer has not begun, so it cannot be changed yet."""
         if self.names is None:
             return False
         headers = list(headers)
@@ -89,7 +89,7 @@ class GatewayAnswer:
         self._outbox.send_body(wire.answer_body, data, ends=False)
 
     def ends(self, data: bytes, *, broken: bool) -> None:
-        """Send the last of it, once the engine's own has ended; of a broken one, at once."""
+        """Send the last bytes once the engine's answer has ended; if the answer is `broken`, at once."""
         self._end = data
         if broken:
             self._engine_ended = True
@@ -97,7 +97,7 @@ class GatewayAnswer:
         self._send_end()
 
     def engine_ended(self) -> None:
-        """The engine's own answer has ended, or nothing more of it is needed."""
+        """The engine's answer has ended, or the rest of it is not needed."""
         self._engine_ended = True
         self._send_end()
 

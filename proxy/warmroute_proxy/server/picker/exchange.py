@@ -1,7 +1,7 @@
 """The exchange of a request that came through a gateway: its answer goes out as messages of external processing.
 
-Until the engine's answer has begun, the gateway takes a whole answer only. What streams before that, such as an answer
-that is given again to another caller, is gathered.
+Until the engine's answer has begun, the gateway takes only a whole answer. A stream that begins earlier, such as a kept
+answer for another caller, is gathered and sent whole.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ Pairs = Iterable[tuple[str, str]]
 
 
 class GatewayExchange(Exchange):
-    """One answer."""
+    """The answer to one request."""
 
     def __init__(self, answer: GatewayAnswer, request: Request) -> None:
         self.request = request
@@ -58,7 +58,7 @@ class GatewayExchange(Exchange):
             self._answer.goes_on(data)
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """None: all is sent in messages."""
+        """None, since all bytes are sent in messages."""
         return None
 
     def end(self, data: bytes = b"") -> None:
@@ -77,13 +77,13 @@ class GatewayExchange(Exchange):
             self.respond(status, headers, b"".join((*parts, data)))
             return
         if broken and not self.started:
-            self.fail()  # a stream that just ends is one that Envoy may let pass
+            self.fail()  # if the stream just ended, Envoy might let the request pass
             return
         self._finish()
         self._answer.ends(data, broken=broken)
 
     def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:  # noqa: ARG002
-        """Refuse: there is no connection to go on with."""
+        """Refuse: the exchange has no connection that could be switched."""
         self.refuse(Refusal(426, _NO_SOCKET, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),)))
 
     def leave(self) -> None:

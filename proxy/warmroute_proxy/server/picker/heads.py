@@ -1,4 +1,4 @@
-"""The heads of requests: of a client's, as a gateway brings it, and of an engine's, as `Engine.head` makes it."""
+"""Reads the heads of requests: a client's from a gateway, and the one for an engine that `Engine.head` makes."""
 
 import re
 from typing import Final
@@ -13,7 +13,7 @@ _IN_NO_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def path_of(pairs: list[tuple[str, str]]) -> str:
-    """The path, whatever else the head has; empty if it is too long."""
+    """The path without its query, from a head that is not checked yet; empty if the target is too long."""
     target = next((value for name, value in pairs if name == ":path"), "")
     return target.partition("?")[0] if len(target) <= MAX_TARGET_BYTES else ""
 
@@ -45,7 +45,7 @@ def read_head(request: Request, pairs: list[tuple[str, str]], limits: Limits) ->
 
 
 def length_of(request: Request, limits: Limits) -> int | None:
-    """The length of a body, as far as the head says it. Raises: Refusal."""
+    """The body's length by its header; None if that is missing or not a number. Raises: Refusal, if it is too long."""
     given = request.headers.get("content-length", "")
     if not given.isascii() or not given.isdigit():
         return None
@@ -55,7 +55,7 @@ def length_of(request: Request, limits: Limits) -> int | None:
 
 
 def parsed(head: bytes) -> tuple[str, list[tuple[str, str]]]:
-    """Path and headers of a head that `Engine.head` has made."""
-    line, _, *lines = head.decode("latin-1").split("\r\n")  # the second names the host; the last begins the length
+    """The path and headers of a head that `Engine.head` has made."""
+    line, _, *lines = head.decode("latin-1").split("\r\n")  # the second line is the host, the last an unfinished length
     pairs = [each.partition(": ") for each in lines[:-1]]
     return line.split(" ")[1], [(name, value) for name, _, value in pairs]

@@ -1,7 +1,7 @@
-"""The gRPC server of the picker: external processing and health. It has the face of an HTTP listener (`http.listener`).
+"""The gRPC server of the picker: external processing and health. It has the methods of `http.listener.Listener`.
 
-Each stream has one task, which reads; what is to be sent is written by it, or by a task of its own if nothing was
-read before. Messages stay bytes here.
+Each stream has one task that reads messages and sends the replies to them. A second task sends all other messages.
+Messages stay bytes here.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest, NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 
-# Streams without a key take turns to be read: gRPC holds what comes of a message from when it is read.
+# Streams without a valid key take turns to be read, since gRPC buffers a message while it is read.
 #
-# What is not read stays with the gateway, but for 64 KiB. So `AT_ONCE` messages at most are in memory before a key is
-# known. Where another stream waits, the one that was read longest is broken off after `PATIENCE_S`. Where more than
-# `MAX_WAITING` wait, the oldest is broken off.
+# An unread message stays with the gateway, except for 64 KiB. So at most `AT_ONCE` messages are in memory before their
+# keys are known. If another stream waits, the stream that was read longest is broken off after `PATIENCE_S`. If more
+# than `MAX_WAITING` wait, the oldest of them is broken off.
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 0.25
@@ -43,15 +43,15 @@ MAX_WAITING: Final = 1_024
 
 
 class FirstReads:
-    """The streams of one server."""
+    """The turns in which one server reads streams without a key."""
 
     def __init__(self) -> None:
-        self._reading: dict[Outbox, float] = {}  # since when, the oldest first; at most AT_ONCE
+        self._reading: dict[Outbox, float] = {}  # by stream, since when; the oldest first, at most AT_ONCE
         self._waiting: deque[tuple[Outbox, asyncio.Future[None]]] = deque()  # at most one for each stream
         self._looks = False
 
     async def enter(self, stream: Outbox) -> None:
-        """Wait for a turn. It ends by `leave`."""
+        """Wait for a turn. `leave` ends the turn."""
         loop = asyncio.get_running_loop()
         if len(self._reading) < AT_ONCE and not self._waiting:
             self._reading[stream] = loop.time()
@@ -62,7 +62,7 @@ class FirstReads:
             oldest, its_turn = self._waiting.popleft()
             oldest.break_off()
             if not its_turn.done():
-                its_turn.set_result(None)  # it finds itself broken off
+                its_turn.set_result(None)  # it will see that it is broken off
         self._look_later(loop)
         try:
             await turn
@@ -86,7 +86,7 @@ class FirstReads:
             loop.call_later(PATIENCE_S, self._look)
 
     def _look(self) -> None:
-        """Break off those that have been read for long, as many as wait."""
+        """Break off streams that were read for `PATIENCE_S`: at most one for each stream that waits."""
         self._looks = False
         loop = asyncio.get_running_loop()
         late = [each for each, since_s in self._reading.items() if since_s <= loop.time() - PATIENCE_S]
@@ -99,12 +99,12 @@ class FirstReads:
 
 log = logging.getLogger(__name__)
 
-MORE_BYTES: Final = 1_048_576  # of a message that brings a whole body
+MORE_BYTES: Final = 1_048_576  # what a message may have beside a whole body
 LEAST_BYTES: Final = 16_777_216
-"""Of a message in any case: a body beyond `body_bytes` is refused with a 413, not by the end of its stream."""
+"""A message may have these bytes even if `body_bytes` is less, so a longer body gets a 413, not a broken stream."""
 
 UNBOUNDED: Final = 2**31 - 1
-"""For limits of gRPC's: it would end a stream with an error, and an Envoy that fails open sends such a request past."""
+"""Turns gRPC's limits off. They end a stream with an error, and an Envoy that fails open then bypasses the picker."""
 
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
@@ -115,7 +115,7 @@ READINESS: Final = frozenset({"", "readiness", wire.SERVICE})
 
 
 class Streams:
-    """The open streams, as a listener shows its connections."""
+    """The open streams, in the form of an HTTP listener's connections."""
 
     def __init__(self) -> None:
         self.members: set[Stream] = set()
@@ -125,11 +125,11 @@ class PickerListener:
     """One gRPC server."""
 
     def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, can_answer: Callable[[], bool]) -> None:
-        """`endpoint`: with requests `for_gateway`. `can_answer`: whether gateways should ask here now."""
+        """`endpoint` makes its requests by `for_gateway`. `can_answer`: whether gateways should ask here now."""
         self.connections = Streams()
         self._can_answer = can_answer
         addresses = Addresses(proxy.engines, proxy.clock)
-        max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
+        max_streams = proxy.config.limits.connections  # streams share a few connections, so they take no descriptors
         starts = RequestStarts(endpoint, asyncio.get_running_loop(), proxy.clock, proxy.loop_lag)
         self._gateway = Gateway(
             endpoint, starts.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
@@ -140,13 +140,13 @@ class PickerListener:
         self._server: Any = None
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
-        """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none."""
+        """Listen and return the port. `shared`: other processes listen there, too; `tls`: None for plain text."""
         await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", max(self._gateway.limits.body_bytes, LEAST_BYTES) + MORE_BYTES),
             ("grpc.max_send_message_length", -1),
-            ("grpc.http2.bdp_probe", 0),  # it would hold megabytes of each stream that is not read
+            ("grpc.http2.bdp_probe", 0),  # a probe would buffer megabytes of each unread stream
             ("grpc.server.max_pending_requests", UNBOUNDED),
             ("grpc.server.max_pending_requests_hard_limit", UNBOUNDED),
         ]
@@ -187,7 +187,7 @@ class PickerListener:
         self._gateway.addresses.sweep()
 
     def stop(self) -> None:
-        """Take no new stream: the endpoint refuses what comes."""
+        """Do nothing: the endpoint refuses new requests."""
 
     async def close(self, grace_s: float) -> None:
         """Wait up to `grace_s` until the last stream has ended, then end the rest."""
@@ -201,7 +201,7 @@ class PickerListener:
         await _Conversation(self._gateway, context, self.connections.members, self._first_reads).run()
 
     async def _check(self, request: bytes, context: Any) -> bytes:
-        """Health: `request` has the name of a service as its only field."""
+        """Answer a health check. `request` has the name of a service as its only field."""
         service = request[2:].decode("utf-8", "replace") if len(request) < 128 else "?"
         if service == LIVENESS:
             return SERVING
@@ -222,7 +222,7 @@ class _Conversation:
         self._writer: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Until the gateway ends the stream."""
+        """Take messages until the gateway ends the stream, or the stream is broken off."""
         stream = self._stream
         self._members.add(stream)
         try:
@@ -242,7 +242,7 @@ class _Conversation:
                 self._writer.cancel()
 
     async def _take(self) -> bool:
-        """Take the next message, and keep it no longer. Returns whether there was one."""
+        """Take the next message, without a reference to it afterwards. False at the end of the stream."""
         message = await self._read()
         if message is grpc.aio.EOF:
             return False
@@ -250,7 +250,7 @@ class _Conversation:
         return True
 
     async def _read(self) -> Any:
-        """The next message; of a stream without a key, once it is its turn."""
+        """Read the next message. A stream without a key waits for its turn first."""
         stream = self._stream
         if stream.has_key:
             return await self._context.read()
@@ -267,19 +267,19 @@ class _Conversation:
     async def _flush_alone(self) -> None:
         try:
             await self._flush()
-        except Exception as error:  # the gateway has left, which the reader notices, too
+        except Exception as error:  # the gateway has left, as the reader sees, too
             log.debug("a message could not be sent: %s", type(error).__name__)
         if self._stream.outbox.broken:
-            with contextlib.suppress(Exception):  # which is how gRPC says that it has done so
+            with contextlib.suppress(Exception):  # gRPC's `abort` always raises
                 await self._break_off()
 
     async def _break_off(self) -> None:
-        """End the stream with an error, behind what was to be sent."""
+        """Send the waiting messages, then end the stream with an error."""
         await self._flush()
         await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 
     async def _flush(self) -> None:
-        """Flush the outbox. The reader awaits this, which gives us backpressure."""
+        """Send all messages in the outbox. The reader awaits this, which gives us backpressure."""
         out, write = self._stream.outbox.out, self._context.write
         async with self._writing:
             while out:
@@ -288,19 +288,20 @@ class _Conversation:
 
 
 def _credentials(tls: Tls) -> Any:
-    """What each new connection gets: the certificate that was loaded last, and the authorities of gateways' own."""
+    """Credentials by which each new connection gets the certificate and the gateways' CA that were loaded last."""
 
     def newest() -> Any:
-        pem = tls.pem  # once: a thread of gRPC's asks, while a reload may put others in their place
+        pem = tls.pem  # read once: this runs in a gRPC thread, and a reload may replace `pem` meanwhile
         return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
 
     return grpc.dynamic_ssl_server_credentials(newest(), newest, tls.pem.client_ca is not None)
 
 
 def for_gateway(new_request: NewRequest) -> NewRequest:
-    """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another. It
-    raises a `Refusal` where the gateway has left meanwhile, has named no engine of the model, or is set up so that it
-    could not be answered.
+    """Wrap `new_request` for requests that a gateway carries. They stay in this region: no gateway reaches another.
+
+    The wrapper raises a `Refusal` if the gateway has left, has named no engine of the model, or is set up so that the
+    request could not be answered.
     """
 
     def make(path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> InferenceRequest:

@@ -1,4 +1,4 @@
-"""What a pick is beside its first choice: the engines that a gateway may try next, and which one has answered."""
+"""The engines that a gateway may try after the picked one, and the worker that has answered in its place."""
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.engines.engine import Engine
@@ -7,10 +7,10 @@ from warmroute_proxy.server.picker.addresses import Addresses
 
 
 def named(decision: Decision, engines: Engines, addresses: Addresses, count: int) -> list[str]:
-    """The `count` addresses that the gateway is to try, the cheapest first; one, if there is one engine.
+    """The `count` addresses that the gateway should try, the cheapest first; one address if there is only one engine.
 
-    Where others cannot take what was made for the picked one, that is named again: a gateway that has tried all may go
-    on with any.
+    If too few other engines can take the request as made for the picked one, the picked address is repeated. For a
+    gateway that has tried all addresses may go on with any engine.
     """
     picked = decision.worker or decision.decode
     assert picked is not None
@@ -24,7 +24,9 @@ def named(decision: Decision, engines: Engines, addresses: Addresses, count: int
 
 
 def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses, most: int) -> list[str]:
-    """Addresses of other engines, the cheapest first. A pair has none: its other half waits for this engine."""
+    """Up to `most` addresses of other engines, the cheapest first. A prefill/decode pair has none: its prefill engine
+    waits for the picked one.
+    """
     picked = decision.worker
     if picked is None or most == 0:
         return []
@@ -46,7 +48,7 @@ def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses, most:
 
 
 def _takes_the_same(first: Engine, other: Engine) -> bool:
-    """Whether what was made for one engine may go to another: its key, its path, its body."""
+    """Whether a request made for one engine may go to another: with the same key, path and body."""
     one, two = first.config, other.config
     return (
         (one.kind, one.provider, one.model_names) == (two.kind, two.provider, two.model_names)
@@ -56,7 +58,7 @@ def _takes_the_same(first: Engine, other: Engine) -> bool:
 
 
 def all_but(address: str, decision: Decision, engines: Engines, addresses: Addresses) -> frozenset[str] | None:
-    """All workers but the one at an address that has answered; None if that is the one which was picked."""
+    """All workers but the one at `address`, which has answered; None if its engine is the picked one, or unknown."""
     picked = decision.worker or decision.decode
     engine = addresses.engine_at(address)
     if engine is None or picked is None or engine.config.id == picked.engine:

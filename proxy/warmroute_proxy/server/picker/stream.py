@@ -1,11 +1,11 @@
-"""One request of a client as the gateway brings it: headers, body, then the answer's headers and body, as messages.
+"""One client's request as a gateway's messages: its headers and body, then the headers and body of the engine's answer.
 
-The request goes the way of all requests of the proxy: head and body to the endpoint, from there to a placement. What
-differs is the end of it. Where the proxy would send the body to an engine, the stream answers the gateway with the
-engine's address and that body (`send_with`); and what the gateway brings of the engine's answer goes to the leg that
-would have read it from a connection. So usage, receipts and rows come about as they do in the proxy.
+The request goes to the endpoint and is placed like each request of the proxy. Only the last step differs: the proxy
+would send the body to an engine, but the stream sends the gateway the engine's address and that body (`send_with`). The
+gateway passes the engine's answer to the stream, which gives it to the leg that would have read it from a connection.
+So usage, receipts and rows are made as in the proxy.
 
-`take` is called with each message, and `outbox` has those to send; nothing here waits.
+`take` is called with each message, and `outbox` holds the messages to send; nothing here waits.
 """
 
 import logging
@@ -43,10 +43,10 @@ from warmroute_proxy.server.request.placing import Placing
 
 log = logging.getLogger(__name__)
 
-MORE_OF_HEADERS: Final = 1_048_576  # in a message, for attributes and the framing of each
+MORE_OF_HEADERS: Final = 1_048_576  # what a message may have beside headers: attributes and framing
 
 KEPT_HEADERS: Final = frozenset({"host", "content-type", "transfer-encoding", "te", wire.DESTINATION})
-"""Of a request, beside those that an engine is sent: the gateway's own."""
+"""Headers of a request that are never removed, since they belong to the gateway."""
 
 
 @dataclass(slots=True)
@@ -62,20 +62,20 @@ class Gateway:
     addresses: Addresses
     placing: Placing
     in_use: FairBudget
-    """The streams that tenants have, as the proxy counts the connections that they use."""
+    """How many streams each tenant has open, counted like an HTTP listener's connections."""
 
     picker_addresses: int
     """How many engines are named to the gateway."""
 
     failures: RepeatedLine
-    """The line of the log for messages that cannot be taken."""
+    """The log line for messages that cannot be processed."""
 
 
 class Stream(Carrier):
     """One request and its answer."""
 
     def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
-        """`wake` is called when there is something to send outside of `take`."""
+        """`wake` is called when a message to send comes up outside of `take`."""
         self.outbox = outbox = Outbox(wake)
         self.answer = GatewayAnswer(outbox, gateway.endpoint.on_status)
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
@@ -84,33 +84,33 @@ class Stream(Carrier):
         """Whether the gateway has ended the stream."""
 
         self.has_key = False
-        """Whether its request has a valid key."""
+        """Whether the request has a valid API key."""
 
         self._shared: SharedExchange | None = None  # the answer of a request with an Idempotency-Key
-        self._tenant = ""  # in whose share the stream counts
+        self._tenant = ""  # the tenant whose share counts this stream
         self._gateway = gateway
         self._exchange: GatewayExchange | None = None
         self._body = IncomingBody()
         self._body_bytes = 0
-        self._messages = 0  # all but those of the answer's body
-        self._whole = False  # all of the request is here
+        self._messages = 0  # without those of the answer's body
+        self._whole = False  # whether the whole request is here
         self._buffered = False
         self._reads_answers = True
-        self._passes = False  # the answer is the gateway's own
+        self._passes = False  # whether the gateway has answered by itself, without a pick
         self._allowed: frozenset[str] | None = None
-        self._names: list[str] = []  # of the request's headers
+        self._names: list[str] = []  # the request's header names
         self._leg: Leg | None = None
         self._decision: Decision | None = None
-        self._sent_trailers = False  # the request has some
-        self.complete = False  # `leg.connection`
+        self._sent_trailers = False  # whether the request has trailers
+        self.complete = False  # whether the engine's answer has ended; read by the leg
 
     # -- the gateway's side
 
     def take(self, data: bytes) -> None:
-        """Take a message. Whatever is wrong with it, the client gets an answer."""
+        """Process a message of the gateway. The client gets an answer even if the message is wrong."""
         if not self.has_key and len(data) > self._gateway.limits.header_bytes + MORE_OF_HEADERS:
             if self._exchange is None:
-                self.outbox.break_off()  # it brings no headers
+                self.outbox.break_off()  # the message is too long for headers
             return
         self.outbox.taking = True
         try:
@@ -150,7 +150,7 @@ class Stream(Carrier):
             self._take_answer(b"", ends=True)
 
     def _count_message(self) -> None:
-        """Small ones cost more than their bytes, as chunks do over HTTP. Raises: Refusal."""
+        """Count a message, since many small ones cost more than their bytes, like chunks over HTTP. Raises: Refusal."""
         self._messages += 1
         if self._messages - MAX_CHUNKS <= self._body_bytes // BYTES_PER_CHUNK:
             return
@@ -165,7 +165,7 @@ class Stream(Carrier):
         if self._tenant:
             self._gateway.in_use.release(self._tenant, 1)
             self._tenant = ""
-        # They refer to the stream: no reference cycle may remain, nor memory of a body until it is collected.
+        # Each of these refers to the stream. A cycle would keep the body in memory until a garbage collection.
         shared = self._shared
         self._exchange = self.served = self._leg = self._decision = self._shared = None
         self.gone = True
@@ -182,10 +182,10 @@ class Stream(Carrier):
             return
         _leave(exchange, shared)
         if served is not None:
-            served.give_up_usage()  # it would have come here
+            served.give_up_usage()  # usage would have come through this stream
 
     def on_deadline(self) -> None:
-        """The headers or the body are late, or a gateway goes on with what was refused."""
+        """The headers or the body are late, or the gateway has not ended a refused stream."""
         if self._exchange is None or self._exchange.ended:
             self.outbox.break_off()
         elif not self._whole:
@@ -197,7 +197,7 @@ class Stream(Carrier):
             return
         pairs = wire.pairs(headers)
         request = Request(gateway.clock())
-        request.path = path_of(pairs)  # by which a refusal has the shape of its API
+        request.path = path_of(pairs)  # a refusal takes its API's shape from the path
         request.carrier = self
         self._exchange = GatewayExchange(self.answer, request)
         self.deadline_s = gateway.clock() + gateway.limits.body_timeout_s
@@ -220,7 +220,7 @@ class Stream(Carrier):
             self.outbox.send(wire.go_on())
 
     def _count_for(self, tenant: str) -> None:
-        """Count as a stream of a tenant's. Raises: Refusal."""
+        """Count this stream for a tenant. Raises: Refusal, if the tenant has too many."""
         if not tenant:
             return
         if not self._gateway.in_use.reserve(tenant, 1, TENANT_WEIGHT):
@@ -228,7 +228,7 @@ class Stream(Carrier):
         self._tenant = tenant
 
     def _take_modes(self, modes: Any) -> None:
-        """Note what passes here. Raises: Refusal, for what cannot."""
+        """Note which bodies the gateway sends here, and how. Raises: Refusal, for modes that are not supported."""
         if modes.request_body_mode not in {wire.BUFFERED, wire.FULL_DUPLEX}:
             raise _wrong_mode("request_body_mode must be FULL_DUPLEX_STREAMED, or BUFFERED")
         if modes.response_body_mode not in {wire.NONE, wire.FULL_DUPLEX}:
@@ -267,7 +267,7 @@ class Stream(Carrier):
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
-        if leg is None:  # the gateway's own answer, to a request that it has not asked about, or waited for too long
+        if leg is None:  # the gateway has answered by itself, before there was a pick
             self._passes = True
             self.deadline_s = float("inf")
             self.outbox.send(wire.UNREAD_HEADERS)
@@ -282,7 +282,7 @@ class Stream(Carrier):
         broke_off = wire.broke_off(message)
         if broke_off:
             if not self._reads_answers:
-                self.answer.names = None  # no body can be changed, but the whole answer can
+                self.answer.names = None  # a body cannot be changed, but the whole answer can be replaced
             if wire.is_engines(broke_off):
                 leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
             else:
@@ -296,7 +296,7 @@ class Stream(Carrier):
             self._take_answer(b"", ends=True)
 
     def _pass_by(self, leg: Leg, pairs: dict[str, str]) -> None:
-        """The body of the answer is not read: the head is all that there is of it. An error is the engine's own."""
+        """Pass an answer whose body is not read here. The leg gets the head of an error, without a body."""
         served, exchange = self.served, self._exchange
         if served is None or exchange is None:
             return
@@ -311,7 +311,7 @@ class Stream(Carrier):
             leg.end()
 
     def _note_served(self, address: str) -> None:
-        """Where another engine has answered than the one that was picked, the request is that one's."""
+        """If another engine than the picked one has answered, move the request to that engine."""
         served, decision = self.served, self._decision
         if not address or served is None or decision is None:
             return
@@ -349,7 +349,7 @@ class Stream(Carrier):
     # -- the request's side
 
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
-        """Tell the gateway where the request goes, and what the engine is sent."""
+        """Tell the gateway the engine's address, and the head and body to send there."""
         gateway = self._gateway
         where = ",".join(named(decision, gateway.engines, gateway.addresses, gateway.picker_addresses))
         path, headers = parsed(head)
@@ -367,7 +367,9 @@ class Stream(Carrier):
             self.outbox.send(wire.REQUEST_TRAILERS)
 
     def check(self, exchange: Exchange, model: str) -> None:
-        """Refuse what cannot be answered here, or by no engine that the gateway named. Raises: Refusal."""
+        """Raise a Refusal if the gateway has left, has named no engine of the model, or does not show us answers that
+        the request needs read.
+        """
         if self.gone:
             raise left_gateway()
         if self._allowed is not None and not self._gateway.addresses.has_eligible(self._allowed, model):
@@ -381,19 +383,19 @@ class Stream(Carrier):
                               "FULL_DUPLEX_STREAMED; send none")  # fmt: skip
 
     def allow(self, served: InferenceRequest, exchange: Exchange) -> None:
-        """Note the request, and keep it from other regions and from the engines that the gateway did not name."""
+        """Note the request, and exclude other regions and the engines that the gateway did not name."""
         self.served = served
         served.routing = served.routing.stay()
         self._shared = exchange if isinstance(exchange, SharedExchange) else None
         served.excluded |= self._gateway.addresses.excluded(self._allowed)
 
-    # -- the channel of a leg
+    # -- the connection of a leg
 
     def pause(self, paused: bool) -> None:
-        """The gateway does that by itself."""
+        """Do nothing: the gateway pauses the engine by itself."""
 
     def parse_all(self) -> None:
-        """Everything is."""
+        """Do nothing: the whole answer is parsed anyway."""
 
     def drop(self) -> None:
         self.answer.engine_ended()
@@ -413,11 +415,11 @@ class Stream(Carrier):
 
 
 def _nothing() -> None:
-    """Nobody waits for what is to be sent."""
+    """Wake nobody: the stream has ended."""
 
 
 def _leave(exchange: GatewayExchange, shared: SharedExchange | None) -> None:
-    """The client has left: nothing will come of its answer, for others with its key neither."""
+    """The client has left: neither it nor other requests with its Idempotency-Key will get the answer."""
     exchange.leave()
     if shared is not None:
         shared.lost()

@@ -1,6 +1,6 @@
 """The messages of Envoy's external processing, as the Gateway API Inference Extension uses them (its proposal 004).
 
-What is read of a `ProcessingRequest`, and the `ProcessingResponse` for each step, as bytes.
+Reads the fields of a `ProcessingRequest`, and makes the `ProcessingResponse` for each step, as bytes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 CHUNK_BYTES: Final = 62_000
-"""Of a body in one message: some data planes take 64 KB at most."""
+"""The most bytes of a body in one message: some data planes take at most 64 KB."""
 
 MAX_ADDRESSES: Final = 4096
-"""Of a subset; further ones are not looked at."""
+"""The most addresses that are read from a subset."""
 
 NONE: Final = 0
 BUFFERED: Final = 2
 FULL_DUPLEX: Final = 4
-"""Modes of a body, as `ProtocolConfiguration` has them."""
+"""Body modes of `ProtocolConfiguration`."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -54,13 +54,13 @@ def served(message: Any) -> str:
 
 
 def broke_off(message: Any) -> str:
-    """Why the gateway has answered in the place of an engine; empty if an engine has, or that is not said."""
+    """Why the gateway has answered in place of an engine; empty if an engine has, or if the gateway gives no reason."""
     details = _attribute(message, "response.code_details")
     return "" if details in {"", "via_upstream"} else details
 
 
 def is_engines(details: str) -> bool:
-    """Whether an engine has brought this about: its connection failed, or was reset. Not what Envoy refused itself."""
+    """Whether the engine's connection failed or was reset. False if Envoy itself refused, such as at an overflow."""
     return details.startswith("upstream_reset") and "overflow" not in details
 
 
@@ -84,14 +84,14 @@ def go_on() -> bytes:
 
 
 def destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], length: int) -> bytes:
-    """Where a request goes: the answer to its headers."""
+    """The answer to a request's headers: where the request goes."""
     answer = ext_proc.ProcessingResponse()
     _send_to(answer, answer.request_headers.response, addresses, path, headers, removed, length)
     return bytes(answer.SerializeToString())
 
 
 def buffered_destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], body: bytes) -> bytes:
-    """The same with the body, as the answer to a body that came whole."""
+    """The answer to a body that came whole: where the request goes, with its new body."""
     answer = ext_proc.ProcessingResponse()
     _send_to(answer, answer.request_body.response, addresses, path, headers, removed, len(body))
     answer.request_body.response.body_mutation.body = body
@@ -133,14 +133,14 @@ def answer_body(data: bytes | memoryview, *, ends: bool) -> bytes:
 
 
 def wait_longer(seconds: float) -> bytes:
-    """The gateway is to wait so long for the next answer, where it lets itself be told."""
+    """Ask the gateway to wait `seconds` for the next answer, which its config may disallow."""
     answer = ext_proc.ProcessingResponse()
     answer.override_message_timeout.FromNanoseconds(int(seconds * 1e9))
     return bytes(answer.SerializeToString())
 
 
 def immediate(status: int, headers: Headers, body: bytes) -> bytes:
-    """The whole answer for the client, which no engine gives."""
+    """A whole answer to the client, without an engine."""
     answer = ext_proc.ProcessingResponse()
     response = answer.immediate_response
     response.status.code = status
@@ -165,12 +165,12 @@ def _empty(name: str) -> bytes:
 
 _GO_ON: Final = _empty("request_headers")
 REQUEST_TRAILERS: Final = _empty("request_trailers")
-"""Nothing is changed of the trailers of a request."""
+"""Leaves a request's trailers unchanged."""
 
 ANSWER_TRAILERS: Final = _empty("response_trailers")
-"""Nothing is changed of the trailers of an answer."""
+"""Leaves an answer's trailers unchanged."""
 
 UNREAD_HEADERS: Final = _empty("response_headers")
-"""The answer passes unread."""
+"""Lets the answer pass unread."""
 
 _OVERWRITE: Final = 2  # OVERWRITE_IF_EXISTS_OR_ADD

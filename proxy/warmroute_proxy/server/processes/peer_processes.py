@@ -1,17 +1,16 @@
-"""The other processes of a proxy, as one of them sees them: updates sent and applied, through shared memory.
+"""The other processes of a proxy: one process exchanges updates and reports with them through shared memory.
 
-A process sends what its router does (`core/replicas/replica.py`), under which tag a prompt was sent (so that each
-process can match the KV events of all prompts), the newest requests of conversations without a session key, operators'
-drain orders, and the health of engines. Updates are sent at
-most `SEND_WITHIN_S` later, all that have accumulated in one message. They are applied before each decision and each
-look-up of a conversation, and in each sweep by a process that makes no decisions.
+A process sends these updates: the events of its router (`core/replicas/replica.py`), the tag of each prompt that it
+sends (so that each process can match the KV events of all prompts), the newest requests of conversations without a
+session key, operators' drain orders, and the health of engines. The updates of `SEND_WITHIN_S` go in one message.
+Updates are applied before each decision and each look-up of a conversation, and in each sweep.
 
-A process that starts again reads what is still in the rings of all, its predecessor's too, and so knows the prefixes
-that were sent lately. Its predecessor's open requests no longer count as load.
+A restarted process reads the messages that are still in all rings, its predecessor's too. So it knows the prefixes that
+were sent lately. Its predecessor's open requests no longer count as load.
 
-Each process publishes a report of itself, its metrics foremost, in each sweep. Any process can answer an operator for
-all of them by the sum of the reports. The report of a killed process stays, and its successor goes on counting from
-there: sums never fall. What a killed process counted after its last sweep is lost (from metrics, not from the ledger).
+Each process publishes a report of itself in each sweep, mainly its metrics. Any process can answer an operator for all
+processes with the sum of the reports. The report of a killed process stays, and its successor continues its counters,
+so sums never fall. Counts since a killed process' last sweep are lost from the metrics, not from the ledger.
 """
 
 import logging
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
-    """The request with this number was sent under a tag that its KV events will name."""
+    """A request was sent under a tag that its KV events will name. `number`: the router's number of the request."""
 
     number: int
     cache_worker: str
@@ -44,7 +43,7 @@ class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
 
 
 class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
-    """The number of tokens in the prompt of a tag."""
+    """The number of tokens in the prompt that was sent under a tag."""
 
     cache_worker: str
     tag: str
@@ -59,7 +58,7 @@ class DrainOrder(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"
 
 
 class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
-    """`/health` of an engine is requested (status None), or has answered; 0: no answer came."""
+    """A process requests `/health` of an engine (status None), or has its answer's status; 0: no answer came."""
 
     engine: str
     status: int | None
@@ -72,11 +71,11 @@ class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n")
 
 
 Update = Event | TagSent | PromptTokens | DrainOrder | Health | Continued | Events
-"""The last is what another proxy of this region has sent to one of the processes."""
+"""`Events` is a message that another proxy of this region has sent to one of the processes."""
 
 
 class Message(msgspec.Struct, gc=False, array_like=True):
-    """Updates of one generation of a process, sent at a time of the monotonic clock, which all processes share."""
+    """Updates of one generation of a process. `at_s`: when they were sent, by the monotonic clock of all processes."""
 
     generation: int
     at_s: float
@@ -84,7 +83,7 @@ class Message(msgspec.Struct, gc=False, array_like=True):
 
 
 class Gauges(NamedTuple):
-    """What a process has in memory now. Each field is a gauge of its name."""
+    """Numbers of a process now. Each field is the gauge of its name."""
 
     turns_live: int
     queue_requests: int
@@ -103,7 +102,7 @@ class Gauges(NamedTuple):
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):
-    """What one generation of a process reports of itself."""
+    """The report of one generation of a process on itself."""
 
     generation: int
     pid: int
@@ -116,10 +115,10 @@ class ProcessReport(msgspec.Struct, gc=False, array_like=True):
 
     metrics: State
     config: str = ""
-    """The digest of the config file that is in force in it."""
+    """The digest of the config file that is in force in the process."""
 
     troubles: tuple[str, ...] = ()
-    """What it says at `/ready`, by name."""
+    """The names of the troubles that the process reports at `/ready`."""
 
 
 class PeerProcesses:
@@ -133,21 +132,21 @@ class PeerProcesses:
         loop: AbstractEventLoop,
         on_shown: Callable[[Events], None] | None = None,
     ) -> None:
-        """`on_shown` applies what another proxy has sent to another process of this one."""
+        """`on_shown` applies a message that another process of this proxy got from another proxy."""
         lanes = shared_memory.lanes
         self.number = number
         self._on_shown = on_shown
         self.config_digest = ""
-        """Of the config file that is in force in this process."""
+        """The digest of the config file that is in force in this process."""
 
         self._lanes = lanes
         self._lane = lanes[number]
         self._generation = self._lane.generation
         self._clock = clock
         self._loop = loop
-        self._outbox: list[Update] = []  # for SEND_WITHIN_S at most
+        self._outbox: list[Update] = []  # each for SEND_WITHIN_S at most
         self._readers = {at: LaneReader(lane) for at, lane in enumerate(lanes) if at != number}
-        self._generations = dict.fromkeys(self._readers, 0)  # whose updates were applied, by process
+        self._generations = dict.fromkeys(self._readers, 0)  # by process, the generation applied last
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Message).decode
         self._decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
@@ -156,7 +155,7 @@ class PeerProcesses:
         self._conversations: Conversations
 
     def start(self, replica: Replica, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
-        """Apply the updates that are there, and take over the predecessor's counters and operators' orders."""
+        """Apply the updates in the rings, and take over the predecessor's counters and operators' drain orders."""
         self._replica, self._engines, self._conversations = replica, engines, conversations
         now_s = self._clock()
         self._apply_from(self.number, LaneReader(self._lane))
@@ -177,26 +176,26 @@ class PeerProcesses:
         self._outbox.append(update)
 
     def send_tag(self, cache_worker: str, tag: str) -> None:
-        """The request that the router dispatched last was sent under a tag."""
+        """Send the tag of the request that the router dispatched last."""
         self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         self.send(PromptTokens(cache_worker, tag, prompt_tokens))
 
     def send_newest(self, newest: Newest) -> None:
-        """This process has read the newest request of a conversation."""
+        """Send a conversation's newest request, which this process has read."""
         self.send(Continued(newest))
 
     def send_drain(self, engine: str, draining: bool) -> None:
-        """An operator has ordered this process to drain an engine, or to let it work again."""
+        """Send an operator's order to drain an engine, or to let it work again."""
         self.send(DrainOrder(engine, draining))
 
     def send_health(self, engine: str, status: int | None) -> None:
-        """This process requests `/health` (None), so that the others need not; or it has the answer's status."""
+        """Send the status of an engine's `/health`; None: this process requests it, so the others need not."""
         self.send(Health(engine, status))
 
     def show(self, message: Events) -> None:
-        """Another proxy has sent this to this process. The others know it when that proxy sends its next message."""
+        """Pass another proxy's message to the other processes at once, so they have it before that proxy's next one."""
         self._outbox.append(message)
         self._send_outbox()
 
@@ -224,7 +223,7 @@ class PeerProcesses:
         if not outbox:
             return
         if not self._lane.append(self._encode(Message(self._generation, self._clock(), outbox))):
-            for update in outbox:  # each by itself: a message has a limit
+            for update in outbox:  # each in its own message, since a message has a size limit
                 if not self._lane.append(self._encode(Message(self._generation, self._clock(), [update]))):
                     log.warning("an update of type %s is too long for the other processes", type(update).__name__)
 
@@ -236,18 +235,18 @@ class PeerProcesses:
             if reader.behind or reader.lane.generation != self._generations[number]:
                 try:
                     self._apply_from(number, reader)
-                except Exception as error:  # an error of ours must not end the request that waits for a decision
+                except Exception as error:  # a bug here must not fail the request that waits for a decision
                     log.error("applying the updates of process %d failed: %s", number, type(error).__name__)
 
     def reports(self) -> list[ProcessReport]:
-        """The last reports of all other processes, also of those that died."""
+        """The last reports of all other processes, dead ones included."""
         return [report for number in self._readers if (report := self._report_of(number)) is not None]
 
     def alive(self, report: ProcessReport) -> bool:
         return any(lane.generation == report.generation for lane in self._lanes)
 
     def other_configs(self) -> list[str]:
-        """The digest of the config in force in each other process that runs; empty if it has reported none yet."""
+        """The config digest of each other running process; empty for one that has not reported yet."""
         found = []
         for number, reader in self._readers.items():
             generation = reader.lane.generation
@@ -300,7 +299,7 @@ class PeerProcesses:
 
 
 def summed_metrics(own: Metrics, reports: list[ProcessReport]) -> Metrics:
-    """The sums of this process' counters and those of the others. Exemplars are of this process."""
+    """The sums of this process' counters and the others'. Exemplars come from this process only."""
     total = Metrics()
     for state in (own.state(), *(report.metrics for report in reports)):
         total.take_over(state)

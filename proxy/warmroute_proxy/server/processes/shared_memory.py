@@ -1,17 +1,17 @@
 """Memory that the processes of one proxy share, to send each other messages without locks, sockets or files.
 
-Each process has a lane, which it alone writes and all read:
+Each process has a lane. Only that process writes the lane, and all processes read it:
 
     words    generation (which start of the process it is; 0: it is dead), written, tail, report number
     report   what the process reports of itself: written whole each time, to two copies in turn
     ring     messages, one behind the other; `written` and `tail` count bytes since the start
 
-A reader never waits for a writer, nor the reverse, even if one of them is killed. A reader may copy bytes while they
-are overwritten, so a copy counts only if its digest is right: no torn report or message is ever used, also on
-processors that reorder writes. A report is then read again, since the writer is at the other copy. A message is gone,
-and its reader is told that it has missed some.
+Readers and writers never wait for each other, even if one of them is killed. A reader may copy bytes while they are
+overwritten. So a copy counts only if its digest is right: a torn report or message is never used, also on processors
+that reorder writes. A torn report is read again, from the other copy. A torn message is lost, and its reader is told
+that it has missed messages.
 
-The memory is anonymous: it has no name, is inherited by fork, and goes with the last process.
+The memory is anonymous: it has no name, is inherited by fork, and is freed with the last process.
 
 Limits: a ring holds `RING_BYTES` of messages, and the oldest are overwritten; a report or message has at most
 `MAX_BYTES`.
@@ -39,12 +39,14 @@ class SharedMemory:
 
     def __init__(self, processes: int, ring_bytes: int = RING_BYTES) -> None:
         size = _WORDS * 8 + 2 * _REPORT_BYTES + ring_bytes
-        self._memory = memoryview(mmap.mmap(-1, size * processes))  # pages are there once they are written
+        self._memory = memoryview(mmap.mmap(-1, size * processes))  # a page takes memory once it is written
         self.lanes = [Lane(self._memory[at * size : (at + 1) * size]) for at in range(processes)]
 
 
 class Lane:
-    """What one process writes: it alone calls `append` and `publish`. The supervisor sets `generation`."""
+    """The memory that one process writes. Only that process calls `append` and `publish`; the supervisor sets
+    `generation`.
+    """
 
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[: _WORDS * 8].cast("Q")
@@ -54,7 +56,7 @@ class Lane:
 
     @property
     def generation(self) -> int:
-        """Which start of the process is alive; 0: none."""
+        """Which start of the process is alive; 0: the process is dead."""
         return self._words[_GENERATION]
 
     @generation.setter
@@ -63,16 +65,16 @@ class Lane:
 
     @property
     def written(self) -> int:
-        """Bytes written so far: the one number by which a reader knows whether there is anything new."""
+        """Bytes written so far. A reader compares its position with this number to find new messages."""
         return self._words[_WRITTEN]
 
     @property
     def tail(self) -> int:
-        """Where the oldest message begins that is still there."""
+        """Where the oldest message in the ring begins."""
         return self._words[_TAIL]
 
     def append(self, message: bytes) -> bool:
-        """Add a message. False if it is too long; then nothing is written."""
+        """Add a message. Returns False, and writes nothing, if the message is too long."""
         words, size = self._words, len(self._ring)
         needed = _HEAD.size + len(message)
         if len(message) > MAX_BYTES or needed > size // 4:
@@ -80,14 +82,14 @@ class Lane:
         written, tail = words[_WRITTEN], words[_TAIL]
         while written + needed - tail > size:
             tail += _HEAD.size + _HEAD.unpack(self._copied(tail, _HEAD.size))[0]
-        words[_TAIL] = tail  # first: what is overwritten is no longer there
+        words[_TAIL] = tail  # first, so that readers do not use the bytes overwritten next
         self._put(written, _HEAD.pack(len(message), xxh3_64_intdigest(message)))
         self._put(written + _HEAD.size, message)
         words[_WRITTEN] = written + needed
         return True
 
     def message(self, at: int) -> tuple[bytes, int] | None:
-        """The message at a position below `written`, and the position behind it; None if it was overwritten."""
+        """The message at `at`, a position below `written`, and its end; None if the message was overwritten."""
         head = self._copied(at, _HEAD.size)
         if self._words[_TAIL] > at:
             return None
@@ -98,7 +100,7 @@ class Lane:
         return message, at + _HEAD.size + length
 
     def publish(self, report: bytes) -> bool:
-        """Replace the report. False if it is too long; then the earlier one stays."""
+        """Replace the report. Returns False, and keeps the earlier report, if the new one is too long."""
         if len(report) > MAX_BYTES:
             return False
         number = self._words[_REPORT] + 1
@@ -109,7 +111,7 @@ class Lane:
         return True
 
     def report(self) -> bytes | None:
-        """The last report that was published whole; None if there is none yet."""
+        """The last whole report; None if nothing was published yet."""
         for _ in range(REPORT_TRIES):  # a try fails only if two reports were written meanwhile
             number = self._words[_REPORT]
             if not number:
@@ -139,7 +141,7 @@ class Lane:
 
 
 class LaneReader:
-    """One reader's position in a lane. It begins with the oldest message that is still there."""
+    """One reader's position in a lane, at first that of the oldest message."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -153,13 +155,13 @@ class LaneReader:
         return self.lane.written != self._at
 
     def read(self) -> Iterator[bytes]:
-        """All messages from the last one on. `missed` is set before the first one that follows a gap."""
+        """The messages since the last call. `missed` is set before the first message after a gap."""
         lane = self.lane
         while self._at != (written := lane.written):
             found = lane.message(self._at)
             if found is None:
                 self.missed = True
-                # The oldest message; where its own digest was wrong, nothing before the end is sure.
+                # Go on at the oldest message. If its own digest was wrong, skip all messages until the end.
                 self._at = lane.tail if lane.tail > self._at else written
                 continue
             message, self._at = found

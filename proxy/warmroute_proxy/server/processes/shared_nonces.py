@@ -1,14 +1,14 @@
-"""Nonces that any process of a proxy has accepted: a table in shared memory, under a lock of the system.
+"""Nonces that any process of a proxy has accepted: two tables in shared memory, under a lock of the operating system.
 
-This is the only lock between processes: where two of them get one nonce at the same time, one must refuse it. Only
-forwards from other regions' proxies take the lock, for some microseconds. It is a record lock on a file in memory,
-which the system releases when its process is killed.
+This is the only lock between processes: if two of them get one nonce at the same time, one must refuse it. Only
+forwards from other regions' proxies take the lock, for some microseconds. The lock is a record lock on a file in
+memory, and the system releases it when its process is killed.
 
-A nonce counts for at least `KEEP_S` and at most twice that: there are two tables, and the older one is emptied to
-become the newer. An entry is the hash of a nonce, in the first free slot from where its hash points. Limits: three
-quarters of `ENTRIES` a table, so that a search stays short; beyond that, forwards are refused. The era of the tables
-never goes back: one that a process read before it waited for the lock, or from a clock that was put back, would empty
-both of them, and so let a nonce count twice.
+A nonce is kept for at least `KEEP_S` and at most twice that: of the two tables, the older one is emptied to become the
+newer. A table holds hashes of nonces, each in the first free slot from the one that the hash points to. Limits: a table
+takes three quarters of `ENTRIES`, so that a search stays short; beyond that, forwards are refused. The era of the
+tables never goes back. For an old era, read before the wait for the lock or from a clock that was put back, would empty
+both tables, and a nonce could be used twice.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ _ERA, _COUNT = range(2)  # words in front of the tables
 
 
 class SharedNonces:
-    """Made before the processes are forked."""
+    """The tables of nonces, made before the processes are forked."""
 
     def __init__(self, entries: int = ENTRIES) -> None:
         self._lock = os.memfd_create("warmroute-nonces")
@@ -33,7 +33,7 @@ class SharedNonces:
         self._entries = entries
 
     def spend(self, nonce: str, now: float) -> bool | None:
-        """True if no process has accepted this nonce yet, and none will from now on; None if the table is full."""
+        """Use a nonce: True the first time, False if any process has accepted it before, None if the table is full."""
         key = xxh3_64_intdigest(nonce.encode()) or 1  # 0 is a free slot
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
@@ -60,7 +60,7 @@ class SharedNonces:
         return True
 
     def _begin(self, era: int) -> None:
-        """Empty the table that becomes the newer one, and the other one too if its nonces are out of date."""
+        """Empty the table that becomes the newer one, and also the other one if its nonces are out of date."""
         words = self._words
         emptied = [era] if words[_ERA] == era - 1 else [era, era + 1]
         for each in emptied:

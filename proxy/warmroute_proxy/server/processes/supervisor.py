@@ -1,16 +1,17 @@
 """Several processes on one port: a supervisor that starts, watches and ends them, and serves no requests itself.
 
 Each process is a whole proxy: it listens on the same ports (`SO_REUSEPORT`: the system distributes connections), makes
-decisions and relays. What they share is in memory that is made here before the first fork: the lanes of updates and
+decisions and relays. The supervisor makes the memory that they share before the first fork: the lanes of updates and
 reports (`shared_memory`) and the nonces (`shared_nonces`). The supervisor also holds the lock on the state folder, and
 reserves the ports while no process listens.
 
-A process that dies is started again: after 0.1 s, twice as long each time it dies within a minute, 30 s at most. Its
-successor settles its open requests as interrupted. SIGTERM and SIGINT end all processes in good order, a second one at
-once. At SIGHUP, or where the config is watched and it or the certificate has changed, it checks the config file; a good
-one is kept in the state folder (`config_source`), from where all processes apply the same bytes, and one that starts
-later begins with it. SIGHUP is passed on in any case. Processes whose supervisor dies end in good order too: each holds
-a pipe that breaks then.
+A process that dies is restarted after 0.1 s. The wait doubles each time the process dies within a minute, up to 30 s.
+Its successor settles its open requests as interrupted. SIGTERM and SIGINT end all processes gracefully, a second signal
+at once. Processes whose supervisor dies end gracefully, too: each holds a pipe that breaks then.
+
+The supervisor checks the config file at SIGHUP and, if the config is watched, when the file or the certificate changes.
+A good file is kept in the state folder (`config_source`). All processes apply those bytes, and a process that starts
+later begins with them. SIGHUP is passed on in any case.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ FIRST_WAIT_S: Final = 0.1
 MAX_WAIT_S: Final = 30.0
 STABLE_S: Final = 60.0
 START_S: Final = 60.0
-END_S: Final = 10.0  # that a process may take to close, after `shutdown_grace_s`
+END_S: Final = 10.0  # how long a process may take to close after `shutdown_grace_s`
 POLL_S: Final = 0.5
 
 _SIGNALS: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
@@ -53,7 +54,7 @@ log = logging.getLogger("warmroute.proxy")
 
 @dataclass(frozen=True, slots=True)
 class ProcessSlot:
-    """What the supervisor gives to one process. Both descriptors are the process' ends of pipes."""
+    """The things that the supervisor gives to one process. Both descriptors are the process' ends of pipes."""
 
     number: int
     shared_memory: SharedMemory
@@ -63,16 +64,16 @@ class ProcessSlot:
 
     ready_fd: int
     running: ReadConfig
-    """The config of the supervisor, as its file has it."""
+    """The supervisor's config, as its file has it."""
 
     source: ConfigSource
-    """That file."""
+    """The file of `running`."""
 
     secrets: Secrets
-    """The supervisor's, of its start."""
+    """The secrets that the supervisor read at its start."""
 
     interrupted: int = 0
-    """Turns that were open when the proxy before this one died. Only the first process counts them."""
+    """How many turns were open when the previous proxy died. Only the first process that starts counts them."""
 
     def ready(self, addresses: dict[str, Any]) -> None:
         """Report to the supervisor that this process listens, and where."""
@@ -91,7 +92,7 @@ class _Process:
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, int]:
-    """A socket that reserves a port for the processes, and its number. `OSError` where another program listens."""
+    """Reserve a port: returns the socket and the port. Raises: OSError, if another program listens there."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if port:
         with socket.socket(family, kind, protocol) as alone:  # with SO_REUSEPORT two proxies would share it unnoticed
@@ -105,8 +106,10 @@ def reserve(host: str, port: int) -> tuple[socket.socket, int]:
 
 
 class Supervisor:
-    """The parent process. `work` is what each child does with its slot; it returns the exit code. `problems_of`: what
-    must hold of a config beside what its file says.
+    """The parent process.
+
+    `work` runs in each child with its slot, and returns the exit code. `problems_of` returns the problems that reading
+    the config file does not find.
     """
 
     def __init__(
@@ -141,10 +144,10 @@ class Supervisor:
         self._starts = 0
 
     def run(self, listening: Callable[[dict[str, Any], list[int]], None]) -> int:
-        """Run until a signal ends it. `listening` is called once, when all processes are ready."""
+        """Run until a signal ends the supervisor. `listening` is called once, when all processes are ready."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.collect()
-        gc.freeze()  # so that collections in the children do not copy what they share
+        gc.freeze()  # so that garbage collections in the children do not copy shared pages
         try:
             for process in self._processes:
                 self._start(process)
@@ -207,7 +210,7 @@ class Supervisor:
             os._exit(code)
 
     def _wait_until_ready(self) -> dict[str, Any] | None:
-        """The addresses that the processes report; None if one has ended, or takes too long."""
+        """The addresses that the processes report; None if a process has ended, or takes too long."""
         deadline = time.monotonic() + START_S
         addresses: dict[str, Any] = {}
         for process in self._processes:
@@ -215,7 +218,7 @@ class Supervisor:
             if not select.select([process.ready_fd], [], [], left_s)[0]:
                 log.error("process %d did not start within %g s", process.number, START_S)
                 return None
-            line = os.read(process.ready_fd, 65_536)  # empty if it has ended, and has logged why
+            line = os.read(process.ready_fd, 65_536)  # empty if the process has ended; it has logged why
             if not line:
                 return None
             addresses = json.loads(line)
@@ -241,8 +244,9 @@ class Supervisor:
                 log.error("process %d has died, and is started again in %.1f s", process.number, process.wait_s)
 
     def _reload(self) -> bool:
-        """Accept the config file if it is good, for all processes and those that start later; leave a mark for them if
-        it is not. True for another one. An error of ours must not end the supervisor.
+        """Accept the config file for all processes, also later ones. If it has a problem, leave a mark for them.
+
+        Returns True if the accepted file differs from the one in force. A bug here must not end the supervisor.
         """
         try:
             found = self._source.read()
@@ -281,7 +285,7 @@ class Supervisor:
         return found
 
     def _end(self) -> int:
-        """End all processes in good order, or by force once their time is over."""
+        """End all processes gracefully, or by force once their time is over."""
         self._send(signal.SIGTERM)
         deadline = time.monotonic() + self._config.limits.shutdown_grace_s + END_S
         while any(process.pid for process in self._processes):
@@ -289,7 +293,7 @@ class Supervisor:
                 self._send(signal.SIGKILL)
             caught = signal.sigtimedwait(_SIGNALS, POLL_S)
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
-                self._send(signal.SIGTERM)  # a second one: end at once
+                self._send(signal.SIGTERM)  # a second signal: end at once
             self._reaped()
         return 0
 

@@ -1,8 +1,8 @@
-"""Keyed requests over several proxies: before one begins, its marker says whether another process has its key.
+"""Requests with an Idempotency-Key over several proxies: a marker says whether another process has the key already.
 
-This is the one call to a store that a request waits for, `[redis] timeout_s` at most. Where Redis does not answer in
-that time the request begins, known to its own process alone, and is counted. A request whose key another process has is
-refused: that process alone has the answer.
+A request waits for this call before it begins, `[redis] timeout_s` at most. If Redis does not answer in that time, the
+request begins without a marker, and a metric counts it. A request whose key another process has is refused, since only
+that process has the answer.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 
 LONGER_S: Final = 60.0
-"""How much longer a marker of a running request is kept than the request may take."""
+"""A running request's marker is kept for the longest time that the request may take, and this time more."""
 
 
 class Marker(NamedTuple):
-    """What another process has noted of a key. `receipt_id`: empty while the request runs."""
+    """A process' note of a key. `receipt_id`: empty while the request runs."""
 
     fingerprint: str
     region: str
@@ -40,7 +40,7 @@ class CallMarkers:
     """The markers of this process's keyed requests."""
 
     def __init__(self, store: MarkerStore, secret: bytes, limits: Limits, ended_s: float, metrics: Metrics) -> None:
-        """`secret`: the same in all proxies; `ended_s`: how long it is known that a request has ended."""
+        """`secret`: the same in all proxies; `ended_s`: how long the marker of an ended request is kept."""
         self.secret = secret
         self._store = store
         self._running_s = limits.total_timeout_s + LONGER_S
@@ -49,11 +49,11 @@ class CallMarkers:
         self._tasks = BackgroundTasks()
 
     def claim(self, call: IdempotentCall, answered: Callable[[Refusal | None], None]) -> None:
-        """Ask whether the request of a call may begin. `answered` gets why not; None: it may."""
+        """Ask whether the request of a call may begin. `answered` gets None if it may, else the refusal."""
         self._tasks.start(self._claim(call, answered))
 
     def ended(self, call: IdempotentCall, receipt_id: str) -> None:
-        """The request of a call has ended, and may be charged."""
+        """Mark a call's request as ended; it may have been charged."""
         self._store.ended(*self._names(call), receipt_id, self._ended_s)
 
     def dropped(self, call: IdempotentCall) -> None:
@@ -64,7 +64,7 @@ class CallMarkers:
         refusal = None
         try:
             marker = await self._store.claim(name, fingerprint, self._running_s)
-        except Exception:  # whatever it is, the request goes on
+        except Exception:  # the request begins whatever the error is
             self._metrics.add(declared.MARKERS_MISSED_TOTAL)
         else:
             refusal = None if marker is None else _refusal(marker, fingerprint)

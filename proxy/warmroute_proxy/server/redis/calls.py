@@ -1,4 +1,4 @@
-"""Calls of scripts in Redis or Valkey: each has a deadline, and after a failure none is made for a moment."""
+"""Calls of scripts in Redis or Valkey. Each has a deadline, and after a failure no call is made for `RETRY_S`."""
 
 import asyncio
 import logging
@@ -19,15 +19,15 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
 class RedisAway(RuntimeError):
-    """Redis does not answer, or not in time. What it has done with the call is unknown."""
+    """Redis did not answer in time. The script may or may not have run."""
 
 
 class RedisCalls:
     """The connections of one process. Used in the event loop of requests."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """`timeout_s`: the deadline of a call, its connection included. Raises: ValueError, if `url` is not an address
-        of a Redis.
+        """`timeout_s`: the deadline of a call, the time to connect included. Raises: ValueError, if `url` is not the
+        address of a Redis.
         """
         self._timeout_s = timeout_s
         self._url = url
@@ -35,11 +35,11 @@ class RedisCalls:
         self._moving: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
         self.away = False
-        """Whether the last call had no answer."""
+        """Whether Redis did not answer the last call."""
 
     def move_to(self, url: str) -> None:
-        """Use another address as soon as a Redis answers there; until then calls go to the one before. Raises:
-        ValueError, as at the start.
+        """Use another address once a Redis answers there; until then, calls go to the old one. Raises: ValueError, as
+        `__init__` does.
         """
         if url == self._url:
             return
@@ -50,7 +50,7 @@ class RedisCalls:
         self._moving = asyncio.get_running_loop().create_task(self._move(made))
 
     async def run(self, script: str, keys: tuple[str, ...], *values: str | int) -> Any:
-        """What a script returns. Raises: RedisAway, also at once for `RETRY_S` after a call that had no answer."""
+        """Run a script, and return its result. Raises: RedisAway; after a failure, at once for `RETRY_S`."""
         if time.monotonic() < self._not_before_s:
             raise RedisAway("it has just not answered")
         try:
@@ -68,7 +68,7 @@ class RedisCalls:
         return found
 
     async def _evaluated(self, script: str, values: tuple[str | int, ...]) -> Any:
-        """The script is sent whole where the server does not have it, or where its ACL has EVAL and not EVALSHA."""
+        """Send a script's hash; send the script itself if the server lacks it, or its ACL allows only EVAL."""
         try:
             return await self._redis.evalsha(_sha1(script), *values)
         except (NoScriptError, NoPermissionError):
@@ -92,7 +92,7 @@ class RedisCalls:
             await self._until_answered(made)
             unused, self._redis, self._not_before_s = self._redis, made, 0.0
             _LOG.info("redis is used at its new address")
-            await asyncio.sleep(self._timeout_s)  # calls under way have ended by then
+            await asyncio.sleep(self._timeout_s)  # so that calls under way have ended
         finally:  # even if another address comes meanwhile
             await _close(unused)
 
@@ -103,7 +103,7 @@ class RedisCalls:
                 async with asyncio.timeout(self._timeout_s):
                     await made.eval("return 1", 0)
                 return
-            except Exception as error:  # also of an address that only a connection shows to be none
+            except Exception as error:  # of any kind: some bad addresses show only at a connection
                 if not logged:
                     _LOG.error("redis does not answer at its new address: %s", _failure_text(error))
                     logged = True
@@ -122,5 +122,5 @@ def _failure_text(error: BaseException) -> str:
 
 @cache
 def _sha1(script: str) -> str:
-    """By which the server knows a script. Scripts are constants of the modules beside this one."""
+    """The hash by which the server knows a script. Cached, since scripts are constants."""
     return sha1(script.encode(), usedforsecurity=False).hexdigest()

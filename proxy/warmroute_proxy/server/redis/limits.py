@@ -1,11 +1,12 @@
-"""Limits over several proxies: of requests and tokens by the minute, and of requests at once.
+"""Limits over several proxies: requests and tokens per minute, and concurrent requests.
 
-The script does the sums of `core/queue/slots.py`. What is left over by the division goes to the processes in turn, a
-second each, so that none is kept out if there are fewer places than processes. Fields of processes that do not ask
-any more end with their time, by the clock of the server. Commands: EVAL, EVALSHA, TIME, HGETALL, HSET, HDEL, PEXPIRE.
+Concurrent requests: the script `_HOLD` divides the places as `core/queue/slots.py` says. The remainder of the division
+goes to the processes in turn, a second each, so that all get a place in time if there are fewer places than processes.
+The field of a process that no longer asks expires by the server's clock. Commands: EVAL, EVALSHA, TIME, HGETALL, HSET,
+HDEL, PEXPIRE.
 
-A script takes or gives back, so that two proxies never take the same. Its keys hold nothing but numbers, and end by
-themselves some minutes later. Commands: EVAL, EVALSHA, GET, INCRBY, EXPIRE.
+Requests and tokens per minute: the script `_TAKE` takes or gives back, so that two proxies never take the same amount.
+Its keys hold only numbers, and expire after `KEPT_S`. Commands: EVAL, EVALSHA, GET, INCRBY, EXPIRE.
 """
 
 import math
@@ -64,21 +65,24 @@ return {math.max(0, taken), tonumber(ARGV[2]) - used}
 
 
 class RedisWindows:
-    """Takes slices. Used in the event loop of requests."""
+    """Takes slices of budgets per minute. Used in the event loop of requests."""
 
     def __init__(self, calls: RedisCalls) -> None:
         self._calls = calls
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Take `amount` of a minute, or what is left; below 0: give it back. Raises: RedisAway."""
-        del least  # what is in debt has to be taken, whatever is left
+        """Take `amount` from a minute's budget, or what is left. If `amount` is below 0, give it back.
+
+        Raises: RedisAway.
+        """
+        del least  # a debt is taken whatever is left
         key = f"warmroute:{budget.unit}:{budget.scope.kind}:{span.starts_s}:{budget.name}"
         taken, left = await self._calls.run(_TAKE, (key,), math.trunc(amount), budget.limit, KEPT_S)
         return Taken(int(taken), int(left))
 
 
 class RedisSlots:
-    """Asks for places in the name of one process."""
+    """Asks for places under limits of concurrent requests, for one process."""
 
     def __init__(self, calls: RedisCalls, process: str, lease_s: float = LEASE_S) -> None:
         """`process`: a name that no other process has."""
@@ -87,7 +91,7 @@ class RedisSlots:
         self._process = process
 
     async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
-        """Hold `wanted` places, or as many as there are. Raises: RedisAway."""
+        """Hold `wanted` places, or as many as this process may have. Raises: RedisAway."""
         key = f"warmroute:slots:{slots.scope.kind}:{slots.scope.name}"
         values = self._process, running, wanted, slots.limit, self._lease_ms
         held, left = await self._calls.run(_HOLD, (key,), *values)

@@ -1,14 +1,14 @@
-"""Markers of keyed requests: which process computes the answer, or has ended one, over all that share a Redis.
+"""Markers in Redis of requests with an Idempotency-Key: a process computes the answer, or has ended it.
 
     (none) ──claim──▶ running ──ended──▶ ended ──(its time)──▶ (none)
                       │    ▲
                       │    └──claim, where the process that runs it shows no life──┐
                       └──dropped: it failed, and was charged nothing──▶ (none)     └─ running, by another one
 
-A process shows that it lives by a key of its own, which ends `PROCESS_KEPT_S` after it was last set; one that is killed
-gives up all of its requests at once. A marker holds a keyed hash of the body, the region, and the id of the receipt: no
-key of a client, and nothing of a prompt. An end or a drop that Redis did not answer is sent again. Commands: EVAL,
-EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
+A process shows that it lives by a key of its own, which expires `PROCESS_KEPT_S` after it was last set. So a killed
+process gives up all of its requests at once. A marker holds a keyed hash of the body, the region, and the id of the
+receipt, but no key of a client, and nothing of a prompt. An end or a drop that Redis did not answer is sent again.
+Commands: EVAL, EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.redis.call_markers import Marker
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 
-# Nonces of forward tokens that a proxy has accepted, over all that share a Redis: one call for each token.
+# Nonces of forward tokens that any of the proxies with this Redis has accepted: one call for each token.
 #
-# A key holds nothing, and ends by itself once the token could not be used anyway. Commands: EVAL, EVALSHA, SET with NX.
+# A key has an empty value, and expires once its token is invalid anyway. Commands: EVAL, EVALSHA, SET with NX.
 
 _SPEND: Final = "return redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1])"
 
 
 class RedisNonces:
-    """Used in the event loop of requests."""
+    """Spends nonces in Redis. Used in the event loop of requests."""
 
     def __init__(self, calls: RedisCalls) -> None:
         self._calls = calls
@@ -40,7 +40,7 @@ class RedisNonces:
 PROCESS_KEPT_S: Final = 5.0
 HEARTBEAT_S: Final = 1.0
 MAX_UNSENT: Final = 10_000
-"""Ends and drops that Redis has not answered; of more, those that have waited for the longest are forgotten."""
+"""The most ends and drops that wait for Redis; beyond it, the oldest are forgotten."""
 
 _RUNNING: Final = "running"
 _CLAIM: Final = """
@@ -83,7 +83,7 @@ class RedisMarkers:
         self._process = process
         self._region = region
         self._running: set[str] = set()
-        """The names that this process has noted, or may have."""
+        """The names whose markers this process has set, or may have set."""
 
         self._unsent: dict[str, _Change] = {}
         self._sending = False
@@ -91,17 +91,18 @@ class RedisMarkers:
         self._tasks = BackgroundTasks()
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
-        """Note that this process runs the request of a key, unless there is a marker. Raises: RedisAway.
+        """Set a marker that this process runs the request of a key, unless the key has one. Raises: RedisAway.
 
-        Returns: the marker that there is; None if there was none. `kept_s`: how long it is kept at most.
+        Returns the marker that the key has already, or None if the new one was set. `kept_s`: how long the new marker
+        is kept at most.
         """
         keys = _CALL + name, _PROCESS + self._process
         times = _ms(kept_s), _ms(PROCESS_KEPT_S)
-        self._unsent.pop(name, None)  # it is of an earlier try
+        self._unsent.pop(name, None)  # that change is of an earlier try
         try:
             found = await self._calls.run(_CLAIM, keys, self._value(fingerprint), *times)
         except RedisAway:
-            self._running.add(name)  # Redis may have noted it
+            self._running.add(name)  # Redis may have set it
             raise
         if found is None:
             self._running.add(name)
@@ -110,21 +111,23 @@ class RedisMarkers:
         return Marker(theirs, region, "" if state == _RUNNING else of)
 
     def ended(self, name: str, fingerprint: str, receipt_id: str, kept_s: float) -> None:
-        """Note in the background that the request has ended, and may be charged."""
+        """Mark in the background that the request has ended, and may be charged."""
         self._running.discard(name)
         ended = f"ended {receipt_id} {fingerprint} {self._region}"
         values = self._value(fingerprint), ended, _ms(kept_s)
         self._tasks.start(self._send(_Change(name, _END, values)))
 
     def dropped(self, name: str, fingerprint: str) -> None:
-        """Forget in the background what `claim` has noted: the request was charged nothing."""
+        """Delete in the background the marker that `claim` has set: the request was charged nothing."""
         if name in self._running:
             self._running.discard(name)
             self._tasks.start(self._send(_Change(name, _DROP, (self._value(fingerprint),))))
 
     def sweep(self) -> None:
-        """Show that this process lives, while it runs a request with a key, or Redis is away, so that it is known when
-        that is back; and send what it has not answered. Called a few times a second.
+        """Show that this process lives, while it runs a request with a key. Send unanswered changes again.
+
+        While Redis is away, this process shows itself, too, so that it finds out when Redis is back. Called a few times
+        a second.
         """
         now_s = time.monotonic()
         if (self._running or self._calls.away) and now_s - self._shown_s >= HEARTBEAT_S:
@@ -142,9 +145,7 @@ class RedisMarkers:
             await self._calls.run(_LIVE, (_PROCESS + self._process,), _ms(PROCESS_KEPT_S))
 
     async def _send(self, change: _Change) -> bool:
-        """Change a marker, unless another request has it by now. False if Redis has not answered: then the change
-        is kept.
-        """
+        """Change a marker, unless a newer request has it. Returns False, and keeps the change, if Redis is away."""
         if change.name in self._running:
             return True
         try:

@@ -1,4 +1,4 @@
-"""What one region's proxy knows of the others, and asks of them.
+"""The proxies of other regions and of this one: probes, announcements, questions, and signed forwards between them.
 
-A request that another region serves is relayed by `request/forwarding.py`.
+`request/forwarding.py` relays a request that another region serves.
 """

@@ -1,14 +1,15 @@
-"""What the proxies of all regions announce to each other, so that a session finds its home wherever it comes in.
-Those of one region send their events by the same POST (`other_proxies`).
+"""Announcements between the proxies of all regions, so that a session finds its home in whichever region it comes in.
 
-A proxy announces each turn that it dispatches to its engines, and again once it has settled (`RegionalTurn`: keyed
-hashes and counts), and the newest requests of conversations without a session key (`Newest`). It sends what has come
-together within `SEND_WITHIN_S` as one POST to each region, signed like a forwarded request, in the name of no tenant.
-Of a tenant, only the regions where it may be served are told anything: text of its newest request is in it, too.
-Nothing waits for an announcement: one that is lost costs at most a turn that finds no home.
+A proxy announces each turn that it dispatches to its engines, and again when the turn has settled (`RegionalTurn`:
+keyed hashes and counts). It also announces the newest requests of conversations without a session key (`Newest`). The
+announcements of `SEND_WITHIN_S` go in one POST to each region, signed like a forwarded request, without a tenant.
+Only regions where a tenant may be served get its announcements, since they contain text of its newest requests. No
+request waits for an announcement: a lost one costs at most a turn that does not find its home.
+
+Proxies of the same region send their events by the same POST (`other_proxies`).
 
 Limits: `MAX_WAITING` announcements wait for a region while `MAX_UNDER_WAY` posts to it have no answer; the oldest are
-dropped. A region whose last probe has failed gets none. A post has at most `MAX_ANNOUNCED_BYTES`.
+dropped. A region whose last probe has failed gets no announcements. A post has at most `MAX_ANNOUNCED_BYTES`.
 """
 
 import asyncio
@@ -55,10 +56,10 @@ _decode: Final = msgspec.msgpack.Decoder(list[Announcement]).decode
 
 
 class OtherProcesses(Protocol):
-    """Takes what the other processes of this proxy are to know, too."""
+    """Sends to the other processes of this proxy."""
 
     def send_newest(self, newest: Newest) -> None:
-        """The newest request of a conversation."""
+        """Send the newest request of a conversation."""
 
 
 class Announcements:
@@ -75,8 +76,8 @@ class Announcements:
         other_proxies: OtherProxies,
         processes: OtherProcesses | None = None,
     ) -> None:
-        """`region`: that of this proxy; `other_proxies`: those of the same region; `processes`: the others of this
-        proxy, where it is several.
+        """`region`: of this proxy; `other_proxies`: of the same region; `processes`: the other processes of this proxy,
+        if it has several.
         """
         self.region = region
         self.other_proxies = other_proxies
@@ -86,7 +87,7 @@ class Announcements:
         self._timeout_s = timeout_s
         self._waiting = {region: deque[Announcement](maxlen=MAX_WAITING) for region in peers.upstreams}
         self._under_way = dict.fromkeys(peers.upstreams, 0)
-        self._unanswered = 0  # announcements in these posts
+        self._unanswered = 0  # announcements in the posts under way
         self._processes = processes
         self._due = False
         self._tasks = BackgroundTasks()
@@ -101,16 +102,16 @@ class Announcements:
 
     @property
     def waiting(self) -> int:
-        """How many announcements another region has not confirmed yet."""
+        """How many announcements other regions have not confirmed yet."""
         return self._unanswered + sum(map(len, self._waiting.values()))
 
     def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None:
-        """Announce a turn of this region to those where its tenant is `allowed`; None: all."""
+        """Announce a turn to the regions where its tenant is `allowed`; None: to all."""
         self._add(turn, allowed)
 
     def newest(self, newest: Newest, allowed: Collection[str] | None) -> None:
-        """Announce the newest request of a conversation there, and to the other processes of this proxy; to the other
-        proxies here, where its tenant is allowed here.
+        """Announce the newest request of a conversation to the `allowed` regions, and to the other processes of this
+        proxy. If this region is allowed, announce it to the other proxies here, too.
         """
         if self._processes is not None:
             self._processes.send_newest(newest)
@@ -127,8 +128,9 @@ class Announcements:
         conversations: Conversations,
         may_be_served: Callable[[str], bool],
     ) -> None:
-        """Apply what another region announces. Raises: Refusal. `may_be_served`: whether a tenant may be, here: of one
-        that may not, nothing is kept, whatever another proxy sends.
+        """Apply the announcements of another proxy. Raises: Refusal.
+
+        `may_be_served`: whether a tenant may be served here; if not, its newest requests are not kept.
         """
         claim = self._forwards.check(request.headers.get(names.FORWARD, ""), request.body_sha256())
         if claim.tenant != NO_TENANT or claim.request_id != ANNOUNCEMENTS:
@@ -179,7 +181,7 @@ class Announcements:
         while waiting and self._under_way[region] < MAX_UNDER_WAY:
             announced = [waiting.popleft() for _ in range(min(len(waiting), MAX_IN_POST))]
             body = _encode(announced)
-            while len(body) > MAX_ANNOUNCED_BYTES:  # one alone never is: its text is bounded
+            while len(body) > MAX_ANNOUNCED_BYTES:  # a single announcement is never too long: its text is bounded
                 half = len(announced) // 2
                 waiting.extendleft(reversed(announced[half:]))
                 announced = announced[:half]

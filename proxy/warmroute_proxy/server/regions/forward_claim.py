@@ -1,26 +1,26 @@
-"""`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
+"""`x-warmroute-forward`: the token by which one proxy asks another to serve a request, signed under the fleet secret.
 
-The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, the one
-that it is for, and a deadline. It is valid in that region alone, for 30 s and once: nonces that were used, in any
-process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. Proxies of one region share them
-where they share a Redis (`region_nonces`); without one, who has read a token can use it once more at each. A request
-with a token is not forwarded again, so it crosses the network between proxies at most once.
+The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, the
+region that it is for, and a deadline. The token is valid only in the latter region, for 30 s and once: all processes of
+a proxy keep used nonces (`shared_nonces`) until their tokens are invalid anyway. Proxies of a region that share a Redis
+share the nonces, too (`region_nonces`). Without a Redis, anybody who has read a token can use it once more at each
+other proxy. A request with a token is not forwarded again, so it crosses the network between proxies at most once.
 
-A start knows no nonces of before. So a token that was issued more than `CLOCKS_APART_S` before the start is refused:
-what a proxy took until then cannot be taken again, but for tokens of the last 10 s.
+A proxy that starts has no earlier nonces. So it refuses tokens issued more than `CLOCKS_APART_S` before its start: of
+the tokens that it accepted before, only those of the last 10 s can be used again.
 
-Clocks of regions are apart. So a token counts as too old or too early only 30 s from when it was issued, and a deadline
-as past only `CLOCKS_APART_S` after it: of a short one, nothing would be left where the clock is ahead.
+The clocks of regions differ. So a token is refused as too old or too early only 30 s from when it was issued, and a
+deadline is past only after `CLOCKS_APART_S` more. Otherwise a proxy whose clock is ahead would refuse short deadlines.
 
-Clocks may be set, too. Nonces are kept by a steady clock, and no token is taken that is as old as one whose nonce may
-have been dropped: where the clock is put back, forwards are refused until it is where it was, and served where they
-came in.
+A clock may be put back. So nonces are kept by a steady clock, and a token is refused if it is as old as one whose nonce
+may have been dropped. Until the clock is where it was, forwards are refused, and their requests served where they came
+in.
 
-The token names its version (`versions`); one that cannot be read is refused.
+The token names its version (`versions`); a version that this proxy cannot read is refused.
 
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
 
-While the fleet secret is rotated, a token is good under each one that is accepted.
+While the fleet secret is rotated, a token is valid under each accepted secret.
 """
 
 import base64
@@ -40,14 +40,16 @@ from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Versions
 VALID_S: Final = 30.0
 CLOCKS_APART_S: Final = 10.0
 _PURPOSE: Final = "forward"
-MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
+MAX_NONCES: Final = 200_000  # invalid ones are dropped, the oldest first; while all are valid, forwards are refused
 
 
 class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a forwarding proxy vouches for. `region` is its own, `audience` that of the proxy that may serve. `issued_s`
-    and `deadline_s` are unix seconds. `route` is the client's, where the request was translated to chat, `changes` are
-    what was changed in it, and `key` is the id of the client's API key. `rtt_ms` is the
-    way between the two regions, there and back, as it was measured last. `v` is the version, 0 before there was one.
+    """The claims that a forwarding proxy signs.
+
+    `region`: of the forwarding proxy; `audience`: the region of the proxy that may serve. `issued_s` and `deadline_s`
+    are unix seconds. `route`: the route that the client called, if its request was translated to chat; `changes`: the
+    changes to the request; `key`: the id of the client's API key; `rtt_ms`: the last measured round trip between the
+    two regions; `v`: the version, 0 for tokens from before there were versions.
     """
 
     tenant: str
@@ -67,7 +69,7 @@ class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """What a token tells of a client's request beside its tenant: the fields of `Forward` of the same names."""
+    """Details of a client's request in a token: the fields of `Forward` of the same names."""
 
     route: str | None = None
     changes: Changes = NO_CHANGES
@@ -92,8 +94,8 @@ class Forwards:
         nonces: "Nonces | SharedNonces | None" = None,
         steady_clock: Callable[[], float] | None = None,
     ) -> None:
-        """`region`: of this proxy; `nonces`: those that were used, where several processes share them; `steady_clock`:
-        seconds that are never set, None: as `unix_clock`.
+        """`region`: of this proxy; `nonces`: those that several processes share, None: those of this process;
+        `steady_clock`: seconds of a clock that is never set, None: `unix_clock`.
         """
         self._secrets = secrets
         self._region = region
@@ -104,7 +106,7 @@ class Forwards:
         self._newest = _NewestTaken()
         self._begun_s, self._begun_steady_s = unix_clock(), self._steady_clock()
         self.versions = Versions()
-        """Those to sign in."""
+        """The version to sign in for each region."""
 
     def sign(
         self,
@@ -117,8 +119,8 @@ class Forwards:
         noted: Noted = NOTHING_NOTED,
         version: int | None = None,
     ) -> str:
-        """The header's value for one request to the proxy of the region `audience`. `version`: that the proxy reads;
-        None: as its region is known to.
+        """The header's value for one request to a proxy of the region `audience`. `version`: one that the proxy reads;
+        None: the one in `versions` for its region.
         """
         now = self._clock()
         claim = Forward(
@@ -138,7 +140,7 @@ class Forwards:
         return f"{payload.decode()}.{self._secrets.fleet_mac(_PURPOSE, payload).hex()}"
 
     def check_head(self, token: str) -> Forward:
-        """The claim of a token that is signed, fresh and in time, before the body has come; or a `Refusal`."""
+        """The claim of a token, checked before the body has come. Raises: Refusal, if it is forged, stale or late."""
         payload, _, mac = token.partition(".")
         if not self._secrets.is_fleet_mac(
             mac.encode("latin-1", "replace"), _PURPOSE, payload.encode("latin-1", "replace")
@@ -162,7 +164,7 @@ class Forwards:
         return claim
 
     def check(self, token: str, body_sha256: str) -> Forward:
-        """The claim, spent; or a `Refusal`: forged, stale, replayed, or about another body."""
+        """Check a token and use it up. Raises: Refusal, as `check_head`; also if replayed, or for another body."""
         claim = self.check_head(token)
         if claim.body_sha256 != body_sha256:
             raise Refusal(401, "the forward token is for another body", code="invalid_forward")
@@ -185,19 +187,19 @@ class Forwards:
 
 
 def used_before() -> Refusal:
-    """The refusal of a token that was taken already."""
+    """The refusal of a token that was used already."""
     return Refusal(401, "the forward token was used before", code="invalid_forward")
 
 
 class _NewestTaken:
-    """The newest token that was taken more than `2 * VALID_S` ago, whose nonce may be dropped. In steps of a second."""
+    """When the newest token was issued whose nonce may be dropped: it was taken over `2 * VALID_S` ago, to a second."""
 
     def __init__(self) -> None:
-        self._dropped_s = float("-inf")  # when that one was issued
-        self._taken: deque[tuple[float, float]] = deque()  # steady seconds, and when the newest until then was issued
+        self._dropped_s = float("-inf")  # when that token was issued
+        self._taken: deque[tuple[float, float]] = deque()  # steady seconds, and the newest issue time until then
 
     def take(self, issued_s: float, steady_s: float) -> bool:
-        """Whether a token is newer than those whose nonces may be dropped; it counts from now on."""
+        """Whether a token is newer than all whose nonces may be dropped. If so, it is counted as taken."""
         taken = self._taken
         while taken and steady_s - taken[0][0] > 2 * VALID_S:
             self._dropped_s = max(self._dropped_s, taken.popleft()[-1])
@@ -212,7 +214,7 @@ class _NewestTaken:
 
 
 class Nonces:
-    """Nonces that were used in this process."""
+    """The nonces that were used in this process."""
 
     def __init__(self) -> None:
         self._spent: dict[str, float] = {}

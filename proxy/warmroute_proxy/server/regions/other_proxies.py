@@ -1,14 +1,14 @@
-"""What the proxies of one region tell each other, so that they decide as one: what was sent where, and when it ended.
+"""The messages between the proxies of one region, so that they decide as one: which requests went where, and ended.
 
-Each proxy names the others of its region (`[proxy] other_proxies`). Its router's events go to them within
-`SEND_WITHIN_S`, as those of processes do, in the POST by which regions announce turns, signed in the same way. Where a
-proxy has several processes, the one that receives a message shows it to the others. A request waits for none of this.
+Each proxy's config names the others of its region (`[proxy] other_proxies`). A proxy sends its router's events to them
+within `SEND_WITHIN_S`, in the same signed POST by which regions announce turns. If a proxy has several processes, the
+one that receives a message shows it to the others. No request waits for a message.
 
-The newest requests of conversations without a session key go with them (`send_beside`), and again
-where the first message after a good one is not confirmed. Else they are counted as lost.
+The newest requests of conversations without a session key go in the same POST (`send_beside`). If a message is not
+confirmed, they are sent once more; if the next message is not confirmed either, they are counted as lost.
 
-One message to a proxy is under way at a time. One that is not confirmed is sent again (`replicas.event_stream`). What a
-proxy reads (`versions`) is asked of its `/ready`, before the first message and after each that was not confirmed.
+At most one message to a proxy is under way. An unconfirmed message is sent again (`replicas.event_stream`). Before the
+first message, and after each unconfirmed one, the other proxy's `/ready` is asked which versions it reads (`versions`).
 """
 
 import asyncio
@@ -38,19 +38,19 @@ SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
 MAX_BESIDE: Final = 4_096
 MAX_BESIDE_BYTES: Final = 4_194_304
-"""Of announcements that wait for a proxy; the oldest are dropped."""
+"""The most bytes of announcements that wait for a proxy; the oldest are dropped."""
 
 MAX_BESIDE_IN_POST: Final = 16
 NO_TENANT: Final = ""
 _LOG: Final = logging.getLogger(__name__)
 _REFUSED: Final = frozenset({400, 413, 500})
-"""The same message would have the same answer."""
+"""Statuses after which a message is dropped: if sent again, it would have the same answer."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Link:
-    """One other proxy."""
+    """The messages to one other proxy."""
 
     __slots__ = (
         "beside",
@@ -76,12 +76,12 @@ class _Link:
         self.failed = False  # whether the last message was not confirmed
 
         self.version: int | None = None
-        """Wire version to send to this peer; None until it has been probed."""
+        """The version of messages to this proxy; None before its `/ready` was asked, or without a common version."""
 
-        self.reported = False  # whether the log has said that there is none
+        self.reported = False  # whether the log has said that there is no common version
 
     def add_beside(self, announcement: bytes) -> int:
-        """Have an announcement wait; how many of the oldest were dropped for it."""
+        """Add an announcement to those that wait. Returns how many of the oldest were dropped for it."""
         self.beside.append(announcement)
         self.beside_bytes += len(announcement)
         return self._drop_oldest()
@@ -94,7 +94,7 @@ class _Link:
         return dropped
 
     def put_back(self, beside: list[bytes]) -> int:
-        """Have announcements wait again, the first of all; how many were dropped."""
+        """Add announcements before all that wait. Returns how many were dropped."""
         self.beside.extendleft(reversed(beside))
         self.beside_bytes += sum(map(len, beside))
         return self._drop_oldest()
@@ -143,8 +143,8 @@ class OtherProxies:
         return bool(self._links)
 
     async def ask(self, path: str, tenant: tuple[str, str]) -> int:
-        """The status of the first other proxy that knows of what a POST without a body asks for; else 404, or 503 where
-        one does not answer. `tenant`: its name and its share group.
+        """Send a POST without a body to all other proxies. Returns the first status that is 200 or 409; else 404 if all
+        answer 404, else 503. `tenant`: its name and its share group.
         """
         found = await asyncio.gather(*[self._ask(link, path, tenant) for link in self._links])
         known = [status for status in found if status in {200, 409}]
@@ -153,7 +153,9 @@ class OtherProxies:
         return 404 if all(status == 404 for status in found) else 503
 
     async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
-        """What the first other proxy answers that has what a GET asks for, ended or under way; None if none has."""
+        """Send a GET to all other proxies. Returns the first answer with status 200 (ended) or 202 (under way), or
+        None.
+        """
         for status, body in await asyncio.gather(*[self._read(link, path, tenant) for link in self._links]):
             if status in {200, 202}:
                 return status, body
@@ -165,7 +167,7 @@ class OtherProxies:
         return await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s)
 
     async def _ask(self, link: _Link, path: str, tenant: tuple[str, str]) -> int:
-        """All are asked at once, and have half of the time: who asks this proxy waits for it all."""
+        """Send a POST with half of `timeout_s`, since whoever asks this proxy waits `timeout_s` for the answer."""
         timeout_s = self._timeout_s / 2
         version = link.version
         token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=version)
@@ -177,8 +179,8 @@ class OtherProxies:
         show: Callable[[Events], None] | None = None,
         apply_shown: Callable[[], None] | None = None,
     ) -> None:
-        """`router` gets what others send. `show`: tells the other processes of this proxy of a message; `apply_shown`:
-        applies what they have told.
+        """`replica` gets the other proxies' events. `show` passes a message to the other processes of this proxy;
+        `apply_shown` applies the messages that they have passed.
         """
         self._replica, self._show, self._apply_shown = replica, show, apply_shown
 
@@ -193,7 +195,7 @@ class OtherProxies:
         self._send_soon()
 
     def send_beside(self, announcement: msgspec.Struct) -> None:
-        """Send what is not an event of a router to all other proxies, in the same posts; once."""
+        """Send an announcement to all other proxies, in the same posts as events."""
         encoded = _encode(announcement)
         for link in self._links:
             self._lost[0] += link.add_beside(encoded)
@@ -213,12 +215,12 @@ class OtherProxies:
             self._show(message)
 
     def apply(self, message: Events) -> None:
-        """Apply a message, whichever process of this proxy it came to."""
+        """Apply a message that came to any process of this proxy."""
         if self._replica is not None:
             self._received[0] += self._inbox.apply(message, self._replica, self._clock())
 
     def sweep(self) -> None:
-        """Send again what was not confirmed, and forget proxies that are silent. Called a few times a second."""
+        """Send unconfirmed messages again, and forget silent proxies. Called a few times a second."""
         if not self._links:
             return
         if self._replica is not None:
@@ -254,7 +256,7 @@ class OtherProxies:
         self._tasks.start(self._post(link, body, count, beside))
 
     async def _post(self, link: _Link, body: bytes, count: int, beside: list[bytes]) -> None:
-        """`count`: of events, `beside`: the announcements."""
+        """Send a message. `count`: how many events are in `body`; `beside`: the announcements in it."""
         status = 0
         try:
             if link.version is not None or await self._learn(link):
@@ -288,7 +290,9 @@ class OtherProxies:
         return (await ask(link.upstream, self._path, header, timeout_s, method="POST", body=body))[0]
 
     async def _learn(self, link: _Link) -> bool:
-        """Ask a proxy what it reads; whether it has answered. Where it says nothing of it, it reads the oldest."""
+        """Ask a proxy which versions it reads. Returns whether there is a common one. A proxy that names no versions
+        reads version 0.
+        """
         status, body = await get(link.upstream, "/ready", timeout_s=self._timeout_s)
         if status <= 0:
             return False

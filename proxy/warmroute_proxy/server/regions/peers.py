@@ -1,4 +1,4 @@
-"""The proxies of other regions: whether they are ready, and small questions to them in the name of a tenant."""
+"""The proxies of other regions: probes of whether they are ready, and small questions in the name of a tenant."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ ANSWER_S: float = 2.0
 PROBE_EVERY_S: Final = 1.0
 PROBE_UNKNOWN_EVERY_S: Final = 0.2
 STARTS_S: Final = 10.0
-"""So long a region that has not answered yet is asked more often: the regions of a fleet start together."""
+"""How long a region that has not answered yet is probed more often, since the regions of a fleet start together."""
 
 MISSES: Final = 2
-"""Missed probes after which running requests in a region are given up."""
+"""After this number of missed probes in a row, running requests in a region are given up."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -36,24 +36,24 @@ class Peers:
     def __init__(
         self, urls: Mapping[str, str], connect_timeout_s: float, clock: Callable[[], float], forwards: Forwards
     ) -> None:
-        """`forwards`: signs what is sent to them."""
+        """`forwards` signs the requests to the other regions."""
         self.forwards = forwards
-        self._reported: dict[str, str] = {}  # what the log has said of a region
-        self._missed = dict.fromkeys(urls, 0)  # probes in a row
+        self._reported: dict[str, str] = {}  # by region, the problem that was logged last
+        self._missed = dict.fromkeys(urls, 0)  # by region, missed probes in a row
         self.upstreams = {region: Upstream(url, connect_timeout_s, clock) for region, url in urls.items()}
         self.down: set[str] = set(urls)
-        """The regions whose last probe has failed, or that have not been probed: nothing is known of their version."""
+        """The regions whose last probe has failed, or that have not been probed yet."""
 
         self.silent: set[str] = set(urls)
-        """The regions of which no proxy has answered the last probe, ready or not."""
+        """The regions whose last probe was answered by no proxy of theirs, ready or not."""
 
         self.rtt_s: dict[str, float] = {}
-        """How long the last probe of a region took that succeeded: there and back."""
+        """The round trip of each region's last successful probe."""
 
         self._clock = clock
 
     def gauges(self) -> list[GaugeRow]:
-        """What the page of metrics says of the other regions."""
+        """The gauges of the other regions for the metrics page."""
         rows: list[GaugeRow] = []
         for region in self.upstreams:
             label = (("region", region),)
@@ -63,11 +63,11 @@ class Peers:
         return rows
 
     def gone(self, region: str) -> bool:
-        """Whether what is under way there is given up: one probe may be lost."""
+        """Whether running requests in a region are given up. One missed probe is not enough."""
         return self._missed[region] >= MISSES
 
     async def watch(self, router: Router) -> None:
-        """Ask each again and again whether requests should be sent to it. None waits for another."""
+        """Probe all regions again and again, each independently of the others."""
         await asyncio.gather(*[self._watch(region, router) for region in self.upstreams])
 
     async def _watch(self, region: str, router: Router) -> None:
@@ -98,11 +98,11 @@ class Peers:
         (self.down.discard if up else self.down.add)(region)
 
     def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
-        """Note whether a proxy of that region has answered, ready or not."""
+        """Note whether a proxy of the region itself has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
     def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:
-        """Whether it is that region's proxy, and reads a version that this one does, too; if not, the log says so."""
+        """Whether the answer is from that region's proxy, with a version that this proxy reads; if not, log why."""
         there = spoken_by(ready)
         common = there.common()
         if ready.get("region") != region:
@@ -116,7 +116,7 @@ class Peers:
         return False
 
     def _report(self, region: str, problem: str) -> None:
-        """Log what is wrong, once until it changes."""
+        """Log a region's problem, unless it was the last one logged."""
         if self._reported.get(region) != problem:
             self._reported[region] = problem
             _LOG.error("%s", problem)
@@ -132,7 +132,7 @@ class Peers:
 
 
 class PeerQuestions:
-    """Asks other regions in the name of a tenant: those where it may be served, and whose last probe was answered."""
+    """Asks, in the name of a tenant, the regions where it may be served and whose last probe was answered."""
 
     def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
         self._peers = peers
@@ -140,7 +140,7 @@ class PeerQuestions:
         self._timeout_s = timeout_s
 
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
-        """The first answer of another region to a small GET that found something; None if none has."""
+        """Ask one region after the other by a small GET. Returns the first answer with status 200 or 202, or None."""
         for region in self._asked(tenant):
             upstream = self._peers.upstreams[region]
             token = self._forwards.sign(
@@ -154,8 +154,10 @@ class PeerQuestions:
     async def ask_all(
         self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float, *, of_all: bool = False
     ) -> dict[str, bytes | None]:
-        """Region -> its answer to a GET of a path with its query; None if there was none. `session`: the header;
-        `of_all`: the question is about all tenants, and goes to all regions.
+        """The answer of each region to a GET of `target`, a path with its query; None for a region without an answer.
+
+        `session`: the value of the session header; `of_all`: the question is about all tenants, and goes to all
+        regions.
         """
         may = [region for region in self._peers.upstreams if of_all or tenant.may_be_served(region)]
         asked = [region for region in may if region not in self._peers.silent]
@@ -163,7 +165,7 @@ class PeerQuestions:
         return dict.fromkeys(may) | dict(zip(asked, answers, strict=True))
 
     def _asked(self, tenant: TenantConfig) -> list[str]:
-        """The regions that may know of a tenant, and whose proxies answer."""
+        """The regions where a tenant may be served, and whose last probe was answered."""
         upstreams, silent = self._peers.upstreams, self._peers.silent
         return [region for region in upstreams if region not in silent and tenant.may_be_served(region)]
 

@@ -1,7 +1,7 @@
-"""Has rows of other regions voided, whose answers were lost on the way to the client (`ledger.void_orders`).
+"""Has rows of other regions voided if their answers were lost on the way to the client (`ledger.void_orders`).
 
-An order that was not carried out is sent again after 1 s, then after twice as long each time, up to
-`MAX_WAIT_S`; the others of its region go before it. One that is `MAX_AGE_S` old is given up, with an error in the log.
+An order that was not carried out is sent again after 1 s, behind the other orders of its region. The wait doubles each
+time, up to `MAX_WAIT_S`. An order that is `MAX_AGE_S` old is given up, with an error in the log.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from warmroute_proxy.server.ledger.void_orders import VoidOrder, VoidOrders
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, VALID_S, Forwards
 from warmroute_proxy.server.regions.peers import Peers
 
-VOIDS_AT_ONCE: Final = 100  # of a region, in one `send`
-NEVER_COMES_S: Final = 4 * VALID_S  # after it no proxy takes the forward any more
+VOIDS_AT_ONCE: Final = 100  # per region in one `send`
+NEVER_COMES_S: Final = 4 * VALID_S  # after this time no proxy accepts the forward any more
 FIRST_WAIT_S: Final = 1.0
 MAX_WAIT_S: Final = 300.0
 MAX_AGE_S: Final = 7 * 86_400.0
@@ -28,7 +28,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ReceiptVoider:
-    """Has rows of other regions voided."""
+    """Sends the orders to void rows of other regions."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class ReceiptVoider:
         steady_clock: Callable[[], float],
         timeout_s: float,
     ) -> None:
-        """`unix_clock`: when an answer was lost; `steady_clock`: seconds that are never set, for the waits."""
+        """`unix_clock`: for when answers were lost; `steady_clock`: a clock that is never set, for the waits."""
         self.peers = peers
         self.forwards = forwards
         self._orders = orders
         self._metrics = metrics
         self._clock = unix_clock
         self._steady_clock = steady_clock
-        self._waits: dict[str, tuple[float, float]] = {}  # by order: until when it waits, and how long
+        self._waits: dict[str, tuple[float, float]] = {}  # by order id: until when it waits, and for how long
         self._timeout_s = timeout_s
 
     def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
-        """Have a row voided, now or when its region can be reached."""
+        """Order a row to be voided, as soon as its region can be reached."""
         self._metrics.add(declared.VOIDS_ORDERED_TOTAL)
         self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
 
@@ -79,7 +79,7 @@ class ReceiptVoider:
                 continue
             self._put_off(order)
             if not status:
-                return  # maybe none would be answered; the next time another order is the first
+                return  # others may get no answer either; the next `send` begins with another order
 
     def _done(self, order: VoidOrder) -> None:
         self._waits.pop(order.id, None)

@@ -1,8 +1,8 @@
-"""Forward tokens over several proxies: before a forwarded request begins, Redis says whether it was sent before.
+"""Forward tokens over several proxies: Redis says whether another proxy of the region has accepted a token before.
 
-A forwarded request waits for that call, `[redis] timeout_s` at most. Where Redis does not answer in that time the
-request begins, its token known to its own proxy alone, and is counted: the region serves what it is asked, and until
-Redis is back, who has read a token can use it once more at each other proxy, for 30 s.
+A forwarded request waits for this call before it begins, `[redis] timeout_s` at most. If Redis does not answer in that
+time, the request begins, a metric counts it, and only its own proxy knows its token. So until Redis is back, anybody
+who has read a token can use it once more at each other proxy, for 30 s.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.regions.forward_claim import CLOCKS_APART_S, VALID_S, Forward
 
 KEPT_S: Final = 2 * VALID_S + CLOCKS_APART_S
-"""A receiver whose clock lags accepts a token for up to twice its lifetime, and one that lags further for longer."""
+"""How long a nonce is kept. A receiver whose clock lags accepts a token for up to `2 * VALID_S`, or a little longer."""
 
 
 class NonceStore(Protocol):
@@ -24,7 +24,7 @@ class NonceStore(Protocol):
 
 
 class RegionNonces:
-    """Asks for those of this process."""
+    """Asks Redis about the tokens that this process gets."""
 
     def __init__(self, store: NonceStore, metrics: Metrics) -> None:
         self._store = store
@@ -32,13 +32,13 @@ class RegionNonces:
         self._tasks = BackgroundTasks()
 
     def spend(self, claim: Forward, answered: Callable[[bool], None]) -> None:
-        """Use a claim's nonce. `answered` gets whether no other proxy is known to have done so."""
+        """Use a claim's nonce. `answered` gets False if another proxy has used it before, else True."""
         self._tasks.start(self._spend(claim.nonce, answered))
 
     async def _spend(self, nonce: str, answered: Callable[[bool], None]) -> None:
         try:
             fresh = await self._store.spend(nonce, KEPT_S)
-        except Exception:  # whatever it is, the request goes on
+        except Exception:  # the request begins whatever the error is
             self._metrics.add(declared.NONCES_MISSED_TOTAL)
             fresh = True
         answered(fresh)

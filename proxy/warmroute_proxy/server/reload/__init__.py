@@ -1,4 +1,4 @@
-"""Another config while the proxy runs: read, checked, compared with the one in force, and applied whole or not at all.
+"""Reloads of the config: a new one is read, checked, compared with the one in force, and applied whole or not at all.
 
-A reload never waits for an engine, a store or another process: what it applies holds when it returns.
+A reload never waits for an engine, a store or another process. When it returns, the new config is in force.
 """

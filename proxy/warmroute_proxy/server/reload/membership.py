@@ -1,10 +1,10 @@
-"""Which engines of this region take part: those that a config names join, those that it no longer names leave.
+"""Joining and leaving engines of this region: a reloaded config's new engines join, those no longer named leave.
 
-An engine that joins gets traffic once a probe has found it ready (`engines.probing`); a server that is not probed, at
-once. An engine that leaves drains: it gets nothing new, its running requests end there, and its hot prompts are
-computed elsewhere. Then its workers, their loads and what they have cached are forgotten. An engine with another
-address or other key files is another engine: the old one leaves first, and the new one joins under its id when it is
-gone. Its models and its store are changed in place. An operator's drain order holds for an engine that joins, too.
+An engine that joins gets traffic once a probe has found it ready (`engines.probing`); a server that is not probed gets
+traffic at once. An engine that leaves drains: it gets no new requests, its running requests end there, and its hot
+prompts are computed elsewhere. Then its workers, their loads and their cache contents are forgotten. An engine with
+another address or other key files counts as another engine: the new one joins under the same id when the old one has
+left. An engine's models and store are changed in place. An operator's drain order also holds for an engine that joins.
 
     absent --joins--> joined --named no more--> leaving --nothing runs there--> absent
                         ^---------named again------|
@@ -29,14 +29,14 @@ from warmroute_proxy.server.request.re_prefill import RePrefills
 log = logging.getLogger(__name__)
 
 MOVE_WAIT_S: Final = 60.0
-"""How long an engine without requests stays for its hot prompts: a fleet may be too busy to compute them elsewhere."""
+"""How long a leaving engine may stay for its hot prompts alone: a fleet may be too busy to compute them elsewhere."""
 
 CLOSE_AFTER_S: Final = 6.0
-"""An engine that has left is still sent the last aborts, each with a deadline of 5 s."""
+"""How long the connections of an engine that has left stay open for its last aborts, whose deadline is 5 s."""
 
 
 class Membership:
-    """The engines that are to be there, and those that leave. `clock`: monotonic seconds."""
+    """The engines that join and leave. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Membership:
         self._connect_timeout_s = connect_timeout_s
         self._state_dir = state_dir
         self._clock = clock
-        self._leaving: dict[str, float] = {}  # since when
-        self._joining: dict[str, Engine] = {}  # made, and not there yet: the engine of that id has not left
+        self._leaving: dict[str, float] = {}  # by engine id, since when
+        self._joining: dict[str, Engine] = {}  # made, but the old engine of that id has not left yet
 
     def make(self, configs: Iterable[EngineConfig]) -> dict[str, Engine]:
-        """The engines that would join, by id, for `replace`. Raises: SecretError, if a key file cannot be read."""
+        """Make the engines that would join, by id, for `replace`. Raises: SecretError, if a key file cannot be read."""
         known = self._engines.by_id
         made = {
             config.id: Engine(config, self._connect_timeout_s, self._clock)
@@ -72,7 +72,7 @@ class Membership:
         return made
 
     def replace(self, configs: Iterable[EngineConfig], made: dict[str, Engine]) -> None:
-        """Have these engines. `made`: what `make` has returned for them."""
+        """Change to the engines of `configs`. `made`: the result of `make` for them."""
         wanted = {config.id: config for config in configs}
         self._memory.copies = copies_of_bodies(wanted.values())
         still = {
@@ -89,12 +89,12 @@ class Membership:
 
     @property
     def key_files(self) -> set[Path]:
-        """Where the keys of all engines are."""
+        """The key files of all engines."""
         configs = [each.config for each in self._all()]
         return {file for each in configs for file in (each.key_file, each.admin_key_file) if file is not None}
 
     def read_keys(self) -> None:
-        """Read the keys of all engines again; those of a file that cannot be read stay as they were."""
+        """Read the keys of all engines again. If a file cannot be read, the engine keeps its keys."""
         for engine in self._all():
             try:
                 if engine.read_keys():
@@ -103,7 +103,7 @@ class Membership:
                 log.error("the keys of engine %s stay as they were: %s", engine.config.id, error)
 
     def sweep(self) -> None:
-        """Remove engines that have left, and let others join; called a few times a second."""
+        """Remove engines that have left, and add those that join. Called a few times a second."""
         for engine_id, since_s in list(self._leaving.items()):
             if self._has_left(engine_id, since_s):
                 self._remove(engine_id)

@@ -1,9 +1,9 @@
-"""Orders to reload: by SIGHUP, by the watched file, by an operator; in all processes of a proxy.
+"""Orders to reload: by SIGHUP, by a change of the watched file, or by an operator; in all processes of a proxy.
 
-One process applies the file by itself. Of several, the supervisor checks the file and keeps the bytes that it accepts,
-and each process applies those: a file with a problem changes none of them, and a mark in the state folder says so to
-all of them. An operator's order to one process goes to the supervisor, and is answered once all processes that run
-report that file and none says that it was refused, or after `AGREE_S`.
+A single process applies the file by itself. With several processes, the supervisor checks the file and keeps the bytes
+that it accepts, and each process applies those bytes. A file with a problem changes no process; a mark in the state
+folder tells all of them. An operator's order to one process goes to the supervisor. The order is answered once all
+running processes report the new file and the mark is gone, or after `AGREE_S`.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ WATCH_EVERY_S: Final = 0.5
 
 
 class InForce(NamedTuple):
-    """In how many processes of the proxy a config is in force, and in how many not yet."""
+    """The number of the proxy's processes with a config in force, and of those still behind."""
 
     processes: int
     behind: int
 
 
 class ReloadOrders:
-    """Follows orders in this process. `peer_processes`: the others of this proxy; None if it is the only one."""
+    """Carries out orders to reload in this process. `peer_processes`: the others of this proxy; None if it is alone."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ReloadOrders:
         self._report()
 
     def problems(self) -> list[Problem]:
-        """What does not work as it should."""
+        """The problems of the config in force: a refused file, and the problems of discovery."""
         count = len(self.reloads.problems)
         if self._peer_processes is not None:
             count = count or self._refused.problems()
@@ -65,7 +65,7 @@ class ReloadOrders:
         return [*found, *self.reloads.discovery.problems()]
 
     def hung_up(self) -> None:
-        """SIGHUP has come, from an operator or from the supervisor, which has checked the file."""
+        """Reload at SIGHUP, from an operator or from the supervisor, which has checked the file."""
         self._secret_files.read()
         if self._peer_processes is None:
             self.reloads.reload(self._source)
@@ -77,8 +77,9 @@ class ReloadOrders:
         self._report()
 
     async def watch(self, live: LiveConfig) -> None:
-        """Apply the file when it changes, while the config asks for that; a new certificate counts as SIGHUP. Of
-        several processes the supervisor looks at both, and each process at the other files of secrets.
+        """Apply the file when it changes, if `watch_config` is on. A new certificate counts as SIGHUP.
+
+        With several processes, the supervisor watches both, and each process watches only the other secret files.
         """
         proxy, alone = live.now.proxy, self._peer_processes is None
         changes = FileChanges(self._source.path if alone else None)
@@ -93,18 +94,18 @@ class ReloadOrders:
                     self._secret_files.read()
                 if changes.found() and live.now.proxy.watch_config:
                     self.reloads.reload(self._source)
-            except Exception as error:  # one of ours must not end the watch
+            except Exception as error:  # a bug must not end the watch
                 log.error("the config is not applied: %s", type(error).__name__)
 
     def look(self, *, dry_run: bool) -> Difference:
-        """What the file would change. Raises: ConfigError."""
+        """The difference that the file would make. Raises: ConfigError; the problems are noted unless `dry_run`."""
         try:
             return self.reloads.look(self._source)
         except ConfigError as error:
             if not dry_run:
                 self.reloads.refused(error)
                 if self._peer_processes is not None:
-                    self.reloads.problems = []  # of the file, which is the same for all
+                    self.reloads.problems = []  # they go in the mark instead, since all processes share the file
                     self._refused.note(len(error.problems))
             raise
 
@@ -121,7 +122,7 @@ class ReloadOrders:
         while True:
             reported = [*peers.other_configs(), self.reloads.digest]
             behind = sum(digest != found.read.digest for digest in reported)
-            # Of a file that is in force already, the end of the mark alone shows that the supervisor has accepted it.
+            # If the file is in force already, only the mark's removal shows that the supervisor has accepted it.
             if not (behind or self._refused.problems()) or loop.time() > deadline_s:
                 return InForce(len(reported) - behind, behind)
             await asyncio.sleep(POLL_S)
