@@ -1,4 +1,4 @@
-"""The router of one proxy process: alone, or one that decides together with processes and proxies."""
+"""Makes the router of one proxy process: alone, or deciding together with other processes and proxies."""
 
 import asyncio
 import secrets as random
@@ -74,12 +74,12 @@ def routing(
 
 
 def _record_of(path: Path, slot: ProcessSlot | None) -> Path:
-    """The file of a process: of several, each has its own, with its number at the end."""
+    """The record file of a process; with several processes, its number is at the end."""
     return path if slot is None else path.with_name(f"{path.name}.{slot.number}")
 
 
 def _to_both(peer_processes: PeerProcesses, other_proxies: OtherProxies) -> Callable[[Event, float], None]:
-    """What sends an event of the router to the other processes of this proxy, and to the other proxies."""
+    """A function that sends an event of the router to the other processes of this proxy, and to other proxies."""
 
     def send(event: Event, now_s: float) -> None:
         peer_processes.send(event, now_s)

@@ -1,10 +1,10 @@
-"""One config after the other in this process. All or nothing: a file with a problem changes nothing.
+"""Replaces the config of a running process. All or nothing: a file with a problem changes nothing.
 
-A config is checked as at the start, and the engines that would join are made, which reads their key files. Only then is
-it applied, without waiting in between, so that no request is read by half of it. Requests under way keep what they were
-read with: the prices of their model, the limits of their tenant.
+A new config is checked like the first one, and engines that would join are made, which reads their key files. Only then
+is the config applied, in one step without waiting, so that no request is read by half of it. Requests under way keep
+the prices of their model and the limits of their tenant.
 
-What has to know of another config is given it by `appliers`, functions that cannot fail.
+`appliers`, functions that cannot fail, give a new config to each part that uses it.
 """
 
 import logging
@@ -35,10 +35,10 @@ Applier = Callable[[Config], None]
 
 
 def problems_of(config: Config, prices: Prices) -> list[str]:
-    """What else must hold of a config that is to be in force: the files, prices and memory that it needs.
+    """What keeps a valid config from being in force: unreadable secret files, missing prices, too little memory.
 
-    Each process checks it before it applies a file, and of several processes the supervisor before it accepts one.
-    `prices`: with the books of the database.
+    Each process checks this before it applies a file; with several processes, so does the supervisor before it accepts
+    a file. `prices`: with the books of the database.
     """
     problems: list[str] = []
     check_memory(config.limits, config.engines, problems)
@@ -47,7 +47,7 @@ def problems_of(config: Config, prices: Prices) -> list[str]:
 
 
 def problems_for_processes(config: Config) -> list[str]:
-    """The same before a process has it: with the books that processes have read of the database last."""
+    """`problems_of` for the supervisor: with the price books that its processes last read from the database."""
     return problems_of(config, kept_prices(config, time.time))
 
 
@@ -69,14 +69,14 @@ class Difference(NamedTuple):
 
     read: ReadConfig
     config: Config
-    """What can be in force now."""
+    """The new config, without the changes that wait for a restart."""
 
     changes: list[ConfigChange]
     joining: dict[str, Engine]
 
     @property
     def waiting(self) -> list[str]:
-        """What waits for a restart: `table.key`, or `table name`."""
+        """The changes that wait for a restart: `table.key`, `table name.key` or `table name`."""
         found: list[str] = []
         for change in self.changes:
             if change.waits_for_restart:
@@ -86,7 +86,7 @@ class Difference(NamedTuple):
 
 
 class Reloads:
-    """Applies configs. `running`: the one of the start, as its file has it."""
+    """Applies configs. `running`: the config that the process started with, as in its file."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Reloads:
         self._metrics = metrics
         self._access = access
         self.problems: list[str] = []
-        """Of the last file that was refused; none if the last one is in force."""
+        """Of the last file, if it was refused; empty if it is in force."""
 
         if access is not None:
             access.on_tenants.append(lambda _config: self.engines_found())
@@ -120,12 +120,12 @@ class Reloads:
         return self._running.digest
 
     def begin(self) -> None:
-        """Read the sources of engines; what they named before a restart joins now."""
+        """Read the sources of engines; the engines that they named before a restart join now."""
         self.discovery.replace(self._live.now)
         self.engines_found()
 
     def sweep(self) -> None:
-        """Let engines leave and join whose time has come; called a few times a second."""
+        """Let engines leave and join if their time has come; called a few times a second."""
         self._membership.sweep()
 
     def look(self, source: ConfigSource) -> Difference:
@@ -145,7 +145,7 @@ class Reloads:
         return Difference(read, config, changes, joining)
 
     def apply(self, found: Difference) -> None:
-        """Let it be in force."""
+        """Put a checked config into force."""
         config = found.config if self._access is None else self._access.replace(found.config)
         for apply in self.appliers:
             apply(config)
@@ -158,7 +158,7 @@ class Reloads:
         _log_applied(found)
 
     def reload(self, source: ConfigSource) -> None:
-        """Apply a file if it is another one, or log why not."""
+        """Apply a file if it differs from the config in force. A file with problems is logged and not applied."""
         try:
             found = self.look(source)
         except ConfigError as error:
@@ -169,24 +169,24 @@ class Reloads:
             self.apply(found)
 
     def engines_found(self) -> None:
-        """A source names other engines, or other tenants decide which of them may be used."""
+        """Use the engines that sources name now: a source or the tenants that may use its engines have changed."""
         if self._live.now.discoveries:
             self._use_engines({})
 
     def _use_engines(self, joining: dict[str, Engine]) -> None:
-        """Have the engines of the config, and those that are found. `joining`: made already."""
+        """Use the engines of the config and the discovered ones. `joining`: those that were made already."""
         own = self._live.now.own_engines
         made, found = dict(joining), []
         for engine in self.discovery.engines(self._live.now):
             try:
                 made |= self._membership.make([engine])
                 found.append(engine)
-            except SecretError as error:  # its key file went away in this moment
+            except SecretError as error:  # its key file has just been removed
                 log.error("engine %s does not join: %s", engine.id, error)
         self._membership.replace([*own, *found], made)
 
     def refused(self, error: ConfigError) -> None:
-        """A file was not applied."""
+        """Note and log why a file was not applied."""
         self.problems = error.problems
         self._metrics.add(COUNTER, 1, (("outcome", "refused"),))
         log.error("the config is not applied, and the one before stays in force: %s", error)

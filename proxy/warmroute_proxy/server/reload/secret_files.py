@@ -1,8 +1,8 @@
 """The files of secrets that may be replaced while a proxy runs: the fleet secret, addresses of stores, keys of engines,
 headers for the collector of traces.
 
-They are read again with each order to reload, and where the config is watched, when they change. No request waits for
-that: requests take the keys that there are when they are sent, and a store keeps its connections until the new address
+The files are read again at each order to reload and, if the config is watched, when they change. No request waits for
+that: a request takes the keys of the moment in which it is sent. A store keeps its connections until the new address
 works.
 """
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class SecretFiles:
-    """Those of one process."""
+    """The secret files of one process."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SecretFiles:
         self._changes = FileChanges()
 
     def read(self) -> None:
-        """Use what they have now. What cannot be read stays as it was, which the log says."""
+        """Use what the files hold now. A secret whose file cannot be read stays as it was, which is logged."""
         self._read_fleet_secret()
         self._membership.read_keys()
         self._stores.read_addresses()
@@ -46,7 +46,7 @@ class SecretFiles:
             self._tracing.read_headers()
 
     def changed(self) -> bool:
-        """Whether one is another than at the last look."""
+        """Whether a file has changed since the last call."""
         headers = self._tracing.headers_file if self._tracing is not None else None
         mine = self._fleet_secret_file, headers
         self._changes.follow(*mine, *self._membership.key_files, *self._stores.address_files)

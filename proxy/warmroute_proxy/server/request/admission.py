@@ -1,15 +1,15 @@
 """Admission: which requests go now, which wait in the queue, and which are refused with a 429.
 
-A request that finds capacity and an empty queue costs a few comparisons in `Placing.place` and never comes here.
-`enter` is for the rest: its tenant has limits, others wait already, or the worker that was decided has no capacity. A
-queued request holds its body and nothing else: no worker, no ledger entry. It is placed when it leaves the queue, by
-the facts of that moment; until then its client may leave, and leaves no trace but in the metrics.
+Every request passes `enter`. A request with capacity, an empty queue and no limits costs a few comparisons. A
+request waits if its tenant's limits hold it up, if others wait already, or if the decided worker has no capacity. A
+queued request holds its body, but no worker and no ledger entry. It is placed when it leaves the queue, by the facts of
+that moment. A client that leaves before is seen only in the metrics.
 
-Capacity is looked for when a request ends or has its first token, and a few times a second, since what engines report
-changes too. At most `PER_ROUND` requests are dispatched, or sent to another line, at once, so that the loop is not
-blocked.
+Queued requests look for capacity when a request ends or has its first token. They also look a few times a second, since
+the reports of engines change. To keep the loop free, a round dispatches or moves to another line at most `PER_ROUND`
+requests.
 
-Limits are those of `stores.limits`; a request that another region forwarded has been counted there.
+`stores.limits` has the limits; the region that forwarded a request has counted it already.
 """
 
 import asyncio
@@ -54,11 +54,11 @@ log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
 _NOWHERE: Final = ("", 0.0)
-"""The worker, and the seconds to compute there, of a request that its limits hold up."""
+"""The worker and its seconds of computing, for a request that waits for the limits of its tenant."""
 
 
 class RequestToAdmit(LimitedRequest, Protocol):
-    """A request, as far as admission knows it."""
+    """The part of a request that admission uses."""
 
     waiter: "Waiter[RequestToAdmit] | None"
 
@@ -84,7 +84,7 @@ class Admission:
         stores: LimitStores,
         shortage: Shortage,
     ) -> None:
-        """`shortage`: of KV memory, which is observed here."""
+        """`shortage`: the shortage of KV memory, which `sweep` updates."""
         bounds = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(
             bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s,
@@ -100,14 +100,14 @@ class Admission:
         self._announcing = Announcing(router, self.queue)
         self._roots = Roots()
         self._pumping = False
-        self._again = False  # whether the next round also tries some whose worker has no capacity
+        self._again = False  # whether the next round also tries some requests whose worker has no capacity
         self.prices = stores.prices
         self.shortage = shortage
         self.limits = RequestLimits(config, metrics, clock, stores)
         self.limits.on_answer(self.freed)
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
+        """Use the limits of another config. A request settles its reservation with the limit that it reserved from."""
         bounds = config.limits
         self.queue.resize(
             bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s,
@@ -118,7 +118,7 @@ class Admission:
         self.freed()
 
     def enter(self, request: RequestToAdmit, decision: Decision, now_s: float) -> Decision | None:
-        """Where a request goes now; None if it is queued or refused. The one way in for all requests."""
+        """Where a request goes now; None if it is queued or refused. All requests come in here."""
         parent = request.parsed.standing.parent
         if parent is not None and (session := request.routing.session) is not None:
             self._roots.started(session, parent, request.parsed.tenant.name)
@@ -141,7 +141,7 @@ class Admission:
         return decision
 
     def count(self, caller: Limited) -> None:
-        """Count a request that asks no engine. Raises: Refusal, if the minute has none left."""
+        """Count a request that needs no engine. Raises: Refusal, if the limit of the minute is used up."""
         shortage = self.limits.count(caller)
         if shortage is not None:
             self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", f"{shortage.kind}_per_minute"),))
@@ -155,7 +155,7 @@ class Admission:
             self.cancel(request)
 
     def cancel(self, request: ReservingRequest) -> None:
-        """A request has ended without having used anything: release what it has reserved."""
+        """A request has ended and used nothing: release what it has reserved."""
         self.limits.end(request, None)
         self.freed()
 
@@ -182,7 +182,7 @@ class Admission:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
             if waiter.item.waiter is not waiter:
-                continue  # refusing one of them began another request, which has taken this one's place
+                continue  # refusing another waiter began a new request, which took the place of this one
             held_up = self.limits.held_up_by(waiter.item)
             if not held_up and waits_to_begin(waiter):
                 self.queue.leave(waiter)
@@ -232,14 +232,14 @@ class Admission:
     # -- inside
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
-        """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""
+        """Refuse a request if a budget, or a limit over all proxies, has too little left. False: it may wait."""
         lacking = self.limits.lacking(request)
         if lacking is not None:
             self._refuse(request, *lacking)
         return lacking is not None
 
     def _let_in(self, request: RequestToAdmit, decision: Decision) -> bool:
-        """Whether the limits of its tenant let a request begin; if not, it was refused, or it waits."""
+        """Whether the tenant's limits let a request begin; if not, the request was refused, or waits."""
         shortage = self.limits.reserve(request, decision)
         if shortage is not None:
             self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(request.parsed, shortage))
@@ -277,7 +277,7 @@ class Admission:
         return found
 
     def _remember(self, waiter: "Waiter[RequestToAdmit]") -> None:
-        """A request that has waited to begin a session is not served: its session keeps its place for a while."""
+        """Keep the place of a session for a while: its request waited to begin it, and was not served."""
         if waiter.begins:
             routing = waiter.item.routing
             self._refused_of(waiter.model).keep(_session_key(routing), waiter.asked_s, self._clock(), routing.tenant)
@@ -310,7 +310,7 @@ class Admission:
                 return
 
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
-        """Where a queued request can go now, if it can."""
+        """Where a queued request can go now; None if nowhere."""
         request = waiter.item
         if not self._may_begin(waiter):
             return None
@@ -320,14 +320,14 @@ class Admission:
             self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
         except NoWorker:
             return None
-        except Exception as error:  # it would fail again each time, and block those behind it
+        except Exception as error:  # the request would fail again each time, and block those behind it
             log.error("placing a queued request failed: %s", type(error).__name__)
             request.crashed()
             return None
         return found if self._may_begin(waiter) else None
 
     def _may_begin(self, waiter: "Waiter[RequestToAdmit]") -> bool:
-        """Whether the limits let a queued request run now. If not, it is refused, or waits for them."""
+        """Whether the limits let a queued request run now. If not, the request is refused, or waits."""
         if self.limits.may_begin(waiter.item):
             return True
         if self._refused_by_limit(waiter.item):
@@ -359,7 +359,7 @@ class Admission:
         self._refuse(waiter.item, reason, self._full(message))
 
     def _refuse_to_begin(self, waiter: "Waiter[RequestToAdmit]", reason: str) -> None:
-        """Refuse a request that would begin a session: its place is kept, and the message says how long it may take."""
+        """Refuse a request that would begin a session. Its place is kept; the message says how long the wait may be."""
         now_s, refused = self._clock(), self._refused_of(waiter.model)
         line = self.queue.for_memory(waiter.model, begins=True)
         before = refused.before(waiter.asked_s, now_s) + sum(each.asked_s < waiter.asked_s for each in line)
@@ -379,7 +379,7 @@ class Admission:
         request.refused(refusal)
 
     def _full(self, message: str, after_s: int | None = None) -> Refusal:
-        """A 429 because the fleet is busy: its limits are those of the queue."""
+        """A 429 because the fleet is busy; its rate-limit headers show the queue."""
         if after_s is None:
             after_s = self._dispatch_rate.retry_after_s(self.queue.requests, self._clock())
         headers = (
@@ -391,6 +391,6 @@ class Admission:
 
 
 def _session_key(routing: RoutingRequest) -> int:
-    """What a session is known by when it asks again: its key, or its whole prompt where the client names none."""
+    """The key by which a session is known when it asks again; without one, the hash of its whole prompt."""
     session = home_key(routing)
     return routing.chain.hashes[-1] if session is None else session

@@ -1,10 +1,10 @@
-"""What engines answer: the tokens that they report, and a whole answer with the settled usage in place of theirs.
+"""What engines answer: the tokens that they report, and a whole answer with the settled usage in place of their own.
 
-The answer is decoded once into raw members, and written again from them. A name that is given twice would be lost on
-the way, so an answer that does not keep its length when it is written again is searched for one, member by member. Only
-spaces and escapes in names make that necessary in a sound answer, and engines write neither.
+The answer is decoded once into raw members, and written again from them. Decoding would lose a name that stands twice.
+So an answer whose length changes when it is written again is searched for such a name, member by member. In a sound
+answer only spaces and escapes in names change the length, and engines write neither.
 
-What has another type than in OpenAI's own answers is dropped (`dialects/openai_answers.py`).
+Members with another type than in OpenAI's own answers are dropped (`dialects/openai_answers.py`).
 """
 
 from typing import Any, Final, NamedTuple
@@ -46,15 +46,15 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class AnswerBound(NamedTuple):
-    """What an answer that is gathered may take."""
+    """The bound on an answer that is gathered."""
 
     max_bytes: int
     memory: BodyReservation | None
 
 
 def _sound(raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The members of an answer without half of a surrogate pair or NaN, which some servers write; and that answer.
-    Raises: Refusal, if it is not a JSON object.
+    """Mend half surrogate pairs and NaN, which some servers write. Returns the members and the mended answer.
+    Raises: Refusal, if the answer is not a JSON object.
     """
     try:
         sound = whole_pairs(raw) if has_surrogate(raw) else with_null(raw)
@@ -69,8 +69,8 @@ class Answer:
     __slots__ = ("_choices", "_members", "aborted", "empty", "is_one", "sglext", "usage")
 
     def __init__(self, raw: bytes, rid: str = "") -> None:
-        """Read an answer. `rid`: by which ids of calls are made. Raises: Refusal, if it is not one JSON object with
-        distinct names.
+        """Read an answer. `rid`: from which missing ids of tool calls are made. Raises: Refusal, if the answer is not
+        one JSON object with distinct names.
         """
         try:
             members: dict[str, Any] = _decode(raw)
@@ -87,7 +87,7 @@ class Answer:
         self.usage = bytes(usage)
         self.sglext = bytes(members.get("sglext", _EMPTY))
         self.is_one = bool(choices)
-        """Whether it is an answer: it has choices, and none of them is an error."""
+        """Whether this is a real answer: with choices, none of them an error."""
 
         self.aborted = False
         """Whether a choice was aborted."""
@@ -129,15 +129,15 @@ class Answer:
 
     @property
     def thoughts(self) -> str:
-        """The member in which the server writes what the model thinks; empty if it has written nothing of that."""
+        """The name of the member that holds what the model thinks; empty if the answer has no such member."""
         return thoughts_in(self._choices[0].outputs()) if self._choices else ""
 
     def text_bytes(self) -> int:
-        """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
+        """The length of all generated texts, for an estimate if the engine has counted no tokens."""
         return generated_bytes(self._choices) or nested_text_bytes(decoded(self._members.get("choices", _EMPTY)))
 
     def output_bytes(self) -> int:
-        """How many bytes of JSON all that the model said takes: no fewer than it has tokens."""
+        """The bytes of JSON that all output of the model takes: at least one for each token."""
         return most_output_bytes(self._choices) or self.text_bytes()
 
     def choices(self) -> bytes:
@@ -157,7 +157,7 @@ class Answer:
 def usage_of(
     answer: Answer | None, scanner: UsageTracker, prefill: PrefillLeg | None
 ) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """The usage, and the answering engine's own object: as JSON if that is the same."""
+    """The usage, and the answering engine's own usage object: as JSON bytes if both say the same."""
     if answer is not None:
         plain = plain_usage(answer.usage, answer.sglext, paired=prefill is not None)
         if plain is not None:

@@ -1,15 +1,15 @@
 """One attempt at a request: one engine, or a prefill and a decode engine at the same time.
 
-The answering leg (aggregated or decode) is the client's answer; the prefill leg is watched, because neither can finish
-without the other. An attempt reports exactly one end to its owner:
+The answering leg (aggregated or decode) carries the client's answer. The prefill leg is watched too, because neither
+leg can finish without the other. An attempt reports exactly one end to its owner, `finished` or `failed`:
 
     content(data)           bytes for the client, any number of times; after the first nothing can be taken back
-    passthrough_target()    where more of the same may be written unparsed (`passthrough`)
+    passthrough_target()    where more content may be written unparsed (`passthrough`)
     finished()              the answer is complete: `account` and, unless streamed, `answer` are there
-    failed(failure)         it is not: whose fault it was, the refusal, and whether another attempt may help
+    failed(failure)         the answer failed: whose fault it was, the refusal, and whether another attempt may help
 
-At fault is the leg that failed first, not its partner. A decode engine that loses its prefill answers 5xx a moment
-before or after the prefill connection breaks, so a decode failure waits that moment for the prefill leg.
+The leg that failed first is at fault, not its partner. A decode engine that loses its prefill answers 5xx a moment
+before or after the prefill connection breaks. So a decode failure waits `PARTNER_WAIT_S` for news of the prefill leg.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ log = logging.getLogger(__name__)
 
 PARTNER_WAIT_S: float = 0.1
 TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
-ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
-UNCOUNTED_BYTES: Final = 16_384  # a whole answer that is no larger takes no memory worth counting
-MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
+ABORTED: Final = "the engine aborted the request"  # by an operator, or after a full queue or a failed transfer
+UNCOUNTED_BYTES: Final = 16_384  # a whole answer up to this size takes no memory worth counting
+MAX_HELD_BYTES: Final = 1_048_576  # held back before the first content: roles and comments
 _EVENTS: Final = "text/event-stream"
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
@@ -64,7 +64,7 @@ _NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # shared by all non-stre
 
 
 class AttemptOwner(Protocol):
-    """What an attempt is made for."""
+    """What an attempt reports to."""
 
     def content(self, data: bytes) -> None: ...
     def passthrough_target(self) -> Write | None: ...
@@ -75,7 +75,7 @@ class AttemptOwner(Protocol):
 
 
 class Attempt:
-    """The legs of one dispatch; it receives the answering one. Create, then `start`."""
+    """The legs of one dispatch; receives the data of the answering leg. Create, then `start`."""
 
     # Most attempts neither change nor read these: class-level defaults make construction cheap but reads slower.
     answer: Answer | None = None
@@ -83,7 +83,7 @@ class Attempt:
     _waits = NO_WAITS
     _is_stream = False
     _answers = 1  # to all prompts
-    _more_bytes = 0  # of the prompt, beside those of its chain
+    _more_bytes = 0  # of the prompt, besides those of its chain
     _size = 0
     _pending: Failure | None = None  # while the state is FAILING
 
@@ -97,7 +97,7 @@ class Attempt:
         max_answer_bytes: int,
         memory: BodyReservation | None,
     ) -> None:
-        """`memory`: where an answer that is gathered counts; None: `max_answer_bytes` is all that bounds it."""
+        """`memory`: counts the bytes of a gathered answer; None: only `max_answer_bytes` bounds it."""
         self.state = _NEW
         self.rid = rid
         self._asked = asked
@@ -113,7 +113,7 @@ class Attempt:
         self.scanner = _NOT_STREAMED
         self._prefill: PrefillLeg | None = None
         self._trailer: asyncio.TimerHandle | None = None
-        self._gathered: list[bytes] = []  # of a stream what comes before content, else the answer
+        self._gathered: list[bytes] = []  # the part of a stream before its content, or the whole answer
         if asked.stream:
             self._answers = asked.choices * asked.prompts
             self.scanner = UsageTracker(keep_sglext=asked.keep_sglext, rid=rid)
@@ -123,12 +123,12 @@ class Attempt:
 
     @property
     def tenant(self) -> str:
-        """Whose answer it is, where there are several tenants."""
+        """The tenant of the answer; empty if there is only one tenant."""
         return self._asked.routing.tenant
 
     @property
     def ended(self) -> bool:
-        """Whether it has reported its end, or was given up."""
+        """Whether the attempt has reported its end, or was given up."""
         return self.state in ATTEMPT_ENDED
 
     # -- the owner's side
@@ -143,8 +143,8 @@ class Attempt:
         tagged: bool,
         carrier: object | None = None,
     ) -> None:
-        """Send both legs at once. `tagged`: the engine's KV events are to name the rid. `carrier`: what takes the
-        answering one to its engine; None: the proxy's connections do.
+        """Send both legs at once. `tagged`: the engine's KV events shall name the rid. `carrier`: takes the answering
+        leg to its engine; None: the proxy's own connection does.
         """
         self._advance(_SEND)
         engine, prefill = self.engine, self.decision.prefill
@@ -180,7 +180,7 @@ class Attempt:
             carrier.send_with(self.decision, head, parts, self.leg)
 
     def moved(self, decision: Decision) -> None:
-        """Another engine has it than the one that it was sent to."""
+        """The request is at the engine of `decision` now, not at the one that it was sent to."""
         answering = decision.worker or decision.decode
         assert answering is not None
         self.decision = decision
@@ -192,8 +192,8 @@ class Attempt:
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
-        """What was reported of tokens, and the answering engine's usage object: as JSON where that is the same. A count
-        that cannot be true is left out, and its engine is named.
+        """The reported tokens, and the answering engine's usage object: as JSON bytes if both say the same. Counts that
+        cannot be true are left out, and noted against the engine.
         """
         usage, reported = usage_of(self.answer, self.scanner, self._prefill)
         if is_sure(usage, self.decision.prompt_tokens_est, self._asked.most_tokens):
@@ -213,7 +213,7 @@ class Attempt:
         return prefill_usage(self._prefill)
 
     def abort(self) -> None:
-        """Stop every engine that takes part. What was not sent yet never is."""
+        """Stop every engine that takes part. A leg that was not sent yet is never sent."""
         self._advance(AttemptEvent.ABORT)
         for leg in (self.leg, self._prefill.leg if self._prefill is not None else None):
             if leg is not None and not leg.sent:
@@ -227,7 +227,7 @@ class Attempt:
         self._close_legs()
 
     def pass_by(self, prefill_s: float) -> None:
-        """Give up the answering leg alone: its engine goes on, and needs the prefill, which has `prefill_s`."""
+        """Give up the answering leg only. Its engine goes on and needs the prefill leg, which has `prefill_s`."""
         self._advance(AttemptEvent.CLOSE)
         self.leg.close()
         if self._prefill is not None and not self._prefill.leg.done:
@@ -241,7 +241,7 @@ class Attempt:
     # -- the answering leg
 
     def streams(self) -> Stream | None:
-        """Itself, where the answer is a stream."""
+        """This attempt if its answer is a stream, else None."""
         return self if self._is_stream else None
 
     def passthrough_target(self) -> Write | None:
@@ -252,7 +252,7 @@ class Attempt:
         self._status = status
         if status != 200:
             self._waits = Waits.of(headers)
-        elif self.leg.streamed:  # what is not a stream is read whole: it may say what is wrong
+        elif self.leg.streamed:  # an answer that is not a stream is read whole: it may be an error
             self._is_stream = headers.get("content-type", _EVENTS).lower().startswith(_EVENTS)
 
     def on_body(self, data: bytes) -> None:
@@ -281,7 +281,7 @@ class Attempt:
         self._take_passed(out)
 
     def _take_passed(self, out: bytes) -> None:
-        """Give on what the client gets, and end where the stream has ended."""
+        """Pass on the bytes for the client, and end the attempt if the stream has ended."""
         scanner = self.scanner
         if scanner.started:
             if self._gathered:
@@ -301,7 +301,7 @@ class Attempt:
             self._close_later()
 
     def _note_thoughts(self, name: str) -> None:
-        """Remember how the server names thoughts, for those that are sent back to it."""
+        """Remember the server's name for thoughts, for the thoughts that are sent back to it."""
         if name:
             self.engine.thoughts = name
 
@@ -340,7 +340,7 @@ class Attempt:
         if scanner.error is not None:
             self._fail_by_event()
         elif scanner.ended_choices >= self._answers:
-            self._stream_done()  # as a [DONE] would have said
+            self._stream_done()  # all choices have ended, although no [DONE] came
         else:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
@@ -363,7 +363,7 @@ class Attempt:
             self._answered(data, self._engines.clock())
 
     def _answered(self, data: bytes, now_s: float) -> None:
-        """All of a 200 that is not streamed."""
+        """Take a whole 200 that is not streamed."""
         try:
             self.answer = Answer(data, self.rid)
         except Refusal:
@@ -399,7 +399,7 @@ class Attempt:
         self._fail_by(self._refused(self._answering, status_of_engine_error(error), error))
 
     def _fail_by_answer(self, data: bytes, problem: str) -> None:
-        """A 200 that is not an answer: it may be an error, which says more."""
+        """Fail by a 200 that is not an answer. If its body is an error, that is reported instead of `problem`."""
         view = read_view(data)
         fault = None if view is None else view.fault()
         if fault is None:
@@ -417,7 +417,7 @@ class Attempt:
             return
         if status == 200:
             self._owner.prefilled(self._engines.clock())
-            self._conclude_pending()  # it is not at fault
+            self._conclude_pending()  # the prefill leg is not at fault
             return
         worker = self.decision.prefill
         assert worker is not None
@@ -452,7 +452,7 @@ class Attempt:
         asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._conclude_pending)
 
     def _refused(self, worker: Worker, status: int, error: bytes | object) -> Failure:
-        """What an engine's error means. `error`: the body of it, or the value."""
+        """What an engine's error means. `error`: its body, or its decoded value."""
         found = refusal_from_engine(status, error, self._waits, time.time())
         engine = self._engines.of(worker)
         if engine.refusals.is_logged(status, self._engines.clock()):
@@ -464,11 +464,11 @@ class Attempt:
         return failure._replace(pair=(prefill, decode)) if names_hand_over(found.refusal.internals or "") else failure
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
-        """All workers of an engine: a connection that breaks is not a fault of one rank alone."""
+        """The ids of all workers of an engine: a broken connection is not the fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _conclude_pending(self) -> None:
-        """The other leg has ended in good order, or says nothing in time."""
+        """Report the failure that waited: the other leg has ended well, or said nothing in time."""
         if self._pending is not None:
             self._conclude(self._pending)
 
@@ -485,12 +485,12 @@ class Attempt:
         return prefill
 
     def _close_later(self) -> None:
-        """Close the connections soon, unless the engines end their answers before."""
+        """Close the connections after `TRAILER_S`, unless the engines end their answers before."""
         if not self.leg.ends or (self._prefill is not None and not self._prefill.leg.ends):
             self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._guard, self._end_trailer)
 
     def _cancel_trailer(self) -> None:
-        """Once both legs have ended: the timer would keep all of the request in memory."""
+        """Cancel the timer once both legs have ended: it would keep all of the request in memory."""
         if self._trailer is not None and self.leg.done and (self._prefill is None or self._prefill.leg.done):
             self._trailer.cancel()
             self._trailer = None
@@ -501,7 +501,7 @@ class Attempt:
         self._close_legs()
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Run a step of a timer. The client gets an answer even if it fails."""
+        """Run a step of a timer. The client gets an answer even if the step fails."""
         try:
             step()
         except Exception as error:

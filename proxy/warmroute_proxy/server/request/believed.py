@@ -1,4 +1,4 @@
-"""What is believed of the tokens that an engine reports of an attempt (`core.accounting.plausible`)."""
+"""Which of the token counts that an engine reports are believed (`core.accounting.plausible`)."""
 
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -23,11 +23,11 @@ _OTHER_NAMES: Final = {
     ),
     COMPLETION: ("completion_tokens_details", "reasoning_tokens", "output_tokens", "output_tokens_details"),
 }
-"""Members of a usage object that follow from a count."""
+"""By count, the other members of a usage object that depend on it."""
 
 
 class Asked(DispatchFields, Protocol):
-    """A request, as far as it says what counts may be."""
+    """The part of a request that limits what counts may be."""
 
     @property
     def routing(self) -> RoutingRequest: ...
@@ -56,7 +56,7 @@ def believed(
     scanner: UsageTracker,
     more_bytes: int,
 ) -> Believed:
-    """What is believed of `usage`. `more_bytes`: of the prompt, beside those of its chain."""
+    """What is believed of `usage`. `more_bytes`: bytes of the prompt besides those of its chain."""
     prompt_bytes = asked.routing.chain.total_bytes
     answer_bytes = scanner.tokens_seen * ONE_TOKEN_BYTES if answer is None else answer.output_bytes()
     allowed = Allowed(

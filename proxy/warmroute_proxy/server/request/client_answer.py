@@ -1,4 +1,4 @@
-"""The answer to a client: its headers, its stream or body, or the error in the form that fits how far it has come."""
+"""The answer to a client: its headers, its stream or body, or an error in the form that still fits."""
 
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ class ClientAnswer:
         return self.exchange.passthrough_target()
 
     def unreadable(self, answer: Answer | None) -> Problem | None:
-        """Why the client cannot be given a whole answer, or the stream that has come, in its API; None if it can."""
+        """Why an answer (None: the stream so far) cannot be expressed in the client's API; None if it can."""
         exchange = self.exchange
         if not exchange.translates:
             return None
@@ -93,9 +93,9 @@ class ClientAnswer:
         self.exchange.end(tail)
 
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
-        """Send an error: as an event where the stream has begun, else as the answer."""
+        """Send an error: as an event if the stream has begun, else as the answer."""
         self._parsed.left_unanswered()
-        if self.exchange.started:  # so has its head, which cannot say any more when to come back
+        if self.exchange.started:  # the head is sent and cannot say when to come back
             message, after_s = refusal.message, refusal.retry_after_s
             if after_s is not None and "try again" not in message:
                 message = f"{message}; try again in {after_s} s"
@@ -106,7 +106,7 @@ class ClientAnswer:
 
 
 def usage_event(scanner: UsageTracker, entry: Entry, keep_sglext: bool) -> bytes:
-    """The usage chunk: the engine's own, with the settled usage in the place of its own."""
+    """The usage chunk of the engine, with the settled usage in place of the engine's."""
     event: dict[str, Any] = dict(scanner.usage_event or _usage_chunk(entry))
     if not keep_sglext:
         event.pop("sglext", None)
@@ -115,6 +115,6 @@ def usage_event(scanner: UsageTracker, entry: Entry, keep_sglext: bool) -> bytes
 
 
 def _usage_chunk(entry: Entry) -> dict[str, Any]:
-    """The chunk of an engine that has written none."""
+    """A usage chunk for an engine that has written none."""
     kind = "text_completion" if entry.route == COMPLETIONS else "chat.completion.chunk"
     return {"id": entry.id, "object": kind, "created": int(entry.opened_at), "model": entry.model, "choices": []}

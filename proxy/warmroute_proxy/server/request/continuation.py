@@ -1,17 +1,17 @@
-"""An answer that broke off goes on elsewhere, for models whose operator allows it (`[[model]] continue_broken`).
+"""Continues a broken-off answer at another engine, for models whose operator allows it (`[[model]] continue_broken`).
 
-`Continuation` gathers what a client was sent, for as long as another engine could go on from there. Where the engine
-dies, it asks for the rest: the client's own request, and at its end the text so far, as the beginning of the answer. A
-chat has it as a last message of the assistant with SGLang's `continue_final_message`, which puts its text behind the
-prompt as it is; a completion has it at the end of its prompt.
+`Continuation` gathers the text that a client was sent, while another engine could still go on from it. If the engine
+dies, the proxy sends the client's request again, with the text so far at its end as the beginning of the answer. In a
+chat the text is a last message of the assistant, which SGLang's `continue_final_message` puts behind the prompt as it
+is. In a completion the text stands at the end of the prompt.
 
-So an engine goes on from text. Of a tool call or of reasoning a client is not sent all that the model wrote, so neither
-is ever continued: what begins one, or ends the answer, ends the possibility. So does a request whose answer depends on
-more than the text so far (a grammar, probabilities of all tokens, a prompt that is itself a beginning).
+An engine can go on only from text. Clients are not sent all that a model wrote of a tool call or of reasoning, so an
+answer with either is not continued. An answer that has ended is not continued, and neither is one that depends on more
+than the text so far: a grammar, probabilities of all tokens, a prompt that is itself a beginning.
 
 `Rest` makes one answer of both halves: one id, one role, one account. The broken engine has reported no usage, but the
-other one has counted that text as a part of its prompt. So the sum is what was reported; the border between prompt
-and answer is by events, each at least a token, or by the prefill engine's count of the prompt where there is one.
+second engine counts the text so far as part of its prompt. So the total of tokens is the reported one. The prefill
+engine's count of the prompt divides that total; without that count, each event counts as one token.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
 
 MAX_TEXT_CHARS: Final = 1_048_576  # of an answer; a longer one can no longer be continued
-MAX_STOP_CHARS: Final = 1024  # of a request, with which the end of the text is compared
+MAX_STOP_CHARS: Final = 1024  # of a request's stops, with which the end of the text is compared
 COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
 
 _NOT_BY_TEXT: Final = frozenset(
@@ -42,7 +42,7 @@ _NOT_BY_TEXT: Final = frozenset(
         "continue_final_message", "add_generation_prompt", "echo", "suffix",
     }
 )  # fmt: skip
-"""Members that make an answer more than the text that follows its prompt."""
+"""Members of a request whose answer depends on more than the text so far."""
 
 _NOT_BY_TEXT_PREFIXES: Final = ("return_", "guided_")
 _HARMLESS: Final = {
@@ -79,7 +79,7 @@ _encode: Final = msgspec.json.encode
 
 
 class Continuation:
-    """An answer that can be continued, or is: what passes of it, and what is to be asked of another engine."""
+    """An answer that can be continued, or is being continued: its text so far, and the request for its rest."""
 
     __slots__ = ("_body", "_id", "_rest", "_route", "_stops", "_text", "_tokens")
 
@@ -89,12 +89,12 @@ class Continuation:
         self._stops = stops
         self._id = ""
         self._text: StringIO | None = StringIO()
-        self._tokens = 0  # at least: one for each event
+        self._tokens = 0  # of the text, at least: one for each event
         self._rest: Rest | None = None
 
     @classmethod
     def of(cls, parsed: ParsedRequest, body: AnyBody) -> "Continuation | None":
-        """For an answer that begins now; None if its request rules out that it is continued."""
+        """The continuation of an answer that begins now; None if its request rules that out."""
         if isinstance(body, LargeBody):
             return None  # its members would have to be read here
         members = body.members
@@ -112,7 +112,7 @@ class Continuation:
         return cls(parsed.route, body, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events of an engine; None if they do not fit what it was sent."""
+        """What the client gets of an engine's whole events; None if they do not fit what the client was sent."""
         if self._rest is not None:
             return self._rest.take(data)
         if self._text is not None and not self._gather(data, self._text):
@@ -120,14 +120,14 @@ class Continuation:
         return data
 
     def rest(self, failure: Failure, broken: Attempt) -> "tuple[Rest, Body] | None":
-        """What takes the rest of the answer, and the body that asks for it; None if no other engine can go on: the
-        fault is not this one's, or it would need to know more than the text.
+        """What takes the rest of the answer, and the body that asks for it. None if no other engine can go on: the
+        failure was not the engine's fault, or the rest depends on more than the text.
         """
         if self._text is None or self._body is None or not failure.avoid or failure.refusal.status < 500:
             return None
         text, tokens = self._text.getvalue(), self._tokens
         if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
-            return None  # the other engine would not know it for the beginning of a stop
+            return None  # the other engine would not see that the text ends with the beginning of a stop
         try:
             body = _continued(self._route, self._body, text, tokens)
         except _UNREADABLE:
@@ -138,7 +138,7 @@ class Continuation:
         return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None), body
 
     def go_on(self, rest: "Rest") -> None:
-        """What comes now is the rest. Once: it is not asked for again."""
+        """Take the rest from now on. An answer is continued only once."""
         self._rest = rest
         self._body = None
 
@@ -146,11 +146,11 @@ class Continuation:
         return usage if self._rest is None else self._rest.settled(usage, scanner)
 
     def refusal(self, failure: Failure) -> Refusal:
-        """The error for the client. What the engine of the rest refuses, the client has not requested."""
+        """The error for the client. A 4xx to the request for the rest is not shown: the client did not send it."""
         return failure.refusal if self._rest is None or failure.refusal.status >= 500 else broken()
 
     def _gather(self, data: bytes, text: StringIO) -> bool:
-        """Add the text of events; whether the answer can still be continued after them."""
+        """Add the text of events. Returns whether the answer can still be continued."""
         try:
             for event in _payloads(data):
                 chunk = _chunk(event)
@@ -173,7 +173,7 @@ class Rest:
     __slots__ = ("_begun", "_id", "_new_id", "_prompt_tokens", "_tokens")
 
     def __init__(self, id_: str, tokens: int, prompt_tokens: int | None) -> None:
-        """`id_`: the answer's, as the client knows it; `tokens`: so far, at least; `prompt_tokens`: if counted."""
+        """`id_`: as the client knows it; `tokens`: of the first half, at least; `prompt_tokens`: if counted."""
         self._id = id_
         self._new_id = b""
         self._tokens = tokens
@@ -181,7 +181,7 @@ class Rest:
         self._begun = False
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events; None if they do not fit what it was sent."""
+        """What the client gets of whole events; None if they do not fit what the client was sent."""
         if not self._begun:
             begun = self._begin(data)
             if begun is None:
@@ -191,8 +191,9 @@ class Rest:
         return data.replace(self._new_id, b'"%b"' % self._id.encode()) if self._new_id else data
 
     def _begin(self, data: bytes) -> bytes | None:
-        """Up to the first event that adds something, which has to be text: an engine does not know that its own first
-        words are not those of an answer, and may read a tool call or reasoning into them. No second role.
+        """What the client gets of the events before the first text and with it, without a second role. None if
+        something other than text comes first: an engine takes its first words for the beginning of an answer, and may
+        read a tool call or reasoning into them.
         """
         kept_events = []
         try:
@@ -211,7 +212,7 @@ class Rest:
         return b"".join(kept_events)
 
     def settled(self, usage: Usage, scanner: UsageTracker) -> Usage:
-        """The account of the whole answer, by what was reported of its rest; its usage chunk gets the answer's id."""
+        """The usage of the whole answer, from the usage reported for its rest. The usage chunk gets the answer's id."""
         if scanner.usage_event is not None and self._id:
             scanner.usage_event["id"] = self._id
         tokens, prompt, guessed = self._tokens, usage.prompt_tokens, {*usage.estimated, "completion_tokens"}
@@ -240,12 +241,12 @@ class Rest:
 
 
 def broken() -> Refusal:
-    """The error if an answer has begun and cannot be continued."""
+    """The error for an answer that has begun and cannot be continued."""
     return Refusal(502, "the engine failed, and no other engine could continue its answer", code="engine_error")
 
 
 def unable(engines: Engines, route: str) -> frozenset[str]:
-    """The workers that cannot go on with a chat: `continue_final_message` is SGLang's."""
+    """The workers that cannot continue a chat: only SGLang has `continue_final_message`."""
     if route == COMPLETIONS:
         return frozenset()
     return frozenset(worker.id for worker in engines.workers() if engines.of(worker).config.kind != "sglang")
@@ -259,7 +260,7 @@ def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
 
 
 def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | None:
-    """The request for what follows `text`, of `tokens` tokens at least; None if nothing may follow."""
+    """The request for the rest after `text`, which has at least `tokens` tokens; None if it cannot be asked for."""
     members = body.members
     add = []
     for name, left in _limits(route, members, tokens):

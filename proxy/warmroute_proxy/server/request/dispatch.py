@@ -1,9 +1,9 @@
-"""What an engine is sent: the client's bytes, without what may not pass, with what the proxy adds.
+"""What an engine is sent: the client's bytes, without members that may not pass, and with those that the proxy adds.
 
-A server other than SGLang gets a session's hash where it looks for a session key, and none of SGLang's fields.
+A server other than SGLang gets a session's hash in its own field for a session key, and none of SGLang's fields.
 
-SGLang's PD protocol: prefill and decode get the same body with the same bootstrap host, port and room and the same
-rid, both at once; neither can finish without the other. Decode's answer is the client's, prefill's is only watched.
+SGLang's PD protocol: prefill and decode get the same body at once, with the same rid and the same bootstrap host, port
+and room. Neither can finish without the other. The client gets decode's answer; prefill's is only watched.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class DispatchFields(Protocol):
-    """What goes to engines of a request beside its body.
+    """What engines get of a request besides its body.
 
-    `wire_model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
+    `wire_model`: the name to send if the client used an alias; `metadata`: what to send instead of the client's;
     `dropped`: members that no engine gets.
     """
 
@@ -80,7 +80,7 @@ def answering_body(
 
 
 def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) -> Parts:
-    """The body for a server other than SGLang: with its signal of a session, and its name of the model."""
+    """The body for a server other than SGLang, with the server's own session field and model name."""
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
     if provider.field and asked.session is not None:
@@ -97,8 +97,8 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
 
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
-    """What is asked of a stream. Messages begin with the tokens of their prompt, so the first chunk has to say them.
-    `counts`: the server can say them in each chunk, where other servers may refuse to be asked.
+    """The stream options for an engine. An answer on `/v1/messages` begins with the prompt's tokens, so the first chunk
+    has to report usage. `counts`: the server can do that in each chunk; others may refuse a request that asks for it.
     """
     options = {**asked.stream_options, "include_usage": True}
     if counts and asked.route == _MESSAGES:
@@ -107,10 +107,10 @@ def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
 
 
 def with_thoughts(parts: Parts, name: str) -> Parts:
-    """A body whose messages have thoughts under the name by which a server reads them. Others hold them under another
-    one: translations of other APIs, and conversations that another server has answered before.
+    """The body with thoughts under `name`, the member in which the server reads them. Translations of other APIs, and
+    conversations that another server has answered before, hold thoughts under another name.
 
-    A name with bare quotes and a colon stands in no JSON text. At the top of a body `reasoning` is an object.
+    No JSON string contains a name with bare quotes and a colon. A top-level `reasoning` is an object, so it is kept.
     """
     if name == "reasoning":
         return [_renamed(piece, _TO_REASONING) for piece in parts]
@@ -132,14 +132,14 @@ def prefill_body(
 
 
 def own_fields(rid: str, salt: str, *, tagged: bool, priority: int = 0) -> str:
-    """The members that SGLang gets besides; `tagged`: its KV events are to name the rid. Other engines get none.
-    `priority`: as the engine orders it; 0 is not sent, and counts as what others have.
+    """The members that the proxy adds for SGLang; other engines get none. `tagged`: the KV events shall name the rid.
+    `priority`: in the engine's own order; 0 is not sent.
 
     A rid and a salt are hex digits: nothing in them needs an escape.
     """
     if priority:
         return f'{own_fields(rid, salt, tagged=tagged)},"priority":{priority}'
-    if tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
+    if tagged:  # the engine names `session_id` in the prompt's stored blocks, and does nothing else with it
         return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true,"session_id":"{rid}"'
     return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'
 

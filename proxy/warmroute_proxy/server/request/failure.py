@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 CUT_OFF: Final = frozenset(
     {"draining", "deadline_exceeded", "overloaded"}
-)  # what the proxy ends, whatever the engine would answer
+)  # codes with which the proxy ends a request, whatever the engine would answer
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `at_fault` are the workers that failed it, empty if none did; `cause` says how.
+    """How an attempt failed. `at_fault`: the workers that failed, if any; `cause`: how they failed.
 
-    `shed` are workers that took no more work, which is not a fault; another may. `pair`: the prefill and the decode
-    worker between which KV was not handed over; then `at_fault` says only which of them has told so.
+    `shed`: workers that took no more work, which is not a fault; another worker may take it. `pair`: the prefill and
+    the decode worker between which KV was not handed over; `at_fault` is then only the worker that reported this.
     """
 
     refusal: Refusal
@@ -35,16 +35,16 @@ class Failure(NamedTuple):
 
     @property
     def avoid(self) -> tuple[str, ...]:
-        """The workers that another attempt is not to go to, unless it was of a pair."""
+        """The workers that the next attempt avoids, unless a pair failed."""
         return self.at_fault + self.shed
 
 
 def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
     """An engine's own error as a failure.
 
-    What is broken there is its fault, also a key or an account that it refuses: they may be right elsewhere. To have no
-    room is not a fault. SGLang says that with a 503: it has no other use for it on these routes (a full queue, a wait
-    that was too long, a retraction). Other servers show only by their errors that they are down.
+    A broken engine is at fault, also if it refuses a key or an account: they may be right at another engine. An engine
+    without room is not at fault. SGLang answers 503 on these routes only for lack of room: a full queue, a wait that
+    was too long, a retraction. A 503 of another server may mean that it is down.
     """
     refusal, meaning = found
     shed = meaning is Meaning.BUSY or (refusal.status == 503 and kind == "sglang")
@@ -63,8 +63,8 @@ def timed_out(worker: Worker, message: str) -> Failure:
 
 
 def unreadable(server: str, request_id: str, problem: Problem) -> Failure:
-    """The engine's answer cannot be translated, or there is no memory for that. Nothing is charged; clients of other
-    APIs may be unaffected.
+    """The engine's answer cannot be translated to the client's API, or memory for that is lacking. Nothing is charged.
+    No worker is at fault: clients of other APIs may be unaffected.
     """
     if isinstance(problem, Refusal):
         return Failure(problem, (), False)
@@ -73,8 +73,8 @@ def unreadable(server: str, request_id: str, problem: Problem) -> Failure:
 
 
 def no_worker(error: NoWorker, causes: str, *, split: bool) -> Refusal:
-    """No worker can take a request; `split`: only pairs of prefill and decode engines could. `causes`: why there is
-    none.
+    """No worker can take a request. `causes`: why no engine is available; `split`: only pairs of prefill and decode
+    engines could.
     """
     if split:
         message = "n > 1 is not possible here: prefill and decode engines give one answer; send n requests"

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class FailureVerdict(NamedTuple):
-    """What a failure means: the workers whose breaker counts it, whether another attempt may be made, and which workers
-    that one avoids.
+    """What a failure means: the workers whose breaker counts it, whether the request may be tried again, and the
+    workers that the next attempt avoids.
     """
 
     at_fault: tuple[str, ...]
@@ -34,7 +34,7 @@ class FailureVerdict(NamedTuple):
 class Faults:
     """The judge of one process, by the rules of `core.load.blame` and `core.load.suspects`.
 
-    Limits: evidence and suspects are bounded there; `_retried` by the requests under way.
+    Those modules bound their evidence and suspects. `_retried` is bounded by the requests under way.
     """
 
     def __init__(self, router: Router, engines: Engines, open_requests: OpenRequests, metrics: RequestMetrics) -> None:
@@ -53,7 +53,7 @@ class Faults:
         return not self._suspects.empty
 
     def refusal(self, parsed: ParsedRequest, now_s: float) -> Refusal | None:
-        """Why a request is not taken: engines' processes went away under it. None for almost all."""
+        """The refusal of a request under which two engines' processes ended; None for almost all requests."""
         after_s = self._suspects.refused_for_s(_request(parsed), now_s)
         if after_s <= 0:
             return None
@@ -62,7 +62,7 @@ class Faults:
         return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
 
     def closed_to(self, parsed: ParsedRequest, now_s: float) -> frozenset[str]:
-        """The workers that a request must not go to: it is a suspect, and one of another tenant runs there."""
+        """The workers closed to a request that is a suspect: those that run a suspect of another tenant."""
         if not self._suspects.is_suspect(_request(parsed), now_s):
             return frozenset()
         return frozenset(
@@ -79,7 +79,7 @@ class Faults:
             self._retried.append((parsed.tenant.name, ticket))
 
     def judge(self, parsed: ParsedRequest, failure: Failure, now_s: float, *, had_token: bool) -> FailureVerdict:
-        """Decide on the failure of an attempt, and remember what it shows."""
+        """Decide what the failure of an attempt means, and remember it as evidence."""
         request, may_retry = _request(parsed), failure.retryable and not had_token
         if failure.cause is Cause.BROKEN and not had_token:
             may_retry = self._process_ended(request, now_s, bounded=parsed.bounded) and may_retry
@@ -92,7 +92,7 @@ class Faults:
     def _not_handed_over(
         self, parsed: ParsedRequest, prefill: Worker, decode: Worker, now_s: float
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The workers whose breaker counts that KV did not come from one to the other, and those to avoid."""
+        """Judge a lost hand-over of KV. Returns the workers whose breaker counts it, and the workers to avoid."""
         found = self._hand_overs.failed(prefill.engine, decode.engine)
         words = f"KV of prefill {prefill.engine} did not reach decode {decode.engine}"
         if found is None:
@@ -119,7 +119,7 @@ class Faults:
                 yield worker
 
     def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
-        """A request was served; `empty`: with neither text nor calls."""
+        """Note that a request was served. `empty`: with neither text nor calls."""
         answering = decision.decode if decision.worker is None else decision.worker
         if answering is not None:  # None: in another region
             watching = self._engines.watching
@@ -136,7 +136,7 @@ class Faults:
                 self._blame.served(worker.id)
 
     def _process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
-        """Whether a request that had no token when its engine went away may be tried again."""
+        """Note that a request had no token when its engine went away. Returns whether it may be tried again."""
         again = self._suspects.process_ended(request, now_s, bounded=bounded)
         if again:
             self._metrics.suspect("retried")

@@ -1,14 +1,15 @@
-"""A request whose session lives in another region: it goes there once, and the answer is relayed as it comes.
+"""Forwards a request to the region where its session lives, its home, once; relays the answer as it comes.
 
-The home opens and settles the ledger entry; this side writes none and changes nothing. The request is served here,
-under a new receipt id, if the home cannot be reached, stops answering its probes before its first byte, does not accept
-the token, or answers that it cannot serve. A client that leaves is passed on by a last message on the connection, a
-request to `LEFT_TARGET`. Where the connection ends without it, as it does when this proxy goes or gives up, the home
-knows that it was not the client who left, and charges nothing.
+The home opens and settles the ledger entry; this proxy writes none. If the home fails, the request is served here
+under a new receipt id. The home fails if it cannot be reached, stops answering probes before its first byte, does not
+accept the token, or answers that it cannot serve.
 
-Where the answer does not reach the client whole, the home may have charged it already. So its row is ordered to be
-voided (`ReceiptVoider`), and the client pays for what is served instead. An order waits until the home can be reached
-again.
+If the client leaves, this proxy tells the home so by a last message on the connection, a request to `LEFT_TARGET`. If
+the connection ends without that, because this proxy stops or gives up, the home charges nothing.
+
+If the answer does not reach the client whole, the home may have charged for it already. So this proxy orders the home
+to void the row (`ReceiptVoider`), and the client pays only for what is served instead. An order waits until the home
+can be reached.
 """
 
 from collections.abc import Callable
@@ -80,7 +81,7 @@ class Forwarding:
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:
-        """The token that vouches for a request's tenant, in another region."""
+        """The token that vouches for a request's tenant in another region."""
         tenant = parsed.tenant
         timeout_s, sha256 = self.limits.first_token_timeout_s, request.body_sha256()
         rtt_ms = round(self.peers.rtt_s.get(region, 0.0) * 1000, 3)
@@ -89,7 +90,7 @@ class Forwarding:
 
 
 class ForwardedRequest:
-    """One request on its way through another proxy. It receives that proxy's answer."""
+    """One request on its way through the proxy of its home, whose answer this receives."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class ForwardedRequest:
         self._has_error_event = False  # whether the last bytes held the home's own error event
 
     def begin(self, request_id: str) -> None:
-        """Send the request as it came, with a token for its tenant in the place of the client's key."""
+        """Send the request as it came, with a token for its tenant in place of the client's key."""
         try:
             self._send(request_id)
         except Exception as error:
@@ -141,7 +142,7 @@ class ForwardedRequest:
             for name, value in request.headers.items()
             if name in IDENTITY_HEADERS and name != names.HOME
         )
-        if self.parsed.conversation is not None:  # the home cannot know it, where others of its requests came here
+        if self.parsed.conversation is not None:  # the home may not know the conversation
             identity += f"{names.AFFINITY}: {self.parsed.conversation.key}\r\n{names.DERIVED}: 1\r\n"
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         path.metrics.add(declared.FORWARDS_TOTAL)
@@ -167,7 +168,7 @@ class ForwardedRequest:
         self._leg.pause(paused)
 
     def shut_down(self) -> None:
-        """The proxy is going: what has not begun cannot be served here any more either."""
+        """The proxy stops: end with an error. A request cannot be served here any more either."""
         self._leg.close()
         if self._finish():
             self._void()
@@ -212,7 +213,7 @@ class ForwardedRequest:
         self._held.append(data)
 
     def streams(self) -> None:
-        """None: all of it is read here."""
+        """None: this object reads all of the answer."""
 
     def on_end(self) -> None:
         path = self._path
@@ -238,7 +239,7 @@ class ForwardedRequest:
             self._exchange.respond(self._status, self._sent_headers(), body)
 
     def _sent_headers(self) -> list[tuple[str, str]]:
-        """Those of the home, and what is left of the limits here."""
+        """The home's headers, and what is left of the tenant's limits here."""
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: Problem) -> None:
@@ -263,13 +264,13 @@ class ForwardedRequest:
             self._failed(reason, ours=cause is Cause.OURS)
 
     def _failed(self, reason: str, *, ours: bool = False) -> None:
-        """`ours`: it is not a fault of the region's."""
+        """Serve the request here, or break off a stream that has begun. `ours`: the region is not at fault."""
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
             return
         self._void()
-        busy = self._status == 429  # no fault of the region's: it has no capacity
+        busy = self._status == 429  # the region has no capacity, which is not a fault
         self._release(() if busy or ours else (peer,))
         if elsewhere:
             self._path.metrics.add(declared.FORWARD_FAILURES_TOTAL)
@@ -301,7 +302,7 @@ class ForwardedRequest:
         self._exchange.fail()
 
     def _void(self) -> None:
-        """The client has not got the home's answer: it is not to pay for it."""
+        """Order that the client does not pay for an answer of the home that it did not get."""
         refused = self._status >= 400 and not any(name == names.RECEIPT for name, _ in self._headers)
         if self._leg.sent and not refused:
             self._path.voids.order(self.parsed.tenant, self._decision.region, self._request_id)
@@ -311,7 +312,7 @@ class ForwardedRequest:
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)
 
     def _finish(self, *, elsewhere: bool = False) -> bool:
-        """Whether this is the end; it comes once. `elsewhere`: the request goes on in another way."""
+        """End once; True at the first call. `elsewhere`: the request goes on here, so no end is reported."""
         first, self._ended = not self._ended, True
         if first and not elsewhere:
             self._report_end()

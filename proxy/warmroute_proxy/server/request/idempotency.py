@@ -1,17 +1,18 @@
-"""Retries of a client that sends `Idempotency-Key`: one request is served, its answer goes to all who send the key.
+"""Retries with an `Idempotency-Key`: one request is served, and its answer goes to all clients that send the key.
 
-A request with a key writes its answer to a `SharedExchange`, which records it (`core/accounting/idempotency.py`) and
-passes it on to the exchanges of all clients that sent the key. The request does not know: to it, this is a client like
-any other. A client that comes later reads the recording from the first byte, at its own pace, and then the stream.
+A request with a key writes its answer to a `SharedExchange`, as if that were a client like any other. The shared
+exchange records the answer (`core/accounting/idempotency.py`) and passes it on to the exchanges of all clients that
+sent the key. A client that comes later reads the recording from the first byte, at its own pace, and then the stream.
 
-- The engine is slowed down only while every reader is slow: the fastest sets the pace, the others fall behind into the
-  recording. Where that is dropped while several read, the one that is furthest stays, and the others get an error.
-- When the last reader leaves, the request goes on for `outlive_s`; if no other joins, the client has left then.
-- Only an answer of status 200 that came to its end is kept, of a tenant that may be served in this region. Every other
-  end was charged nothing, and is forgotten.
-- Where proxies share markers (`call_markers`), a request begins once it is known that no other process has its key.
+- The engine is slowed down only while every reader is slow: the fastest reader sets the pace, and the others read the
+  recording. If the recording is dropped while several read, the furthest reader stays, and the others get an error.
+- When the last reader leaves, the request goes on for `outlive_s`. If no other reader joins, it ends as if the client
+  had left.
+- Only a complete answer of status 200 is kept, for a tenant that may be served in this region. If all clients left,
+  the call may be charged, and only its key is remembered. Any other call was not charged, and is forgotten.
+- If proxies share markers (`call_markers`), a request begins only when no other process has its key.
 
-Keys are known by a hash under a secret; they are not kept.
+Keys are not kept, only their hashes under a secret.
 """
 
 import os
@@ -34,13 +35,13 @@ from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
 MAX_KEYS: Final = 65_536
-KEYS_EACH: Final = 64  # of a tenant, however many others there are
+KEYS_EACH: Final = 64  # of one tenant, however many other tenants there are
 REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
 
 
 def bounds_of(limits: Limits) -> IdempotencyBounds:
-    """How much is kept for retries, by the config."""
+    """The config's bounds on what is kept for retries."""
     answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
     return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S, KEYS_EACH)
 
@@ -58,14 +59,14 @@ class ServedRequest(Protocol):
 
 
 class _Claim:
-    """A request that has not begun: it waits for its marker."""
+    """Stands for a request that has not begun: it waits for its marker."""
 
     id = ""
     waiter = True
 
 
 class SharedExchange(Exchange):
-    """The exchange of a request under way that has a key: it has no connection, but readers."""
+    """The exchange of a request under way with a key: it has readers instead of a connection."""
 
     __slots__ = (
         "_first",
@@ -89,7 +90,7 @@ class SharedExchange(Exchange):
         self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [AnswerReader(first, call.recording, self)]
         self._slow = False
-        self._keeps_answer = False  # whether the answer is to be kept, if it comes to its end
+        self._keeps_answer = False  # whether the answer is kept if it comes to its end
         self.served: ServedRequest | None = None
         self.request = first.request
         self.started = False
@@ -154,7 +155,7 @@ class SharedExchange(Exchange):
             self._outgrown()
 
     def passthrough_target(self) -> None:
-        """None: what passes is recorded."""
+        """None: all bytes pass through here to be recorded."""
 
     def end(self, data: bytes = b"") -> None:
         """The last bytes of a streamed answer that is complete."""
@@ -173,7 +174,7 @@ class SharedExchange(Exchange):
         self._drop_unless_it_may_keep()
 
     def abort(self, data: bytes = b"") -> None:
-        """End a streamed answer that is not complete, at once for readers that have not read all of it."""
+        """End an incomplete streamed answer at once, also for readers that have not read all of it."""
         if self.ended:
             return
         for reader in self._finish(keep_answer=False):
@@ -189,7 +190,7 @@ class SharedExchange(Exchange):
         self.paced()
 
     def paced(self) -> None:
-        """Pause the request while all readers are full: any other has read all there is."""
+        """Pause the request while all readers are paused: a reader that is not has read all there is."""
         slow = bool(self._readers) and all(reader.paused for reader in self._readers)
         if slow != self._slow:
             self._slow = slow
@@ -197,7 +198,7 @@ class SharedExchange(Exchange):
                 self.on_pause(slow)
 
     def left(self, reader: AnswerReader) -> None:
-        """A client has left. After the last one, another is waited for."""
+        """Remove the reader of a client that has left. After the last one, wait `outlive_s` for another."""
         self._readers.remove(reader)
         self.paced()
         if self._readers:
@@ -208,7 +209,7 @@ class SharedExchange(Exchange):
             self._idempotent_calls.orphans[self] = self._idempotent_calls.clock() + self._idempotent_calls.outlive_s
 
     def give_up(self) -> None:
-        """End as if the client had left, unless there are readers. A request that is still queued costs nothing."""
+        """End as if the client had left, unless there are readers. A request in the queue has cost nothing yet."""
         if self._readers or self.ended:
             return
         on_gone = self.on_gone
@@ -235,12 +236,12 @@ class SharedExchange(Exchange):
             on_gone()
 
     def _outgrown(self) -> None:
-        """The recording was dropped. Without it only one reader can be served: the others cannot wait anywhere."""
+        """Keep only the furthest reader: the recording from which slower readers would read was dropped."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._idempotent_calls.orphans[self] = 0.0  # given up by the next sweep: the request calls this
+            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: the request is still in this call
             return
-        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the one that came last
+        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the reader that came last
         others = [reader for reader in self._readers if reader is not stays]
         self._readers = [stays]
         stays.recording = None
@@ -251,12 +252,12 @@ class SharedExchange(Exchange):
         self.paced()
 
     def _drop_unless_it_may_keep(self) -> None:
-        """Its readers have it, or read on from what each of them holds."""
+        """Drop an answer that may not be kept: its readers have it, or hold the recording themselves."""
         if not self._may_keep:
             self._idempotent_calls.calls.drop_unqueued(self.call, self._idempotent_calls.clock())
 
     def _finish(self, *, keep_answer: bool | None) -> list[AnswerReader]:
-        """The end of the request; returns the readers that have not got theirs."""
+        """End the request; returns the readers that have not got their end yet."""
         idempotent_calls, call, markers = self._idempotent_calls, self.call, self._idempotent_calls.markers
         if markers is not None:
             if keep_answer is False or self.served is None:
@@ -286,7 +287,7 @@ class _Replay:
         idempotent_calls.calls.acquire(call)
 
     def paced(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no request waits for the reader."""
 
     def left(self, reader: AnswerReader) -> None:  # noqa: ARG002 - it is the only one
         self._idempotent_calls.calls.release(self._call, self._idempotent_calls.clock())
@@ -330,7 +331,7 @@ class IdempotentCalls:
         call = self.calls.find(name, self.clock())
         if call is None:
             return IdempotentCall(name, body, self._memory.reserve(tenant, 0), tenant)
-        request.drop_body()  # this one reads the answer of another
+        request.drop_body()  # this request reads the answer of another one
         if call.body != body:
             exchange.refuse(body_differs(), NO_RETRY)
         elif call.recording is None:
@@ -346,8 +347,8 @@ class IdempotentCalls:
         return None
 
     def share(self, call: IdempotentCall, exchange: Exchange, *, may_keep: bool = True) -> SharedExchange:
-        """The exchange for the request of a call that begins. `exchange` is its first reader; `may_keep`: whether the
-        answer may be kept after its end.
+        """The exchange for the request of a call that begins. `exchange`: its first reader; `may_keep`: as in
+        `SharedExchange`.
         """
         if not self.calls.begin(call, self.clock()):
             problem = "too many of your requests with an Idempotency-Key are running"
@@ -358,7 +359,7 @@ class IdempotentCalls:
     def begin(self, shared: SharedExchange, make: Callable[[], None]) -> None:
         """Begin the request of a call: at once, or when its marker says that no other process has the key.
 
-        `make` makes and begins it.
+        `make`: makes and begins the request.
         """
         if self.markers is None:
             make()
@@ -368,7 +369,7 @@ class IdempotentCalls:
 
     def _claimed(self, shared: SharedExchange, make: Callable[[], None], refusal: Refusal | None) -> None:
         markers = self.markers
-        if shared.ended:  # its clients have left, and the claim was not known then
+        if shared.ended:  # its clients left before the claim was answered
             if markers is not None and refusal is None:
                 markers.dropped(shared.call)
         elif refusal is not None:
@@ -377,25 +378,25 @@ class IdempotentCalls:
             make()
 
     def reads_on(self, reader: AnswerReader, call: IdempotentCall) -> None:
-        """A reader has not read all of an answer that has just ended."""
+        """Let a reader read on in an answer that has just ended."""
         reader.owner = _Replay(self, call)
 
     def sweep(self) -> None:
-        """Drop what is past its time; called several times a second."""
+        """Drop expired answers, and give up calls without a reader; called several times a second."""
         now = self.clock()
         self.calls.expire(now)
         for shared in [shared for shared, until_s in self.orphans.items() if until_s <= now]:
             shared.give_up()
 
     def shut_down(self) -> None:
-        """No request will come any more: calls without a reader end now, the others when their last reader leaves."""
+        """No new request comes: end calls without a reader now, the others when their last reader leaves."""
         self.outlive_s = 0.0
         for shared in list(self.live.values()):
             shared.give_up()
 
 
 def left_gateway() -> Refusal:
-    """The answer where the client has left by whose connection an answer came to a gateway."""
+    """The refusal for readers of an answer that came over the gateway connection of another client, which has left."""
     problem = "the request that computed this answer has left its gateway; try again in 1 s"
     return Refusal(503, problem, code="overloaded", retry_after_s=1)
 

@@ -1,14 +1,15 @@
-"""One inference request, whose body was read and parsed before: place, dispatch, relay, settle.
+"""One inference request, after its body was read and parsed: place, dispatch, relay, settle.
 
-It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits. In every state:
-- a retry has a new rid and goes to other workers; after the first content there is none, only a `continuation`;
+The request is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits. In every
+state:
+- a retry has a new rid and goes to other workers; after the first content there is no retry, only a `continuation`;
 - the settled row is durable before the client gets the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
-- where a client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
-  row has a lower bound. Where nothing can be aborted, the connection is just closed: of several answers (n > 1), whose
-  ids only the engine knows, and of servers that are not SGLang;
-- a forwarded request whose proxy or connection goes, without a message that the client has left, is `cut_off`;
-- what failed by a fault of the proxy or of an engine is charged nothing.
+- if the client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
+  row has a lower bound. The connection is just closed if nothing can be aborted: for several answers (n > 1), whose ids
+  only the engine knows, and for servers other than SGLang;
+- a forwarded request is `cut_off` if its proxy or connection goes without a message that the client has left;
+- a request that fails by a fault of the proxy or of an engine is not charged.
 """
 
 import asyncio
@@ -54,12 +55,12 @@ class InferenceRequest:
     """One request under way."""
 
     _giving_up: asyncio.TimerHandle | None = None
-    """Once the client has left."""
+    """Set once the client has left."""
 
     def __init__(self, path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
-        parsed, self.body = read  # the body: as long as it may be sent
+        parsed, self.body = read  # the body is kept while it may be sent
         self.parsed = parsed
         self.routing = parsed.routing  # as it is placed from now on
         self._path, self._exchange = path, exchange
@@ -68,7 +69,7 @@ class InferenceRequest:
         self._progress = RequestProgress()
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
         self.quota: Reservation | None = None
-        self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
+        self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
 
@@ -87,7 +88,7 @@ class InferenceRequest:
         try:
             now_s = self._path.engines.clock()
             if self.parsed.choices > 1:
-                # SGLang has one bootstrap room for all choices of a prompt, so all but one would wait forever.
+                # SGLang has one bootstrap room for all choices of a prompt: all choices but one would wait forever.
                 self.excluded |= self._path.engines.split()
             decision = self._path.placing.place(self, now_s)
             if decision is not None:
@@ -98,7 +99,7 @@ class InferenceRequest:
             self._crash("the dispatch", error)
 
     def admitted(self, decision: Decision) -> None:
-        """The wait in the queue is over. It does not count as the proxy's own time."""
+        """Send the request after its wait in the queue, which does not count as the proxy's own time."""
         now_s = self._account.since_s = self._path.engines.clock()
         self._progress.comment_at_s = now_s + self._path.deadlines.head_hold_s
         try:
@@ -158,10 +159,10 @@ class InferenceRequest:
         attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision | None) -> None:
-        """The gateway retried elsewhere, since the picked engine did not answer.
+        """The gateway retried at another endpoint, since the picked engine did not answer.
 
-        `decision` is None if we do not know that endpoint; the row then has no worker. The endpoint may be the picked
-        engine by another address, so no engine is at fault.
+        `decision` is None if the proxy does not know the endpoint; the row then has no worker. That endpoint may be the
+        picked engine by another address, so no engine is at fault.
         """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
         if attempt is None or self.state is not _DISPATCHED:
@@ -179,7 +180,7 @@ class InferenceRequest:
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:
-        """The gateway does not show us the answer: the row has no tokens, and nothing is charged.
+        """The gateway does not show the answer to the proxy: the row has no tokens, and nothing is charged.
 
         `prefill_s`: the time that a prefill engine still needs.
         """
@@ -201,7 +202,7 @@ class InferenceRequest:
             if account.ttft_ms is None:
                 self._first_content(now_s)
             else:
-                self.prefilled(now_s)  # by the engine of the rest
+                self.prefilled(now_s)  # by the engine that continues the answer
         if account.continuation is not None:
             passed = account.continuation.take(data)
             if passed is None:
@@ -211,7 +212,7 @@ class InferenceRequest:
         self._answer.write(data)
 
     def passthrough_target(self) -> Write | None:
-        """Where more of the stream may be written unparsed; `sweep` looks at how far it has come."""
+        """Where more of the stream may be written unparsed; `sweep` follows the progress of the stream."""
         if self.state is _LEFT or self._account.continuation is not None:
             return None
         return self._answer.passthrough_target()
@@ -228,7 +229,7 @@ class InferenceRequest:
         account.proxy_s += path.engines.clock() - now_s
 
     def prefilled(self, now_s: float) -> None:
-        """The prompt is computed: its tokens are load no more."""
+        """The prompt is computed: its tokens no longer count as load."""
         if self.state is _DISPATCHED:
             self._advance(_PREFILL)
         self._path.settlement.prefilled(self._account, now_s)
@@ -266,7 +267,7 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         account.since_s = now_s = path.engines.clock()
         if state is _LEFT:
-            # What an engine does after an abort is not a fault of its own.
+            # An engine is not at fault for what it does after an abort.
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
@@ -305,7 +306,7 @@ class InferenceRequest:
         return True
 
     def _release_body(self) -> None:
-        """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
+        """Drop the body, which is not sent again. Megabytes must not wait for the garbage collector."""
         account, attempt, re_prefills, request = (
             self._account,
             self._attempt,
@@ -325,7 +326,7 @@ class InferenceRequest:
         request.body = b""
 
     def _try_again(self) -> bool:
-        """Dispatch another attempt, if a worker and the budget of retries are there for it. A carrier does not."""
+        """Dispatch another attempt if a worker and the budget of retries allow it. A carrier carries only once."""
         if self._exchange.request.carrier is not None:
             return False
         now_s = self._path.engines.clock()
@@ -353,7 +354,7 @@ class InferenceRequest:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
-            if self.parsed.several or not attempt.engine.is_sglang:  # nothing tells such a server to stop but a close
+            if self.parsed.several or not attempt.engine.is_sglang:  # only a close tells such a server to stop
                 self.give_up_usage()
             else:
                 attempt.leg.pause(False)
@@ -363,7 +364,7 @@ class InferenceRequest:
             self._crash("leaving", error)
 
     def give_up_usage(self) -> None:
-        """Settle without the engine's final usage, unless it has come."""
+        """Settle without the engine's final usage, unless that has come."""
         attempt = self._attempt
         if self.state is not _LEFT or attempt is None:
             return
@@ -386,7 +387,7 @@ class InferenceRequest:
         self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 
     def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
-        """Make row and receipt of what was reported; `_row_written` is called once the row is durable."""
+        """Make the row and receipt from the reported usage; `_row_written` is called once the row is durable."""
         path, account, attempt = self._path, self._account, self._attempt
         assert attempt is not None
         self._advance(_SETTLE)
@@ -415,15 +416,15 @@ class InferenceRequest:
             self._exchange.fail()
         if state is not _SETTLING:
             self._exchange.request.release()
-        self._attempt = None  # it knows its request: both would wait for the garbage collector
+        self._attempt = None  # the attempt refers to this request: both would wait for the garbage collector
 
     def refused(self, refusal: Refusal) -> None:
-        """End without a settled row: no worker can take it, or admission turns it away."""
+        """End without a settled row: no worker can take the request, or admission refuses it."""
         self._advance(RequestEvent.REFUSE)
         self._refuse(refusal)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer with an error, which names the receipt where there is one."""
+        """Answer with an error, which names the receipt if there is one."""
         if self.quota is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
@@ -448,19 +449,19 @@ class InferenceRequest:
                 return
         elif self.waiter is None:
             return
-        due = self.parsed.stream and not answering and not carried  # else the answer begins with the engine's
+        due = self.parsed.stream and not answering and not carried  # otherwise the engine's bytes begin the answer
         if due and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
             if self.waiter is not None:
                 self.routing = self.routing.stay()  # its head is sent
 
     def shut_down(self) -> None:
-        """The proxy is going: end with an error that says so rather than break off."""
+        """The proxy stops: end with an error that says so instead of breaking off."""
         if self.state in UNDER_WAY or self.state is _LEFT:
             self.failed(Failure(shutting_down(), (), False))
 
     def crashed(self) -> None:
-        """An error of the proxy's own, in any state: the client gets an error, nothing is charged, nothing is left."""
+        """The proxy itself failed, in any state: the client gets an error, and nothing is charged or left behind."""
         path, account = self._path, self._account
         path.open_requests.live.discard(self)
         self._advance(RequestEvent.CRASH)
@@ -475,10 +476,10 @@ class InferenceRequest:
             self._attempt.close()
 
     def _crash(self, step: str, error: Exception) -> None:
-        """Log the type of an error of the proxy's own, never its text, and end."""
+        """Log the type of the proxy's own error, never its text, and end the request."""
         log.error("%s of a request failed: %s", step, type(error).__name__)
         self.crashed()
 
 
 NewRequest = Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]
-"""Makes a request; traced ones are of a class of their own."""
+"""Makes a request; a traced request has its own class."""

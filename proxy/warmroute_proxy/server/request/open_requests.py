@@ -27,13 +27,13 @@ class OpenRequests:
     """The requests under way. `closed`: the proxy is shutting down and takes no new ones."""
 
     def __init__(self) -> None:
-        self.live: set[OpenRequest] = set()  # bounded by the connections: one request each
+        self.live: set[OpenRequest] = set()  # bounded by the connections, each with one request
         self.decisions: deque[tuple[str, Decision]] = deque(maxlen=MAX_DECISIONS)  # by receipt id
         self.closed = False
 
     @property
     def tokens(self) -> int:
-        """Of all prompts, and what was generated for them so far."""
+        """The tokens of all prompts, and of what was generated for them so far."""
         return sum(request.tokens() for request in self.live)
 
     def has_other_tenants(self, tenant: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where a request goes: decided by the router, and by admission where it may have to wait."""
+"""Where a request goes: the router decides, and admission may let it wait."""
 
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
@@ -40,7 +40,7 @@ class Placing:
         return self._admission.enter(request, decision, now_s)
 
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where another attempt goes; None if no worker has capacity, or the budget of retries is spent."""
+        """Where the next attempt goes; None if no worker has capacity, or the budget of retries is spent."""
         parsed, router = request.parsed, self.router
         routing = request.routing = request.routing.stay()
         try:

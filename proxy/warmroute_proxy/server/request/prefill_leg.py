@@ -19,16 +19,16 @@ class PrefillOwner(Protocol):
 
 
 class PrefillLeg:
-    """Gathers the answer of a prefill engine. Its one token is dropped; its usage is read."""
+    """Gathers the answer of a prefill engine. The answer's one token is dropped; its usage is read."""
 
     def __init__(self, owner: PrefillOwner, crashed: Callable[[], None]) -> None:
-        """`crashed` is called at an error of the proxy's own."""
+        """`crashed`: called if the proxy itself fails."""
         self.leg = Leg(self)
         self.status = 0
         self.parts: list[bytes] = []
         self._size = 0
         self._waits = NO_WAITS
-        self._owner: PrefillOwner | None = owner  # until the end: they know each other
+        self._owner: PrefillOwner | None = owner  # until the end: the two refer to each other
         self._crashed = crashed
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """What requests add to the counters and to the minutes of the last hour.
 
-A settled one adds a dozen numbers: they are summed here until they are read, or the minute is over.
+A settled request adds a dozen numbers. They are summed here until they are read, or the minute is over.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,7 +23,7 @@ _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
 
 
 class _Errors:
-    """Predictions of prompts of one size, by how much of the prompt they were too high, and too low or right."""
+    """Counts of predictions for prompts of one size, by error as a share of the prompt. `under` includes exact ones."""
 
     __slots__ = ("over", "over_sum", "under", "under_sum")
 
@@ -35,7 +35,7 @@ class _Errors:
 
 
 class _Sums:
-    """What turns of one tenant at one worker come to: their number, and what the counters count."""
+    """The sums of one tenant's turns at one worker: their number, and the numbers for the counters."""
 
     __slots__ = ("lost", "numbers")
 
@@ -45,7 +45,7 @@ class _Sums:
 
 
 class RequestMetrics:
-    """Counts the steps of requests, and sums what they come to."""
+    """Counts the steps of requests, and sums the numbers of settled ones."""
 
     def __init__(self, metrics: Metrics) -> None:
         counter = metrics.counter
@@ -64,18 +64,18 @@ class RequestMetrics:
         """End of the minute of the sums, unix seconds; 0 until there is a sum."""
 
         self._sums: dict[tuple[str, str], _Sums] = {}  # by tenant and worker
-        self._first_tokens: dict[str, list[int]] = {}  # streams of a tenant, by time
+        self._first_tokens: dict[str, list[int]] = {}  # by tenant: streams by time to the first token
         self._ttft_s = 0.0
         self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
         self._errors = [_Errors() for _ in SIZES]
         metrics.before_read.append(self.count)
 
     def answers(self, route: str, status: int) -> Counter:
-        """The count of answers to requests on a route, by status."""
+        """The count of answers with a status on a route."""
         return self._metrics.counter(declared.REQUESTS_TOTAL, (("route", route), ("status", str(status))))
 
     def answered(self, tenant: str, status: int) -> None:
-        """A tenant got an answer with a status of 429, or of 500 or above, or one that broke off."""
+        """Count an answer to a tenant: with a status of 429, with 500 or above, or one that broke off."""
         self._minutes.add(tenant, Row(rate_limited=1) if status == 429 else Row(errors=1))
 
     def first_token(self, tenant: str, ttft_s: float) -> None:
@@ -86,14 +86,14 @@ class RequestMetrics:
         self._ttft_s += ttft_s
 
     def client_left(self) -> None:
-        """A client has left before its answer ended."""
+        """Count a client that left before its answer ended."""
         self._metrics.add(declared.CLIENT_LEFT_TOTAL)
 
     def retried(self) -> None:
         self._metrics.add(declared.RETRIES_TOTAL)
 
     def retry_refused(self) -> None:
-        """A request gets no other attempt: the budget of retries is spent."""
+        """Count a request that is not tried again: the budget of retries is spent."""
         self._metrics.add(declared.RETRIES_REFUSED_TOTAL)
 
     def failed(self, worker_id: str, judged: Judgement) -> None:
@@ -101,7 +101,7 @@ class RequestMetrics:
         self._metrics.add(declared.ENGINE_FAILURES_TOTAL, labels=labels)
 
     def suspect(self, outcome: str) -> None:
-        """A request had no token when its engine went away, or is refused for that."""
+        """Count a request that had no token when its engine went away, or that is refused for that."""
         self._metrics.add(declared.SUSPECTS_TOTAL, labels=(("outcome", outcome),))
 
     def continued(self) -> None:
@@ -110,8 +110,8 @@ class RequestMetrics:
     def settled(
         self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None, worker: str
     ) -> None:
-        """Add a request, its tokens and its price; what was predicted to be cached, and by how much that was wrong.
-        `worker`: the one whose cache holds the prompt.
+        """Add a request, its tokens, its price, the predicted cached tokens and the error of that prediction.
+        `worker`: the worker whose cache holds the prompt.
         """
         if entry.settled_at >= self._minute_ends_s:
             if self._sums:
@@ -142,17 +142,17 @@ class RequestMetrics:
         sums.numbers = list(map(add, sums.numbers, more))
 
     def kept_warm(self, tenant: str, usage: Usage) -> None:
-        """The turn of a tenant that is about to be settled only keeps a prompt in the cache."""
+        """Count a turn, before it is settled, that only keeps a prompt in the cache."""
         warm = Row(warm_prompt_tokens=usage.prompt_tokens, warm_cached_tokens=usage.cached_tokens)
         self._minutes.add(tenant, warm)
 
     def normalised(self, rules: tuple[str, ...]) -> None:
-        """Rules took something out of the prompt of a settled turn."""
+        """Count the rules that took something out of the prompt of a settled turn."""
         for rule in rules:
             self._metrics.add(declared.NORMALISED_TOTAL, labels=(("rule", rule),))
 
     def withdrawn(self, entry: Entry) -> None:
-        """Take back that a request was settled, and its price: its row was not written. Its tokens were computed."""
+        """Take back the outcome and price of a request whose row was not written. Its tokens were computed and stay."""
         self._ended[entry.outcome or ""] -= 1
         self._ended["interrupted"] += 1
         for metric, nanousd in (
@@ -163,12 +163,12 @@ class RequestMetrics:
         self._minutes.add(entry.tenant, Row(-1, 0, 0, -entry.list_nanousd, -entry.price_nanousd))
 
     def interrupted(self, requests: int = 1) -> None:
-        """Add requests that an error of the proxy's own, or the death of a process, has ended."""
+        """Add requests that ended by an error of the proxy itself, or by the death of a process."""
         if requests:
             self._ended["interrupted"] += requests
 
     def count(self) -> None:
-        """Put the sums into the counters and into their minute. Called before they are read."""
+        """Put the sums into the counters and into their minute. Called before counters are read."""
         metrics, minute = self._metrics, int(self._minute_ends_s) // 60 - 1 if self._minute_ends_s else None
         for (tenant, worker), sums in self._sums.items():
             for counter, more in zip(self._counters, sums.numbers[1:], strict=True):

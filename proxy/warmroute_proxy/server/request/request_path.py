@@ -20,7 +20,7 @@ from warmroute_proxy.server.request.settlement import Settlement
 
 
 class Forwards(Protocol):
-    """What sends requests to their homes in other regions."""
+    """Sends requests to their homes in other regions."""
 
     def replace(self, config: Config) -> None:
         """Use the limits of another config."""
@@ -35,17 +35,17 @@ class Forwards(Protocol):
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end;
-        `begun` once the client gets a stream, so that the body is not needed any more.
+        """Forward a request. `begun`: called once the client gets a stream, after which the body is not needed.
+        `serve_here(peer id)`: called if the home cannot take the request; `ended`: called at any other end.
         """
 
 
 class KeepsPrompts(Protocol):
-    """What keeps prompts, so that they can be computed elsewhere when their engine goes."""
+    """Keeps prompts, so that another engine can compute them when theirs goes."""
 
     @property
     def min_bytes(self) -> int:
-        """The least body that is worth keeping."""
+        """The size of the smallest body that is worth keeping."""
 
     def keep(self, parsed: ParsedRequest, body: bytes, path: str, cache_worker: str) -> None:
         """Keep the prompt of a turn that was served."""
@@ -53,7 +53,7 @@ class KeepsPrompts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestPath:
-    """The collaborators of a request, in the order in which it needs them."""
+    """The parts that a request uses, in the order in which it needs them."""
 
     open_requests: OpenRequests
     placing: Placing
@@ -67,4 +67,4 @@ class RequestPath:
     answer_headers: AnswerHeaders
     metrics: RequestMetrics
     max_answer_bytes: int
-    """Of an engine's answer that is not streamed."""
+    """The bound on an engine's answer that is not streamed."""

@@ -1,7 +1,7 @@
-"""What a request holds and leaves behind: its ledger row, its load at the router, and its prompt, where that is kept.
+"""What a request holds and leaves behind: its ledger row, its load at the router, and its prompt if that is kept.
 
-`open` journals each dispatch; `settle` makes usage, losses, price and receipt of what was reported, and ends the row.
-What is charged, and who is at fault, is decided before: `inference_request` has the states that lead here.
+`open` journals each dispatch. `settle` makes usage, losses, price and receipt from the reported tokens, and ends the
+row. `inference_request`, whose states lead here, has decided before what is charged and who is at fault.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -42,9 +42,8 @@ from warmroute_proxy.server.request.continuation import Continuation
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
-# Why prompt tokens of a turn were not cached: the turn before it, and what its caches were expected to hold.
-#
-# `core.accounting.losses` gives the classes; here stands what it compares.
+# Why prompt tokens of a turn were not cached: compares the turn with the turn before it, and with what caches were
+# expected to hold. `core.accounting.losses` has the classes.
 
 
 def losses_of(
@@ -58,13 +57,13 @@ def losses_of(
     looked: Looked | KnownPrompt | None = None,
     seen: Seen = NOTHING_SEEN,
 ) -> dict[str, int]:
-    """The loss classes of a turn in the region `here`. `looked` may have the turn whose prefix this one has changed.
-    Else `before` is what the router knew before this turn is settled, and where it knew nothing, `earlier` is what the
-    ledger knows from before the proxy's start. `seen`: of the caches, once that was looked at; estimates are then by
-    this prompt's own bytes per token.
+    """The loss classes of a turn in the region `here`. The turn before it is the one in `looked`, if this turn changed
+    its prefix; else `before`, which the router knew last; else `earlier`, which the ledger has from before the proxy's
+    start. `seen`: of the caches, once they were looked at; without `before`, estimates are then scaled by this prompt's
+    own bytes per token.
 
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
-    `before` has changed nothing, whatever `looked` found in an older one.
+    `before` counts as unchanged, whatever `looked` found in an older turn.
     """
     decision = attempt.decision
     known, other_region = decision.known_tokens, decision.other_region_tokens
@@ -73,7 +72,7 @@ def losses_of(
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
         tokens, is_here = last_prompt_tokens(before, routing, usage.prompt_tokens), before.region == here
-        if is_repeated:  # so it was sent before, whatever the index has forgotten
+        if is_repeated:  # the prompt was sent before, even if the index has forgotten it
             known, other_region = max(known, tokens), other_region if is_here else max(other_region, tokens)
         last_turn = LastTurn(
             tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
@@ -100,14 +99,14 @@ def losses_of(
 
 
 def _follows(routing: RoutingRequest, earlier: EarlierTurn, usage: Usage) -> bool:
-    """Whether a turn goes on from one of the ledger. What was compacted just now is shorter, and begins anew."""
+    """Whether a turn continues one of the ledger. A prompt that was just compacted is shorter, and continues none."""
     if routing.turns_before:
         return usage.prompt_tokens >= earlier.prompt_tokens
     return routing.turn > earlier.turn
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
-    """The same, with a restart while the proxy was away: the engine has computed less than the earlier prompt since."""
+    """`seen`, as evicted if the engine has computed less than the `earlier` prompt: it restarted since."""
     computed = load.prefill_rate.uncached_total
     if earlier is not None and computed is not None and computed < earlier.prompt_tokens:
         return replace(seen, evicted_here=True, evicted=True)
@@ -115,7 +114,7 @@ def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> S
 
 
 def _row_key(routing: RoutingRequest) -> str:
-    """The lineage of a request as rows have it."""
+    """The lineage of a request, as rows write it."""
     return routing.lineage.to_bytes(8, "big").hex()
 
 
@@ -126,7 +125,7 @@ _TIERS_GUESSED: Final = ("cached_tiers",)
 
 
 class RequestAccount(msgspec.Struct):
-    """What one request has come to so far."""
+    """The state of one request's row, load and answer so far."""
 
     entry: Entry | None = None
     ticket: Ticket | None = None
@@ -144,7 +143,7 @@ class RequestAccount(msgspec.Struct):
         return 0 if self.entry is None else len(self.entry.rids)
 
     def tokens(self) -> int:
-        """Tokens at an engine: the prompt, and what was generated."""
+        """The tokens at an engine: of the prompt, and generated."""
         return 0 if self.ticket is None else self.ticket.resident
 
 
@@ -159,7 +158,7 @@ class End(Frozen, frozen=True):
 
 
 class Announces(Protocol):
-    """What tells other regions of the turns here. `active`: there are some."""
+    """Tells other regions of the turns here. `active`: there are other regions."""
 
     region: str
 
@@ -174,17 +173,17 @@ class Rows(Protocol):
 
     @property
     def earlier_turns(self) -> dict[str, EarlierTurn]:
-        """By lineage: the newest that was served before this process began."""
+        """By lineage, the newest turn that was served before this process began."""
 
     def open(self, entry: Entry) -> None:
         """Write that a request is under way. Raises: JournalError."""
 
     def settle(self, entry: Entry, on_durable: Callable[[JournalError | None], None]) -> None:
-        """Write how it ended."""
+        """Write how a request ended."""
 
 
 class Settlement:
-    """Opens, settles and interrupts the rows of requests, and reserves and releases the load that they are."""
+    """Opens, settles and interrupts the rows of requests, and reserves and releases their load."""
 
     def __init__(
         self,
@@ -209,10 +208,10 @@ class Settlement:
     def numbered(
         self, parsed: ParsedRequest, routing: RoutingRequest, body: AnyBody, looked: Looked | KnownPrompt | None
     ) -> RoutingRequest:
-        """Return the request with its turn number. Called before its row is opened, while its text is there.
+        """A request with `turns_before`, the turns that a compaction took out of its prompt. Called before its row is
+        opened, while its text is still there.
 
-        A prompt that continues a known one keeps the number's part before it. A request without a session key counts
-        by its prompt alone. So does a request behind a single turn: many programs ask one question after another under
+        A prompt that continues a known prompt has the same. A request without a session key counts by its prompt alone. So does a request behind a single turn: many programs ask one question after another under
         one key, and their texts are not read twice.
         """
         if type(looked) is KnownPrompt:
@@ -232,7 +231,7 @@ class Settlement:
     def open(
         self, account: RequestAccount, request: LimitedRequest, decision: Decision, *, receipt_id: str, rid: str
     ) -> None:
-        """Open the row, or add an attempt to it, before it is sent. Raises: JournalError."""
+        """Open the row, or add an attempt to it, before the attempt is sent. Raises: JournalError."""
         entry = account.entry
         served_by = self._engines.served_by(decision)
         if entry is None:
@@ -250,7 +249,7 @@ class Settlement:
         account.entry = entry
 
     def move(self, account: RequestAccount, decision: Decision | None) -> None:
-        """The attempt is at other workers than it was sent to; None: at unknown ones. Raises: JournalError."""
+        """Name the workers where the attempt is now in its row. `decision` None: unknown. Raises: JournalError."""
         if account.entry is not None:
             if decision is None:
                 move(account.entry, (), 0)
@@ -259,7 +258,7 @@ class Settlement:
             self._ledger.open(account.entry)
 
     def interrupt(self, account: RequestAccount) -> None:
-        """End the row of a request that a fault of the proxy's own has ended; it is charged nothing."""
+        """End the row of a request that the proxy's own fault has ended; nothing is charged."""
         entry = account.entry
         if entry is not None and not entry.ended:
             interrupt(entry, self._unix_clock())
@@ -274,10 +273,10 @@ class Settlement:
         end: End,
         on_written: Callable[[JournalError | None], None],
     ) -> None:
-        """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
+        """Make a row and a receipt from the reported usage; `on_written` is called once the row is durable."""
         entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
-        if end.outcome != "completed" and not end.client_left:  # one that has left may have been answered since
+        if end.outcome != "completed" and not end.client_left:  # a client that has left may have been answered since
             parsed.left_unanswered()
         usage, reported = _counted(attempt, parsed)
         if end.charged and attempt.leg.sent:
@@ -326,8 +325,8 @@ class Settlement:
         before: SettledTurn | None,
         earlier: EarlierTurn | None,
     ) -> dict[str, int]:
-        """The loss classes of a turn that found less than it was expected to, by what was seen of the caches. Empty
-        where its load was released before.
+        """The loss classes of a turn that found less cached than expected, by what was seen of the caches. Empty if the
+        turn's load was released before.
         """
         ticket = account.ticket
         if ticket is None:
@@ -352,7 +351,7 @@ class Settlement:
         decision: Decision,
         usage: Usage,
     ) -> bytes:
-        """The members of the receipt beside those that every one has. `loss`: empty if nothing needs a reason."""
+        """The members that only some receipts have. `loss`: empty if no loss needs a reason."""
         own = parsed.receipt_fields
         if before is not None and keeps_warm(parsed.routing, before):
             own = as_warm(own)
@@ -377,7 +376,7 @@ class Settlement:
         return b",".join(members)
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
-        """The member of the receipt that names its credit, where it has one."""
+        """The member of the receipt that names its credit; empty without a credit."""
         if account.entry is None or account.entry.rates is UNCHARGED:
             return []
         tokens = self._credits.grant(turn, before)
@@ -387,7 +386,7 @@ class Settlement:
         return [b'"credit":{"tokens":%d,"nanousd":%d}' % (tokens, credit_nanousd(tokens, account.entry.rates))]
 
     def _write(self, account: RequestAccount, entry: Entry, on_written: Callable[[JournalError | None], None]) -> None:
-        """Write the row, then that of its credit: no credit is written without its turn."""
+        """Write the row, then the row of its credit, so that no credit is written without its turn."""
         credit = crediting(entry) if account.has_credit else None
         self._ledger.settle(entry, on_written)
         if credit is not None:
@@ -400,7 +399,7 @@ class Settlement:
             self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
-        """The prompt of the attempt is computed: its tokens are load no more."""
+        """The prompt of the attempt is computed: its tokens no longer count as load."""
         ticket = account.ticket
         if ticket is not None and not ticket.computed:
             self._router.first_token(ticket, now_s)
@@ -411,7 +410,7 @@ class Settlement:
             self._router.progress(account.ticket, tokens_seen)
 
     def abandon(self, account: RequestAccount, now_s: float) -> None:
-        """Lower the load of an attempt after an error of the proxy's own, unless that was done."""
+        """Lower the load of an attempt after the proxy's own error, unless that was done."""
         ticket, account.ticket = account.ticket, None
         if ticket is not None and ticket.open:
             self._router.failed(ticket, now_s, ())
@@ -423,13 +422,13 @@ class Settlement:
             return
         self._router.failed(ticket, now_s, at_fault)
         self._admission.freed()
-        # What it has stored of the prompt will be evicted, and its KV events are to be followed until then.
+        # The engine will evict what it stored of the prompt; its KV events are followed until then.
         self._engines.settled(ticket.decision, rid, 0)
 
     def _settle_ticket(
         self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
-        """Give the router what came of its decision; None if the ticket was released before."""
+        """Tell the router how its decision ended; None if the ticket was released before."""
         ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
             return None
@@ -439,7 +438,7 @@ class Settlement:
         guessed, reasoning = usage.estimated, usage.reasoning_tokens
         prompt: int | None = usage.prompt_tokens
         cached: int | None = usage.cached_tokens
-        completion: int | None = usage.completion_tokens  # what is sent back
+        completion: int | None = usage.completion_tokens  # without reasoning, which is not sent back
         if reasoning:
             completion = usage.completion_tokens - reasoning
         if guessed and guessed != _TIERS_GUESSED:
@@ -447,7 +446,7 @@ class Settlement:
             cached = None if "cached_tokens" in guessed else cached
             completion = None if "completion_tokens" in guessed else completion
         if parsed.choices > 1 or parsed.prompts > 1:
-            # What one of several computes is cached for the next: that says nothing of what was cached before.
+            # Each of several answers caches for the next: the count does not say what was cached before the first.
             cached = completion = None
         streamed = (
             usage.completion_tokens
@@ -478,7 +477,7 @@ def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collect
 
 
 def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """What was reported, without what the first of several answers has computed for the others."""
+    """The reported usage, without cached tokens that the first of several answers computed for the others."""
     usage, reported = attempt.account()
     if parsed.choices == 1 or not attempt.engine.shares_answers:
         return usage, reported
@@ -491,9 +490,9 @@ def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, 
 def _with_expected(
     usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, routing: RoutingRequest, end: End
 ) -> Usage:
-    """The usage of a request that ran, with what placement expected of it where no engine has counted its prompt.
+    """The usage of a request that ran; if no engine has counted its prompt, with the numbers that placement expected.
 
-    Where the client has left, an engine that reports 0 tokens has counted: it was aborted before it ran.
+    If the client has left, 0 reported tokens are a count: the engine aborted the request before it ran.
     """
     if "prompt_tokens" not in usage.estimated:
         return usage
@@ -511,4 +510,4 @@ def _with_expected(
 
 
 def _ignore(_failure: JournalError | None) -> None:
-    """For a row whose client waits for nothing."""
+    """Do nothing: no client waits for the row."""

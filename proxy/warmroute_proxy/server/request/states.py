@@ -1,8 +1,8 @@
 """The life of a request and of an attempt, as tables: what follows from a state and an event.
 
-`REQUEST` is the life of an `InferenceRequest`, `ATTEMPT` that of an `Attempt`. What is not in a table is not possible:
-`next_state` raises `IllegalTransition`. `docs/contribute/architecture.md` has both as diagrams, made by
-`scripts/state_diagrams.py`.
+`REQUEST` is the life of an `InferenceRequest`, `ATTEMPT` that of an `Attempt`. For a transition that is not in the
+table, `next_state` raises `IllegalTransition`. `scripts/state_diagrams.py` draws both in
+`docs/contribute/architecture.md`.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 
 class RequestState(IntEnum):
-    """Where a request is."""
+    """The states of a request."""
 
     PLACING = auto()
-    """It has no engine: it has just come, its wait is over, or its last attempt or forward has failed."""
+    """No engine has the request: it has just come, its wait is over, or its last attempt or forward has failed."""
     QUEUED = auto()
     """It waits for capacity."""
     FORWARDED = auto()
@@ -25,7 +25,7 @@ class RequestState(IntEnum):
     PREFILLED = auto()
     """Its prompt is computed; no content has come yet."""
     ANSWERING = auto()
-    """Content has come. Nothing of it can be taken back."""
+    """Content has come, and cannot be taken back."""
     LEFT = auto()
     """Its client has left; the engine's final usage is awaited."""
     SETTLING = auto()
@@ -34,7 +34,7 @@ class RequestState(IntEnum):
     """Its row is being written, and its client has left."""
     ENDED = auto()
     CRASHED = auto()
-    """An error of the proxy's own has ended it."""
+    """The proxy itself failed, which ended the request."""
 
 
 class RequestEvent(IntEnum):
@@ -57,7 +57,7 @@ class RequestEvent(IntEnum):
 
 
 class AttemptState(IntEnum):
-    """Where an attempt is."""
+    """The states of an attempt."""
 
     NEW = auto()
     SENT = auto()
@@ -67,7 +67,7 @@ class AttemptState(IntEnum):
     STOPPING = auto()
     """Its engines were asked to stop; their final usage is awaited."""
     FAILING = auto()
-    """The answering leg has failed. For a moment the prefill leg may show that the fault is its own."""
+    """The answering leg has failed. For a moment the prefill leg may still show that it was at fault."""
     FINISHED = auto()
     FAILED = auto()
     CLOSED = auto()
@@ -94,7 +94,7 @@ REQUEST: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
     (_R.PLACING, _ON.FORWARD): _R.FORWARDED,
     (_R.PLACING, _ON.DISPATCH): _R.DISPATCHED,
     (_R.PLACING, _ON.REFUSE): _R.ENDED,
-    (_R.PLACING, _ON.SETTLE): _R.SETTLING,  # an attempt has failed, and there is no other
+    (_R.PLACING, _ON.SETTLE): _R.SETTLING,  # an attempt has failed, and no other is made
     (_R.QUEUED, _ON.ADMIT): _R.PLACING,
     (_R.QUEUED, _ON.REFUSE): _R.ENDED,
     (_R.QUEUED, _ON.CLIENT_LEFT): _R.ENDED,
@@ -151,7 +151,7 @@ Event = TypeVar("Event", bound=IntEnum)
 
 
 class IllegalTransition(Exception):
-    """An event in a state in which it cannot happen: a fault of the proxy's own."""
+    """An event came in a state in which it cannot happen: a bug of the proxy."""
 
 
 def next_state(table: Mapping[tuple[State, Event], State], state: State, event: Event) -> State:
@@ -163,7 +163,7 @@ def next_state(table: Mapping[tuple[State, Event], State], state: State, event: 
 
 
 def diagram(table: Mapping[tuple[State, Event], State]) -> str:
-    """The table as a Mermaid state diagram. An event that every state leads to one state by is drawn once."""
+    """The table as a Mermaid state diagram. An event that leads from every state to the same one is drawn once."""
     states = type(next(iter(table.values())))
     targets: dict[Event, list[State]] = {}
     for (_, event), after in table.items():
@@ -189,5 +189,5 @@ def diagram(table: Mapping[tuple[State, Event], State]) -> str:
 
 
 def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, State]) -> list[tuple[State, State]]:
-    """The transitions by which a state is left for another."""
+    """The transitions from a state to a different one, without the `common` events."""
     return [(state, after) for (state, event), after in table.items() if event not in common and after is not state]

@@ -1,7 +1,7 @@
-"""Budgets in this process: takes leases from the store beside the requests, and says what is left to whom.
+"""Budgets in this process: takes leases from the store, beside the requests, and says what is left of each.
 
-A reservation of money waits in the queue of requests while the store is asked. Each question has a deadline; then what
-waits is refused, as it is if nothing is left.
+A request whose reservation needs the store waits in the queue of requests while the store is asked. If the store does
+not answer by a deadline, or nothing is left, the request is refused.
 """
 
 import logging
@@ -22,7 +22,7 @@ ASK_S: float = 2.0
 LONGEST_RETRY_S: Final = 3_600
 MOST_LOOKED_AT: Final = 300
 MOST_ASKED: Final = 50
-"""In one sweep, so that it takes no more than 1 ms, however many budgets there are."""
+"""Leases in one sweep, so that a sweep takes at most 1 ms, however many budgets there are."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class BudgetStore(Protocol):
     """Where budgets are kept."""
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or what is left, but not less than `least`; below 0: give it back. Raises: an error, if
-        that is not known.
+        """Lease `amount`, or what the budget has left, but at least `least`; an `amount` below 0 is given back.
+        Raises: any error, if the outcome is unknown.
         """
         ...
 
@@ -51,9 +51,8 @@ class Budgets(Leases[Lease]):
         self._use([Lease(budget) for budget in budgets])
 
     def replace(self, budgets: Sequence[Budget]) -> None:
-        """Lease from these budgets. What is reserved of one that changes stays reserved; what is leased above a lower
-        limit, or of a budget that is not among them, is given back. Reservations are settled with the leases that they
-        are from.
+        """Lease from these budgets. Reservations on a budget that changes stay, and settle with the lease that they are
+        from. Leases above a lowered limit, or on a budget that was removed, are given back.
         """
         known = {lease.budget.key: lease for lease in (*self._leaving, *self.leases)}
         leases = [known.pop(each.key) if each.key in known else Lease(each) for each in budgets]
@@ -65,7 +64,7 @@ class Budgets(Leases[Lease]):
         self._use(leases, self._leaving)
 
     def of(self, tenant: str, key_id: str) -> tuple[Lease, ...]:
-        """The leases on the budgets of a request with this key, of this tenant."""
+        """The leases on the budgets of this tenant's requests with this key."""
         return self._by_scope.of(tenant, key_id)
 
     def has_key(self, key_id: str) -> bool:
@@ -73,7 +72,7 @@ class Budgets(Leases[Lease]):
         return self._by_scope.has_key(key_id)
 
     def granted(self, made: SpendReservation) -> bool:
-        """Whether a request has what it reserves, now or before; and ask for what is wanted of its leases then."""
+        """Reserve for a request, and ask the store for what its leases then need. Returns whether all is reserved."""
         now_s = self._clock()
         verdict = made.reserve(now_s)
         for lease in made.leases:
@@ -82,7 +81,7 @@ class Budgets(Leases[Lease]):
         return verdict is BudgetVerdict.GRANTED
 
     def refusal(self, lease: Lease) -> Refusal:
-        """The 429 of a reservation that a lease has not enough for."""
+        """The 429 for a reservation that is larger than what a lease has left."""
         budget, now_s = lease.budget, self._clock()
         if not budget.is_money:
             after_s = max(1, math.ceil(lease.span.ends_s - now_s))
@@ -103,7 +102,7 @@ class Budgets(Leases[Lease]):
         return Refusal(429, f"{text}: {whole}", code="insufficient_quota", retry_after_s=after_s)
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows of them."""
+        """What `/metrics` shows of the budgets of money."""
         rows: list[GaugeRow] = []
         now_s = self._clock()
         for lease in self.leases:

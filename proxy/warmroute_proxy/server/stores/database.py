@@ -1,9 +1,9 @@
-"""One connection to PostgreSQL that is opened again by itself, with a deadline for each call.
+"""One connection to PostgreSQL that reopens itself, with a deadline for each call.
 
-A call that fails or is late ends the connection, and raises `StoreAway`: what the server did with it is unknown, so
-that callers look before they do it again. A connection is used only once its schema is known to be that of this proxy.
+A call that fails or is late ends the connection and raises `StoreAway`. The caller does not know then what the server
+did, and looks before it repeats the call. A connection is used only after its schema was checked.
 
-The text of an error of the server's own is kept: it names users and databases, never a password.
+The text of the server's own errors is kept: it names users and databases, never a password.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from warmroute_proxy.server.base.secrets import SPECIAL
 from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreAway, StoreState, WrongSchema
 
 REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006")
-"""Of the schema, the one that this proxy needs last."""
+"""Revisions of the schema; this proxy needs the last one."""
 
 _OLDEST_READER: Final = "SELECT oldest FROM schema_readers"
 
@@ -38,14 +38,14 @@ FAILURES: Final = (
     TimeoutError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # for example a primary where `target_session_attrs` asks for a standby
+    asyncpg.InternalClientError,  # for example a primary if `target_session_attrs` asks for a standby
     ValueError,
 )
 
 
 class KnownDatabase:
-    """Which one the connections of a proxy have reached, so that a new address leads to no other: rows that are there,
-    and leases, would be missing in it. Another one at the same address is used, as after `pg_upgrade`.
+    """Remembers which database the connections of a proxy have reached, and refuses a new address of another one, which
+    lacks the rows and leases of this proxy. Another database at the same address is used, as after `pg_upgrade`.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class KnownDatabase:
 
 
 class Database:
-    """A connection. Used in one event loop; calls wait for one another."""
+    """A connection that is used in one event loop; its calls wait for one another."""
 
     def __init__(self, dsn: str, prepare: str = "", known: KnownDatabase | None = None) -> None:
         """`prepare`: SQL that is run on each new connection. `known`: the same for all connections of a proxy."""
@@ -79,12 +79,12 @@ class Database:
         self._not_before_s = 0.0
         self.state = StoreState.STARTING
         self.problem = ""
-        """Why it is not ready, in words."""
+        """Why the connection is not ready, in words."""
 
     async def call(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
         """Do some work with the connection. Raises: StoreAway, WrongSchema; NotDone of the work itself.
 
-        `timeout_s`: of all, so that who waits for another call waits no longer than that.
+        `timeout_s`: of the whole call, including the wait for other calls.
         """
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -102,7 +102,7 @@ class Database:
             async with asyncio.timeout_at(deadline_s):
                 connection = await self._connected()
                 found = await work(connection)
-        except (NotDone, StoreAway):  # the latter: it has just failed, and was not asked again
+        except (NotDone, StoreAway):  # StoreAway: connecting has just failed, and was not tried again
             raise
         except WrongSchema as error:
             self._drop(error.state, str(error))
@@ -118,8 +118,8 @@ class Database:
         return found
 
     def move_to(self, dsn: str) -> None:
-        """Connect by another address of the same database, again and again until that works. Until then calls have the
-        connection that is open, so a new password may come before the database knows it, or after.
+        """Connect by another address of the same database, and retry until that works. Until then calls use the open
+        connection, so the database may learn a new password before or after the proxy.
         """
         if dsn == self._dsn:
             return
@@ -162,7 +162,7 @@ class Database:
                 made.terminate()
 
     async def _replace(self, made: Connection | None) -> None:
-        """Have another connection, or none, instead of what there is or is on its way."""
+        """Use `made`, or no connection, instead of the open connection and the one that is being opened."""
         opening, self._opening = self._opening, None
         old, self._connection = self._connection, made
         if opening is not None:
@@ -193,8 +193,8 @@ class Database:
                     loop.set_exception_handler(_log_all_but_unread)
                 self._opening_dsn = self._dsn
                 self._opening = loop.create_task(asyncpg.connect(self._dsn, timeout=CONNECT_S))
-            # Not cancelled with a call that is late: the next one takes it. Where asyncpg is cancelled while it
-            # connects, a future of its own may fail with nobody to read it, which the event loop logs as an error.
+            # A late call does not cancel the opening: the next call takes it. If asyncpg is cancelled while it
+            # connects, one of its futures may fail unread, which the event loop logs as an error.
             made = await asyncio.shield(self._opening)
             self._connection, self._opening = made, None
             await self._prepared(made, self._opening_dsn)
@@ -202,7 +202,7 @@ class Database:
         return self._connection
 
     async def _prepared(self, made: Connection, dsn: str) -> None:
-        """Raises: WrongSchema."""
+        """Check and set up a new connection. Raises: WrongSchema."""
         await self._known.check(made, dsn)
         if self._prepare:
             await made.execute(self._prepare)
@@ -215,8 +215,8 @@ class Database:
 
 
 def _log_all_but_unread(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log as the event loop does, but no future of asyncpg that failed with its connection and that no call waits for:
-    the call that was given up has said so.
+    """Log as the event loop does, except futures of asyncpg that failed with their connection and that no call waits
+    for: the call that was given up has reported the failure.
     """
     is_future = isinstance(future := context.get("future"), asyncio.Future) and not isinstance(future, asyncio.Task)
     if not (is_future and isinstance(context.get("exception"), asyncpg.ConnectionDoesNotExistError)):
@@ -229,7 +229,7 @@ def has_failed(opening: asyncio.Task[Connection]) -> bool:
 
 
 def ask_once(dsn: str, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-    """Do some work with a connection of its own, outside of any event loop. Raises: StoreAway, WrongSchema."""
+    """Do some work with a new connection, outside of any event loop. Raises: StoreAway, WrongSchema."""
 
     async def run() -> T:
         database = Database(dsn)
@@ -242,7 +242,7 @@ def ask_once(dsn: str, work: Callable[[Connection], Awaitable[T]], timeout_s: fl
 
 
 async def check_schema(connection: Connection) -> None:
-    """Raises: WrongSchema, which says what to do."""
+    """Check that this proxy can use the schema. Raises: WrongSchema, which says what to do."""
     if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
         raise WrongSchema(StoreState.OLD_SCHEMA, "the database has no tables yet: run `warmroute ledger migrate`")
     found = await connection.fetchval("SELECT version_num FROM alembic_version")
@@ -260,7 +260,7 @@ async def check_schema(connection: Connection) -> None:
 
 
 async def _is_readable(connection: Connection) -> bool:
-    """Whether a schema that this version does not know says that it can be read and written all the same."""
+    """Whether an unknown schema says that this version can read and write it."""
     if await connection.fetchval("SELECT to_regclass('schema_readers')") is None:
         return False
     return await connection.fetchval(_OLDEST_READER) in REVISIONS
@@ -269,7 +269,7 @@ async def _is_readable(connection: Connection) -> bool:
 def failure_text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
-    if isinstance(error, ValueError):  # it may quote a piece of a password
+    if isinstance(error, ValueError):  # its text may quote a piece of a password
         return f"its address cannot be read: {SPECIAL}"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens at its address"

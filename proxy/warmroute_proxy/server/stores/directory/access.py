@@ -1,8 +1,8 @@
 """Whose request it is, by keys and tenants of the config and of the database together.
 
-A key or tenant of the config counts where the database has the same one. Keys of the database are good until they are
-revoked or expire, and for `max_age_s` after the database has answered last. Those of the config always are, but for the
-newest `MAX_ENDED` that were revoked or have expired in the database: they were imported from a config.
+If the config and the database have the same key or tenant, the config's counts. A key of the database is good until it
+is revoked or expires, and for at most `max_age_s` after the database's last answer. A key of the config is always good,
+unless the database has the same key, imported from a config, among the newest `MAX_ENDED` that were revoked or expired.
 """
 
 import json
@@ -21,7 +21,7 @@ from warmroute_proxy.server.stores.directory.stored_tenants import decode_tenant
 
 _LOG: Final = logging.getLogger(__name__)
 MAX_ENDED: Final = 10_000
-"""Of keys that are good no more, as many are read, those that were changed last."""
+"""The most keys that are no longer good and are read all the same, the newest changes first."""
 
 _KEYS: Final = f"""
 SELECT sha256, json_build_object('id', id, 'tenant', tenant,
@@ -43,7 +43,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     expires_at: float | None = None
 
     def is_good(self, now_s: float) -> bool:
-        """Whether it is good now, unix seconds."""
+        """Whether the key is good now. `now_s`: unix seconds."""
         return self.expires_at is None or self.expires_at > now_s
 
 
@@ -79,20 +79,20 @@ class Access:
         self._was_fresh = False
         self._unused: frozenset[str] = frozenset()
         self.problems: dict[str, str] = {}
-        """By name, why some tenants of the database are not used."""
+        """The tenants of the database that are not used: by name, the reason."""
 
         self.nowhere: frozenset[str] = frozenset()
-        """Tenants that a budget names, and neither config nor database has."""
+        """Tenants that a budget names, but neither the config nor the database has."""
 
         self.config = config
         """The config, with the tenants of the database beside its own."""
 
         self.api_keys = ApiKeys({})
         self.on_keys: list[Callable[[], None]] = []
-        """Called when keys are no longer what they were."""
+        """Called when keys may have changed."""
 
         self.on_tenants: list[Callable[[Config], None]] = []
-        """Called with `config` when tenants are no longer what they were; before the keys."""
+        """Called with `config` when tenants may have changed, before `on_keys`."""
 
         self._merge()
         self._merge_keys()
@@ -100,14 +100,14 @@ class Access:
         tenants.on_change.append(self._replace_tenants)
 
     def replace(self, config: Config) -> Config:
-        """Know the keys and tenants of another config. Returns it with the tenants of the database."""
+        """Use the keys and tenants of another config. Returns that config with the tenants of the database."""
         self.of_file = config
         self._merge()
         self._merge_keys()
         return self.config
 
     def newly_left_out(self, config: Config) -> list[str]:
-        """The tenants of the database that are let in now and would not be by another config, each with the reason."""
+        """The tenants of the database that are let in now, but would not be under `config`, each with the reason."""
         left_out = with_stored(config, self.tenants.values)[1]
         return [
             f"tenant {name} of the database would be left out: {why}"
@@ -142,7 +142,7 @@ class Access:
         self._find_nowhere()
 
     def _find_nowhere(self) -> None:
-        """Look whether the tenants of budgets are there; not before the tenants of the database were read."""
+        """Find the tenants of budgets that do not exist, once the tenants of the database were read."""
         config = self.of_file
         scopes = [budget.scope for budget in config.budgets] + [of.scope for of in config.group_limits]
         named = {tenant for scope in scopes for tenant in scope.tenants}
@@ -161,7 +161,7 @@ class Access:
         self._expires_at = min((key.expires_at for key in good.values() if key.expires_at is not None), default=None)
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
-        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # one of the config keeps its id
+        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # a key of the config keeps its id
         ended = {sha256 for sha256, key in self._keys.values.items() if not key.is_good(now_s)}
         in_file = self.of_file.tenant_by_sha256()
         of_file = {sha256: tenant for sha256, tenant in in_file.items() if sha256.lower() not in ended}

@@ -1,7 +1,7 @@
 """What all changes of the directory have in common: a transaction, the number that proxies look at, the audit log.
 
-A change first takes the next number of its kind, which locks it: changes of a kind follow one another, and a proxy that
-has read up to a number has missed none. Where two kinds are changed, `key` comes before `tenant`.
+A change first takes the next number of its kind, which locks the kind. So changes of a kind follow one another, and a
+proxy that has read up to a number has missed no change. A change of two kinds takes `key` before `tenant`.
 """
 
 import json
@@ -14,7 +14,7 @@ from msgspec import Struct
 from warmroute_proxy.server.stores.store_state import Connection, NotDone
 
 MAX_LISTED: Final = 10_000
-"""Of records, in one page."""
+"""The most records in one page."""
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ class Ask(Protocol):
     """Does some work with a connection to the database. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
 
     def __call__(self, work: Callable[[Connection], Awaitable[T]], /) -> Awaitable[T]:
-        """Do it."""
+        """Do the work."""
         ...
 
 
 class DirectoryChange(Struct, frozen=True):
-    """A row of the audit log. `old`, `new`: what was changed of the record; never a secret."""
+    """A row of the audit log. `old`, `new`: the changed members of the record, never a secret."""
 
     id: int
     at: datetime
@@ -98,7 +98,7 @@ async def next_version(connection: Connection, kind: str) -> int:
 
 
 def checked_note(note: str, max_chars: int) -> str:
-    """A text that an operator gives. Raises: NotDone."""
+    """Check a text that an operator gives. Raises: NotDone."""
     if len(note) > max_chars or not note.isprintable():
         raise NotDone(f"note: must be one line of at most {max_chars} printable characters", code="invalid_value")
     return note
