@@ -91,10 +91,7 @@ def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix, addresses: 
 def _fingerprint(
     decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int, addresses: Addresses | None
 ) -> Fingerprint:
-    """The fingerprint of all messages of a prompt, or of those that follow `begun`, whose hashes and ends are extended.
-
-    Messages that follow `begun` do not count as leading system messages.
-    """
+    """The fingerprint of all messages, or of those after `begun`, which are then not leading system messages."""
     leading = begun is None
     if begun is None:
         hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest

@@ -211,8 +211,9 @@ class Settlement:
         """A request with `turns_before`, the turns that a compaction took out of its prompt. Called before its row is
         opened, while its text is still there.
 
-        A prompt that continues a known prompt has the same. A request without a session key counts by its prompt alone. So does a request behind a single turn: many programs ask one question after another under
-        one key, and their texts are not read twice.
+        A prompt that continues a known prompt has the same. A request without a session key counts by its prompt alone.
+        So does a request after a single turn: many programs ask one question after another under one key, and their
+        prompts need not be read twice.
         """
         if type(looked) is KnownPrompt:
             before = looked.turns_before
