@@ -1,5 +1,5 @@
 """The `warmroute` command.
 
-It composes sdk, proxy, backend and lab. Of these, only the lab imports a part of it: what reads options, prints tables
-and starts processes. It holds no logic of a server: commands read options, start processes, and print results.
+The command composes sdk, proxy, backend and lab. It holds no logic of a server: its subcommands read options, start
+processes, and print results. Of those four, only the lab imports parts of this package.
 """

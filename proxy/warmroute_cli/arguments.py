@@ -1,4 +1,4 @@
-"""Readers of option values, each with an error message that names what it expects; and options of several commands."""
+"""Readers of option values, whose error messages name the expected form, and options that several commands share."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_80
 
 
 class CannotRun(Exception):
-    """A command cannot do its work; the message is for the person at the terminal."""
+    """A command cannot do its work. Its message is shown to the user."""
 
 
 def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
-    """A reader whose `ValueError`s become argparse's `TEXT is not WORDS`."""
+    """A decorator of readers: argparse reports a `ValueError` of the reader as `TEXT is not WORDS`."""
 
     def made(read: Reader[T]) -> Reader[T]:
         @wraps(read)
@@ -98,7 +98,7 @@ def many(text: str) -> int:
 
 @wants("a port from 1024 to 65532, or 0")
 def port(text: str) -> int:
-    """The first of four ports; 0: the system assigns them."""
+    """The first of four consecutive ports; 0: the system assigns the ports."""
     value = int(text)
     if value and not 1024 <= value <= 65_532:
         raise ValueError(text)
@@ -136,7 +136,7 @@ def add_state_dir(command: argparse.ArgumentParser) -> None:
 
 
 def add_turns(command: argparse.ArgumentParser) -> None:
-    """Add the options that say which turns, and in which form."""
+    """Add the options that select turns and the form of the output."""
     command.add_argument("--session", metavar="KEY", help="only the session with this key, hash, or name in a table")
     command.add_argument("--since", metavar="TIME", help="only turns since TIME: 30m, 7d, today, monday, 2026-11-23")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -377,7 +377,7 @@ def _instant(text: str) -> datetime:
 
 
 def rates_of(text: str) -> Rates:
-    """The rates of such a text. Raises: ValueError."""
+    """Read the rates in `INPUT:CACHED:OUTPUT`, USD per million tokens. Raises: ValueError."""
     parts = text.split(":")
     if len(parts) != 3:
         raise ValueError(f"{text!r} is not INPUT:CACHED:OUTPUT in USD per million tokens, like 0.60:0.10:3")

@@ -1,4 +1,4 @@
-"""`warmroute ask`: an answer of the admin port as it is, in a container that has no curl."""
+"""`warmroute ask`: print an answer of the admin port unchanged, for containers without curl."""
 
 import sys
 from argparse import Namespace
@@ -7,7 +7,7 @@ from warmroute_cli.asking import admin_apis
 
 
 def run(arguments: Namespace) -> int:
-    """Print the answers. 0: there are some; 1: no line has the text; 2: not asked."""
+    """Print the answers. Exit status 0: printed; 1: no line has the text; 2: no request was sent."""
     path = arguments.path if arguments.path.startswith("/") else f"/{arguments.path}"
     lines = [line for admin in admin_apis(arguments).values() for line in admin.text(path).splitlines()]
     found = [line for line in lines if arguments.only in line]

@@ -1,4 +1,4 @@
-"""Whom `usage`, `receipts` and `engines` ask: a proxy by its config, an `up` fleet, or what the environment names."""
+"""Find the proxy for `usage`, `receipts` and `engines`: by its config, by the environment, or that of an `up` fleet."""
 
 import os
 import sys
@@ -23,8 +23,10 @@ _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "sat
 
 
 def tenants_api(arguments: Namespace) -> "Api | PastFleet":
-    """What a tenant asks: the address and key of the environment, else the fleet that runs here, else what one that
-    has ended has left here, else a fleet that runs elsewhere. Raises: ApiError.
+    """Find the API that answers a tenant. Raises: ApiError.
+
+    The first of these that exists is used: the address and key in the environment, the fleet that runs in the state
+    directory, the ledgers that ended fleets left there, a fleet that runs elsewhere.
     """
     url, key = os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY")
     if url and key:
@@ -45,7 +47,7 @@ def tenants_api(arguments: Namespace) -> "Api | PastFleet":
 
 
 def admin_apis(arguments: Namespace) -> dict[str, Api]:
-    """Region -> the admin listener of its proxy: of the config's, else of each one of the fleet that runs here.
+    """Region -> admin listener. With `--config`, that proxy's only; else those of all proxies of the running fleet.
 
     Raises: ApiError, ConfigError, SecretError.
     """
@@ -82,10 +84,10 @@ def _admin_key(config: Config) -> str:
 
 
 def since_parameter(text: str, now: datetime) -> str:
-    """The query of the proxy for `--since`. Days begin at midnight of the local time, of which `now` is.
+    """The value of the proxy's query parameter for `--since`. Raises: ApiError, if the proxy would refuse the text.
 
-    On the day the clocks change, that midnight has another offset than `now`. The proxy reads what is not a word for a
-    day. Raises: ApiError, if it would refuse that.
+    A word for a day becomes its midnight in the local time zone of `now`. On the day the clocks change, that midnight
+    has another UTC offset than `now`. The proxy reads any other text itself.
     """
     days = _days_ago(text.strip().lower(), now.weekday())
     if days is None:
@@ -95,7 +97,7 @@ def since_parameter(text: str, now: datetime) -> str:
             raise ApiError(f"{error.message}; or today, yesterday, or a day of the week like monday") from None
         return text
     day = (now - timedelta(days=days)).date()
-    return f"{datetime(day.year, day.month, day.day).timestamp():.0f}"  # noqa: DTZ001 - of the local time
+    return f"{datetime(day.year, day.month, day.day).timestamp():.0f}"  # noqa: DTZ001 - local time
 
 
 def _days_ago(word: str, today: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Runs `warmroute tenants` and `warmroute keys` against the database that the config of a proxy names."""
+"""Run `warmroute tenants` and `warmroute keys` against the database that a proxy's config names."""
 
 import asyncio
 import getpass
@@ -36,7 +36,7 @@ def print_keys(keys: Iterable[ListedKey]) -> None:
 
 
 def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> None:
-    """A row for each tenant, by name. `of_config`: those of the file, which count where both have one."""
+    """Print a row for each tenant. A tenant of the file, `of_config`, overrides a stored one of the same name."""
     names = set(of_config)
     rows = [(name, "file", "", "as the file says") for name in names]
     rows += [
@@ -94,9 +94,10 @@ class WrongSetting(ValueError):
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Settings by their keys; None if no value is given. Raises: WrongSetting.
+    """Read words such as `tokens_per_minute=100000`: key -> value, or None if the word has no value.
 
-    A value is TOML. A text that is not TOML is a string, so that shells need no further quotes.
+    A value is read as TOML. A text that is not TOML is a string, so a shell needs no additional quotes.
+    Raises: WrongSetting.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -127,12 +128,12 @@ class WrongQuestion(Exception):
 
 
 def run_keys(arguments: Namespace) -> int:
-    """`warmroute keys`. 0: done, 2: not done."""
+    """Run `warmroute keys`. Exit status 0: done, 2: not done."""
     return _run(arguments, "keys", _KEYS[arguments.action])
 
 
 def run_key(arguments: Namespace) -> int:
-    """`warmroute key`: an action of `keys`, or a key for a config."""
+    """Run `warmroute key`: an action of `keys`, or print a key for a config."""
     if arguments.action is not None:
         return run_keys(arguments)
 
@@ -140,7 +141,7 @@ def run_key(arguments: Namespace) -> int:
 
 
 def run_tenants(arguments: Namespace) -> int:
-    """`warmroute tenants`. 0: done, 2: not done."""
+    """Run `warmroute tenants`. Exit status 0: done, 2: not done."""
     return _run(arguments, "tenants", _TENANTS[arguments.action])
 
 

@@ -34,7 +34,7 @@ def add_key(key: argparse.ArgumentParser) -> None:
 
 
 def add_keys(keys: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """`warmroute keys`. `required`: an action has to be named."""
+    """Add the actions of `warmroute keys`. `required`: the command line must name an action."""
     actions = keys.add_subparsers(required=required, metavar="ACTION", dest="action")
     made = actions.add_parser("make", help="make a key for a tenant, and show it once")
     made.add_argument("tenant", metavar="TENANT", help="name of a tenant of the file or of the database")

@@ -1,10 +1,10 @@
-"""`warmroute embedded`: one embedded engine, as `python -m warmroute_backend.engine` runs it."""
+"""`warmroute embedded`: run one embedded engine, as `python -m warmroute_backend.engine` does."""
 
 import argparse
 
 
 def add(embedded: argparse.ArgumentParser) -> None:
-    """Its options. The engine has packages of the extra `proxy`: without them, what is given is not read."""
+    """Add the options. Without the packages of the extra `proxy`, which the engine needs, any words are accepted."""
     try:
         from warmroute_lab.engine import arguments
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""`warmroute engines`: the engines of a running proxy or fleet, and draining or flipping one."""
+"""`warmroute engines`: list the engines of a running proxy or fleet, and drain or flip one."""
 
 import argparse
 import sys
@@ -15,17 +15,17 @@ POLL_EVERY_S: Final = 0.5
 FLIP_WAIT_S: Final = 300.0
 FLIP_TIMEOUT_S: Final = 310.0
 NOTICE_S: Final = 3.0
-"""The other processes of the proxy read the role of a draining engine each second."""
+"""A wait after a flip: the proxy's other processes read the role of a draining engine only once a second."""
 ENGINES: Final = "/admin/engines"
 COLUMNS: Final = (
     Column("engine"), Column("role"), Column("state"), Column("warm tokens", is_number=True),
     Column("running", is_number=True),
 )  # fmt: skip
-"""`warm tokens`: the KV tokens of sessions there; a decode engine keeps none."""
+"""`warm tokens`: the KV tokens of sessions on the engine; a decode engine keeps none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the action. 0: done, 1: not drained in time, 2: not done."""
+    """Run the action. Exit status 0: done, 1: not drained in time, 2: not done."""
     if (arguments.action == "list") != (arguments.engine is None):
         print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
         return 2
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(engines: list[dict[str, Any]]) -> None:
-    """A line for each engine."""
+    """Print a line for each engine, and warnings on stderr."""
     rows = [
         Row([engine["id"], engine["role"], _state(engine), _warm(engine), f"{engine['running']:,}"])
         for engine in engines
@@ -58,7 +58,7 @@ def show(engines: list[dict[str, Any]]) -> None:
 
 
 def _warmth(engine: Mapping[str, Any]) -> int:
-    """KV tokens of sessions that a drain would cost; of an engine that does not say, none."""
+    """The KV tokens of sessions that a drain would lose; 0 if the engine does not report them."""
     return int(engine.get("warm_tokens", 0))
 
 
@@ -72,7 +72,7 @@ def _state(engine: Mapping[str, Any]) -> str:
 
 
 def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:
-    """The one whose proxy knows the engine. Raises: ApiError, if none does; it names the regions."""
+    """Find the admin listener whose proxy knows the engine. Raises: ApiError with the regions, if no proxy does."""
     for admin in admins.values():
         try:
             admin.ask(path)
@@ -85,7 +85,10 @@ def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:
 
 
 def _flip(admin: Api, engine: str, arguments: argparse.Namespace) -> int:
-    """Out of traffic, the other role, and in again. What refuses stays as it was; 1: not drained in time."""
+    """Drain the engine, give it the other role, and undrain it. Returns 1 if it was not drained in time.
+
+    An engine that refuses the flip, or is not drained in time, is undrained in its old role.
+    """
     admin.ask(f"{engine}/flip")
     drain = f"{engine}/drain"
     code = _drain(admin, drain, arguments.wait or FLIP_WAIT_S)

@@ -1,4 +1,4 @@
-"""The errors that `warmroute` shows in a sentence: their message is for the person at the terminal."""
+"""The errors of which `warmroute` shows only the message, without a traceback."""
 
 from typing import Final
 

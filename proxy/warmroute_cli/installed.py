@@ -1,4 +1,4 @@
-"""How this copy of warmroute was installed and called, so that a hint names a command that runs as printed."""
+"""How this copy of warmroute was installed and started, so that hints print commands that work when pasted."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def called_as() -> str:
-    """The word that starts this program in the shell that it was called from: `warmroute`, or a path to it."""
+    """The word that starts this program in the user's shell: `warmroute`, or a path to it."""
     called, found = Path(sys.argv[0]), shutil.which("warmroute")
     if called.name != "warmroute" or (found is not None and Path(found).resolve() == called.resolve()):
         return "warmroute"
@@ -22,7 +22,7 @@ def called_as() -> str:
 
 
 def missing(modules: Sequence[str], extra: str) -> str | None:
-    """A line that says which modules are not there and how to install them; None if all are."""
+    """A line with the missing modules and the command that installs them; None if all are installed."""
     absent = [name for name in modules if find_spec(name) is None]
     if not absent:
         return None
@@ -30,8 +30,8 @@ def missing(modules: Sequence[str], extra: str) -> str | None:
 
 
 def install_command(extra: str, copy: "Distribution | None" = None) -> str:
-    """The pip command that adds an extra to this copy: a checkout, a file, or a release."""
-    from importlib.metadata import PackageNotFoundError, distribution  # every start of the command would import it
+    """The pip command that adds an extra to this copy, which is a checkout, a file, or a release."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow: only on demand
     from urllib.parse import unquote, urlsplit
 
     try:

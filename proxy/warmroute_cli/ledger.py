@@ -1,4 +1,4 @@
-"""`warmroute ledger`: makes or migrates the tables of the database, restores a dump; compares receipts."""
+"""`warmroute ledger`: make or migrate the tables of the database, restore a dump, or compare receipts."""
 
 import os
 import re
@@ -28,11 +28,11 @@ def dsn_of(arguments: Namespace) -> str:
 
 _PROGRAMS: Final = ("pg_restore", "psql")
 _OF_A_DAY: Final = re.compile(rb"DROP (CONSTRAINT|INDEX) ")
-"""What PostgreSQL refuses before the table of that day is gone: it is dropped with its table."""
+"""Statements on the table of one day that PostgreSQL refuses. Dropping the table drops these objects too."""
 
 
 def restore(arguments: Namespace) -> int:
-    """0: the database is as it was at the dump. 2: it is as it was before; the reason is on stderr."""
+    """Restore a dump. Exit status 0: restored; 2: the database is unchanged, and the reason is on stderr."""
     missing = [program for program in _PROGRAMS if shutil.which(program) is None]
     if missing:
         print(f"warmroute ledger: {missing[0]} is missing: install PostgreSQL's client programs", file=sys.stderr)
@@ -44,7 +44,7 @@ def restore(arguments: Namespace) -> int:
 
 
 def _restore(dump: Path, address: str, environment: dict[str, str]) -> bool:
-    """In one transaction, which is given up where either program fails."""
+    """Restore in one transaction, which is rolled back if `pg_restore` or `psql` fails. Returns whether it is done."""
     reads = ["pg_restore", "--clean", "--if-exists", "--file", "-", str(dump)]
     writes = ["psql", "--quiet", "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--output", os.devnull, address]
     with subprocess.Popen(reads, stdout=subprocess.PIPE) as source:  # noqa: S603 - a fixed program
@@ -57,13 +57,13 @@ def _restore(dump: Path, address: str, environment: dict[str, str]) -> bool:
                 if source.wait() == 0:
                     target.stdin.write(b"COMMIT;\n")
                 target.stdin.close()
-            except BrokenPipeError:  # psql has said why
+            except BrokenPipeError:  # psql has printed the reason
                 source.kill()
             return target.wait() == 0 and source.wait() == 0
 
 
 def _statements(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The dump without what stands in its own way."""
+    """The lines of the dump without the drops in `_OF_A_DAY` that come before its first CREATE."""
     dropping = True
     for line in lines:
         dropping = dropping and not line.startswith(b"CREATE ")
@@ -72,7 +72,7 @@ def _statements(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _without_password(dsn: str) -> tuple[str, dict[str, str]]:
-    """The address for a command line, which others can read, and the environment that has its password."""
+    """The address without its password, since others can read command lines, and an environment with the password."""
     parts = urlsplit(dsn)
     environment = dict(os.environ)
     if parts.password is not None:
@@ -85,7 +85,7 @@ NEEDED = ("alembic", "asyncpg", "sqlalchemy")
 
 
 def run(arguments: Namespace) -> int:
-    """Do what is asked. 0: done, 1: a difference is beyond the tolerance, 2: not done."""
+    """Run the action. Exit status 0: done, 1: a difference is beyond the tolerance, 2: not done."""
     if arguments.action == "reconcile":
         from warmroute_cli.reconcile import reconcile
 

@@ -1,8 +1,8 @@
-"""The `warmroute` command: a table of its subcommands, and how one is run.
+"""The `warmroute` command: the table of its subcommands, and the code that runs one of them.
 
-Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
-`warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
-line or configuration, or a process that did not start.
+A subcommand's modules are imported only when it is chosen, so that `warmroute proxy` starts without an OpenAI
+client and `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a
+wrong command line or configuration, or a process that did not start.
 """
 
 import argparse
@@ -58,15 +58,15 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("numpy",),
     "epp": ("grpc", "envoy"),
 }
-"""Packages that the extras install; the SDK needs none of them."""
+"""Packages that the extras install. The SDK needs none of these packages."""
 
 COLLECT_EVERY: Final = 100_000
-"""Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
+"""Allocations between two garbage collections in a replay: high, since its objects are hardly ever in cycles."""
 
 
 class Command(NamedTuple):
-    """A subcommand. `arguments`: what adds its options; `target`: what runs it; both may be `module:function`;
-    `silent`: it prints nothing until it is done; `computes`: it plays requests on a virtual clock.
+    """A subcommand. `arguments`: functions that add its options; `target`: the function that runs it; both may be
+    `module:function`. `silent`: prints nothing until it is done; `computes`: plays requests on a virtual clock.
     """
 
     name: str
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
+    except BrokenPipeError:  # nobody reads the pipe any more: discard the rest of the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Command, arguments: argparse.Namespace) -> int:
     if command.computes:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core; nothing uses any
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts an unused thread for each core
         gc.set_threshold(COLLECT_EVERY)
     code: int = _function(command.target)(arguments)
     return code
@@ -208,7 +208,7 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def parser(name: str | None = None) -> argparse.ArgumentParser:
-    """Build the parser for one subcommand, or for all; if the name is unknown, without the options of any."""
+    """Build the parser for the subcommand `name`, or for all if None; for an unknown name, all without options."""
     found = _Parser(
         prog="warmroute",
         description="Route agent turns to the engines that have their KV cache.",
@@ -219,7 +219,7 @@ def parser(name: str | None = None) -> argparse.ArgumentParser:
     commands = found.add_subparsers(required=True, metavar="COMMAND", help="a command from the list below")
     known = [each for group in COMMANDS.values() for each in group]
     for command in [each for each in known if each.name == name] or known:
-        # Without `help`, argparse does not list it: `_by_purpose` does.
+        # Without `help`, argparse does not list the subcommand: `_by_purpose` does.
         one = commands.add_parser(
             command.name,
             description=f"{command.help[0].upper()}{command.help[1:]}.",
@@ -232,7 +232,7 @@ def parser(name: str | None = None) -> argparse.ArgumentParser:
 
 
 class _Help(argparse.HelpFormatter):
-    """Fits the terminal, and breaks no word: argparse itself breaks `--state-dir` behind a hyphen."""
+    """Wraps help to the terminal without breaking words: argparse itself breaks `--state-dir` after a hyphen."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
@@ -242,7 +242,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose help, and whose subcommands' help, is that of `_Help`."""
+    """A parser that formats its help, and that of its subcommands, by `_Help`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"formatter_class": _Help} | options)
@@ -260,7 +260,7 @@ def _by_purpose() -> str:
 
 
 def _hanging(first: str, text: str, width: int) -> list[str]:
-    """The lines of a text, behind the beginning of its first one."""
+    """Wrap a text behind `first`; further lines are indented."""
     return wrap(
         text, width, initial_indent=first, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
     )

@@ -1,8 +1,8 @@
-"""What people know sessions and agents by: the program, when it began, a short name; and which session a text names.
+"""Readable names of sessions and agents, and the session that a text names.
 
-Keys of sessions are secret, so receipts have their hashes. A session that has no name is called by its program and its
-start. Behind it stands the beginning of its hash, which tells two of one name apart. All of it is read from the newest
-turns, `MOST`.
+Session keys are secret, so receipts have their hashes. A session without a name is called by its program and start
+time. The beginning of its hash follows, which tells sessions of one name apart. Names are read from the `MOST` newest
+turns.
 """
 
 import re
@@ -21,7 +21,7 @@ SHORT_HASH: Final = 6
 LEAST_HASH: Final = 4
 WHOLE_HASH: Final = 16
 UNNAMED: Final = "client"
-"""A program that its head does not tell."""
+"""The name of a program that the turn does not state."""
 
 _HASH: Final = re.compile(r"[0-9a-f]{16}")
 _BEHIND: Final = re.compile(rf"\(?([0-9a-f]{{{LEAST_HASH},16}})\)?$")
@@ -30,7 +30,7 @@ Turns = Iterable[Mapping[str, Any]]
 
 
 def newest(api: "Api | PastFleet", since: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The newest turns; none if they cannot be asked for."""
+    """The newest turns; empty if the API does not answer."""
     try:
         found: list[dict[str, Any]] = api.ask("/usage/receipts", {"limit": MOST, **(since or {})})["data"]
     except ApiError:
@@ -39,9 +39,9 @@ def newest(api: "Api | PastFleet", since: Mapping[str, str] | None = None) -> li
 
 
 def session_names(turns: Turns) -> dict[str, str]:
-    """What sessions are called, by their hashes. `turns`: the newest first."""
+    """Hash of a session -> its name. `turns`: the newest first."""
     found: dict[str, str] = {}
-    for turn in turns:  # so the oldest one counts
+    for turn in turns:  # the oldest turn of a session is the last to set its name
         session = turn["session"]
         if session:
             began = datetime.fromtimestamp(turn["settled_at"]).astimezone()
@@ -52,8 +52,8 @@ def session_names(turns: Turns) -> dict[str, str]:
 
 
 def agent_name(turn: Mapping[str, Any], numbers: dict[str, dict[str, int]]) -> str:
-    """What the agent of a turn is called: its own name, its kind, `main`, or `sub 2` if it has an id alone.
-    `numbers`: of the agents of each session that were seen, which grows.
+    """The name of a turn's agent: its own name, its kind, `main`, or a number like `sub 2` if it has only an id.
+    `numbers`: the numbers given so far, by session and kind; a new agent is added.
     """
     agent, kind = turn.get("agent") or "", turn.get("kind") or ""
     if not _HASH.fullmatch(agent):
@@ -65,15 +65,15 @@ def agent_name(turn: Mapping[str, Any], numbers: dict[str, dict[str, int]]) -> s
 
 
 def agent_names(turns: Turns) -> list[str]:
-    """What the agents of some turns are called. `turns`: the newest first."""
+    """The name of each turn's agent. `turns`: the newest first."""
     numbers: dict[str, dict[str, int]] = {}
     return [agent_name(turn, numbers) for turn in reversed(list(turns))][::-1]
 
 
 def question_of(api: "Api | PastFleet", text: str) -> tuple[dict[str, str], str]:
-    """Which session a text names: the parameter with its hash, or else its key for the header.
+    """Find the session that a text names. Returns the query parameter with its hash, and its key for the header.
 
-    The text is what a table has printed, a hash or the beginning of one, or else a key.
+    The text is a name as a table prints it, a hash or its beginning, or else a key. One of the two results is empty.
     """
     behind = _BEHIND.search(text)
     if behind is not None and len(behind[1]) == WHOLE_HASH and (text == behind[1] or text.endswith(")")):

@@ -1,4 +1,4 @@
-"""The rows of the ledgers in folders of this machine, with those of their journals; read while their proxies run."""
+"""Read the rows of ledgers on this machine, with the rows in their journals, while the proxies may run."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 
 
 def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
-    """The ended rows of one proxy. `since_s`: unix seconds; some that ended before may come too.
+    """The ended rows of one proxy since `since_s`, unix seconds. Some rows that ended before may be among them.
 
     Raises: sqlite3.Error.
     """
@@ -29,7 +29,7 @@ def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders with a ledger: this one, or those in it. Raises: sqlite3.OperationalError, if there is none."""
+    """The folders with a ledger: `folder`, else those in it. Raises: sqlite3.OperationalError, if none has one."""
     found = [folder] if (folder / LEDGER_FILE).exists() else _below(folder)
     if not found:
         raise sqlite3.OperationalError(f"{folder} has no {LEDGER_FILE}, and no folder in it has one")

@@ -1,4 +1,4 @@
-"""What an `up` fleet that has ended has served, read from the ledgers that it left in its state directory."""
+"""Usage and receipts of an `up` fleet that has ended, read from the ledgers in its state directory."""
 
 import os
 import sqlite3
@@ -26,7 +26,7 @@ RECEIPTS: Final = "/usage/receipts"
 
 
 class PastFleet:
-    """It answers what a proxy of the fleet would."""
+    """Answers calls as a proxy of the ended fleet would."""
 
     def __init__(self, state_dir: Path) -> None:
         self._secret = state_dir / "secret"
@@ -37,7 +37,7 @@ class PastFleet:
         return bool(self._folders)
 
     def ask(self, path: str, parameters: Mapping[str, str] | None = None, *, session: str = "") -> Any:
-        """The answer to a call of usage or receipts. Raises: ApiError."""
+        """Answer a call to `/usage` or `/usage/receipts`. Raises: ApiError."""
         try:
             if path.startswith(f"{RECEIPTS}/"):
                 return self._receipt(path.removeprefix(f"{RECEIPTS}/"))

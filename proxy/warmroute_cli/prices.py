@@ -1,4 +1,4 @@
-"""Lists price books, and adds further ones to the database."""
+"""List price books, or add books to the database."""
 
 import getpass
 import socket
@@ -35,7 +35,7 @@ class NotDone(Exception):
 
 
 def run(arguments: Namespace) -> int:
-    """Do it. 0: done, 2: not done."""
+    """Run the action. Exit status 0: done, 2: not done."""
     from warmroute_proxy.server.stores.price_table import NotLater
     from warmroute_proxy.server.stores.store_state import StoreError
 
@@ -78,7 +78,7 @@ def _list(arguments: Namespace, config: Config) -> None:
 
 
 def book_toml(model: str, book: PriceBook) -> str:
-    """A book as a [[price]] that `import` reads."""
+    """A book as a TOML table `[[price]]`, which `import` reads."""
     head = "[[price]]" if book.from_s is None else f"[[price]]\nfrom = {instant_text(book.from_s)}"
     values = {"model": model, "name": book.name, **book.rates.as_usd_per_mtok(), "source": book.source or None}
     return table(head, values)
@@ -125,7 +125,7 @@ def _model_of(table: Table, config: Config) -> str:
 
 
 def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]:
-    """The tables of the books, and what they are of."""
+    """The source of the books, for messages, and their tables."""
     if arguments.action == "add":
         values = {"model": arguments.model, "name": arguments.name, "source": arguments.source}
         values["from"] = arguments.from_ or datetime.now(UTC).replace(microsecond=0)

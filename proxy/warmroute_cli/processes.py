@@ -1,8 +1,7 @@
 """Child processes that print their addresses on the first line of their output.
 
-Output goes to files, so that no child blocks on a full pipe, and so that the reason of a failed
-start can be shown. Children run in sessions of their own: Ctrl-C reaches the launcher alone, which then stops them in
-its own order.
+Output goes to files, so that no child blocks on a full pipe and the reason for a failed start can be shown. Children
+run in their own sessions: Ctrl-C reaches only the launcher, which then stops them in its own order.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ LOG_LINES_SHOWN = 5
 
 
 class FleetError(CannotRun):
-    """Something that the fleet needs did not start or answer; the message is for the person at the terminal."""
+    """A part of the fleet did not start or answer. The message is shown to the user."""
 
 
 class Child:
@@ -45,7 +44,7 @@ class Child:
         return self._process.pid
 
     def listening(self, deadline_s: float) -> dict[str, Any]:
-        """What it printed once it listened; waits until `deadline_s` on the monotonic clock."""
+        """Wait for the line that the child prints once it listens, until `deadline_s` on the monotonic clock."""
         while True:
             line, _, _ = self._out.read_bytes().partition(b"\n")
             if line.startswith(b"{") and line.endswith(b"}"):
@@ -67,7 +66,7 @@ class Child:
         return self._process.poll() is None
 
     def ask_to_stop(self) -> None:
-        """Close its input and send SIGTERM, where it still runs."""
+        """Close the child's input and send SIGTERM, if it still runs."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -75,7 +74,7 @@ class Child:
             self._process.terminate()
 
     def wait_or_kill(self, deadline_s: float) -> None:
-        """Wait for its end until `deadline_s`, then kill it."""
+        """Wait until `deadline_s` for the child to end, then kill it."""
         try:
             self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -83,13 +82,13 @@ class Child:
             self._process.wait()
 
     def last_words(self) -> str:
-        """Where its log is, and the end of it."""
+        """The path of the child's log, and the log's end."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
         return f" (log: {self._log})" + "".join(f"\n    {line}" for line in lines)
 
 
 def stop_all(children: Sequence[Child], grace_s: float) -> None:
-    """Stop all of them side by side: SIGTERM first, SIGKILL for those that outstay `grace_s`."""
+    """Stop all children at once: send SIGTERM, then SIGKILL to those that still run after `grace_s`."""
     for child in children:
         child.ask_to_stop()
     deadline_s = time.monotonic() + grace_s
@@ -99,7 +98,7 @@ def stop_all(children: Sequence[Child], grace_s: float) -> None:
 
 @contextlib.contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped on the way out."""
+    """Within this context, SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped."""
 
     def interrupt(_signal: int, _stack: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 
 def run(arguments: Namespace) -> int:
-    """0: done; 1: something that was asked is not as it should be; 2: not done."""
+    """Run `warmroute proxy`. Exit status 0: done; 1: a check or probe has failed; 2: not done."""
     if arguments.schema:
         if arguments.check or arguments.probe or arguments.processes is not None:
             arguments.parsed_by.error("--schema goes with no other option")
@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> int:
 
 
 def run_picker(arguments: Namespace) -> int:
-    """Run an endpoint picker: 0: done; 2: not done."""
+    """Run an endpoint picker. Exit status 0: done; 2: not done."""
     from warmroute_proxy.server.main import serve
 
     return serve(arguments.config, arguments.check, arguments.processes, picker=True)

@@ -1,4 +1,4 @@
-"""`warmroute receipts list|show [ID]`: the newest turns, and one of them in words."""
+"""`warmroute receipts list|show [ID]`: list the newest turns, or explain one of them."""
 
 import json
 import textwrap
@@ -25,7 +25,7 @@ DECISIONS = {"limit": "1000"}
 NEWEST: Final = {"limit": "200"}
 ID_CHARS: Final = 27
 WIDE: Final = 120
-"""From here on there is room for the day of each turn, even if all are of one."""
+"""Columns from which a table has the date of each turn, even if all turns are of one day."""
 COLUMNS: Final = (
     Column("receipt"), Column("ended"), Column("turn", is_number=True), Column("prompt", is_number=True),
     Column("cached", is_number=True), Column("cost USD", is_number=True), Column("session", optional=True),
@@ -35,7 +35,7 @@ COLUMNS: Final = (
 
 
 def run(arguments: Namespace) -> int:
-    """Ask, and print. 0: done, 1: some turns are missing, 2: not done."""
+    """Print receipts. Exit status 0: done, 1: some turns are missing, 2: not done."""
     return _show(arguments) if arguments.action == "show" else _list(arguments)
 
 
@@ -69,8 +69,8 @@ def _show(arguments: Namespace) -> int:
 
 
 def _whole_id(api: "Api | PastFleet", given: str) -> str:
-    """The id that begins so, among the newest turns; `wr-` may be left out; without a beginning, the newest of all.
-    Raises: ApiError, if not unique.
+    """Complete an id from its beginning `given`, with or without `wr-`, among the newest turns. Empty: the newest turn.
+    Raises: ApiError, if no id or several ids begin so.
     """
     if not given:
         turns = api.ask("/usage/receipts", {"limit": "1"})["data"]
@@ -94,7 +94,7 @@ def _only_one(api: "Api | PastFleet", field: str, start: str, named: str) -> str
 
 
 def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] | None:
-    """The placement of the turn, as long as its proxy remembers it, for whoever has the admin key; else None."""
+    """The turn's placement decision; None if its proxy has forgotten it, or if no admin listener answers."""
     region = receipt.get("usage", {}).get("warmroute", {}).get("region")
     try:
         admin = admin_apis(arguments).get(region)
@@ -105,8 +105,8 @@ def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] |
 
 
 def receipts_table(turns: list[dict[str, Any]], most: int, names: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of a list of turns, at most so wide. A turn that was not completed has its outcome. `names`: of
-    sessions, by their hashes.
+    """The lines of a table of turns, at most `most` columns wide. A turn that was not completed has its outcome.
+    `names`: hash of a session -> its name.
     """
     known = session_names(turns) | (dict(names) if names else {})
     agents = agent_names(turns)

@@ -1,4 +1,4 @@
-"""`warmroute ledger reconcile`: the receipts of a region against its engines' own counters, by engine and hour."""
+"""`warmroute ledger reconcile`: compare a region's receipts with its engines' counters, by engine and hour."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ from warmroute_proxy.server.ledger.schema import LedgerError
 
 NEEDED: Final = ("asyncpg",)
 LONGEST_TURN_S: Final = 3_600.0
-"""A turn that ended longer than this before the requested time is not part of it."""
+"""Turns that ended earlier than this before the requested time are not read."""
 
 _SHORT: Final = {"prompt_tokens": "prompt", "cached_tokens": "cached", "completion_tokens": "answer"}
 
 
 def reconcile(arguments: Namespace) -> int:
-    """Compare and print. 0: nothing is beyond the tolerance, 1: something is, 2: not compared."""
+    """Compare and print. Exit status 0: all differences are within the tolerance, 1: some are not, 2: not compared."""
     since_s = time.time() - arguments.since
     try:
         config = load_config(arguments.config)
@@ -60,7 +60,7 @@ def reconcile(arguments: Namespace) -> int:
 
 
 def _add_turns(found: Reconciliation, config: Config, since_s: float) -> list[str]:
-    """Add the rows; notes on what is missing of them. Raises: StoreError, sqlite3.Error."""
+    """Add the rows of the ledger. Returns notes on missing rows. Raises: StoreError, sqlite3.Error."""
     if config.database is None:
         _add(found, rows_of(config.proxy.state_dir, since_s - LONGEST_TURN_S))
         return []

@@ -1,4 +1,4 @@
-"""What a fleet keeps across restarts: its secret and the key of its one tenant, in files only the owner can read."""
+"""The state of a fleet across restarts: its secret, in files that only the owner can read, and its tenant's key."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ def make(state_dir: Path) -> None:
 
 @contextlib.contextmanager
 def locked_state(state_dir: Path) -> Iterator[Path]:
-    """The state directory, made and held for one fleet at a time."""
+    """Make the state directory, and hold its lock: one fleet at a time may use it."""
     try:
         make(state_dir)
         lock = (state_dir / "lock").open("a")
@@ -45,14 +45,14 @@ def in_use(state_dir: Path) -> bool:
 
 
 def secret_file(state_dir: Path) -> Path:
-    """The file of the fleet secret, made on first use."""
+    """The file of the fleet's secret, which is made on first use."""
     path = state_dir / "secret"
     kept_text(path, secrets.token_hex(32))
     return path
 
 
 def api_key(state_dir: Path) -> str:
-    """The tenant's key; it follows from the secret, so that no file holds it."""
+    """The tenant's key, which is derived from the secret, so that no file holds it."""
     return Secrets(load_secret(secret_file(state_dir), os.environ)).key_for("demo")
 
 
@@ -61,7 +61,7 @@ def admin_key(state_dir: Path) -> str:
 
 
 def kept_text(path: Path, fresh: str) -> str:
-    """The text of a file; if there is none, `fresh`, written with mode 0600."""
+    """The text of a file. If the file is missing or empty, `fresh` is written to it with mode 0600."""
     with contextlib.suppress(FileNotFoundError):
         found = path.read_text(encoding="utf-8").strip()
         if found:

@@ -1,8 +1,8 @@
-"""Tables that fit the width of the terminal, whatever it is, and never cut a number or an id.
+"""Tables that fit any width of the terminal, and never cut a number or an id.
 
-Three shapes, the first that fits: a line per row with its notes in a last column; a line per row with its notes below
-it; a block per row, of a heading and `name value` pairs. Columns that need not be there are left out before a table
-becomes blocks, and a line says which. `at_work` is the line of a command that has nothing to print for some seconds.
+A table has the first of three shapes that fits: a line per row with its notes in a last column; a line per row with its
+notes below it; a block per row, of a heading and `name value` pairs. Before a table becomes blocks, its optional
+columns are left out, and a line names them. `at_work` prints a line while a command prints nothing for some seconds.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TextIO
 from warmroute.files.printable import printable
 
 WIDTH_OF_PAGES: Final = 170
-"""The width of output that goes to a file or a pipe, unless `COLUMNS` says another."""
+"""The width of output to a file or a pipe, unless `COLUMNS` is set."""
 
 SILENT_S: Final = 2.0
 """Seconds without output after which a command reports that it is working."""
@@ -27,7 +27,7 @@ GAP: Final = "  "
 
 
 class Column(NamedTuple):
-    """A column. `optional`: left out of a table that is too wide, the last one first."""
+    """A column. `optional`: left out if the table is too wide, the last optional column first."""
 
     name: str
     is_number: bool = False
@@ -35,14 +35,14 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: a cell for each column, and notes, which are wrapped between each other."""
+    """A row: a cell for each column, and notes. Lines may break between notes, not in them."""
 
     cells: Sequence[str]
     notes: Sequence[str] = ()
 
 
 def width() -> int:
-    """The width of the terminal: what `COLUMNS` says, else the terminal itself."""
+    """The width of the output: `COLUMNS`, else that of the terminal."""
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
         return max(20, shutil.get_terminal_size().columns)
     return WIDTH_OF_PAGES
@@ -50,7 +50,7 @@ def width() -> int:
 
 @contextlib.contextmanager
 def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], bool] | None = None) -> Iterator[None]:
-    """Report on a terminal that a command is working, after `SILENT_S`."""
+    """Within this context, report on a terminal after `SILENT_S` that the command is working."""
     ended, waited = threading.Event(), wait or threading.Event.wait
     if not out.isatty():
         yield
@@ -70,8 +70,8 @@ def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], boo
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int, comma: str = ",") -> list[str]:
-    """The lines of a table, none of them wider than `most` if its longest cell is not. `comma`: what stands behind
-    each note; nothing if notes are the words of a sentence. Control characters are shown as escapes.
+    """The lines of a table. None is wider than `most`, unless a single cell is. `comma`: the separator of notes, empty
+    if the notes are the words of a sentence. Control characters are shown as escapes.
     """
     columns = [column._replace(name=printable(column.name)) for column in columns]
     rows = [Row([printable(cell) for cell in row.cells], [printable(note) for note in row.notes]) for row in rows]
@@ -99,7 +99,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most
 
 
 def wrapped(pieces: Sequence[str], most: int, comma: str = ",") -> list[str]:
-    """Pieces in lines, separated by commas; a piece stays whole."""
+    """Fill lines with pieces, separated by `comma`. A piece is never broken."""
     lines: list[str] = []
     for number, piece in enumerate(pieces):
         text = piece if number == len(pieces) - 1 else f"{piece}{comma}"

@@ -23,11 +23,11 @@ COLUMNS = (
     Column("saved USD", is_number=True),
 )  # fmt: skip
 LESS = frozenset({"answer", "saved USD"})
-"""What a table of sessions, whose names are long, leaves out first."""
+"""Columns that a table of sessions, whose names are long, leaves out first."""
 
 
 def run(arguments: Namespace) -> int:
-    """Ask, and print. 0: done, 1: some turns are missing, 2: not done."""
+    """Print usage. Exit status 0: done, 1: some turns are missing, 2: not done."""
     try:
         while arguments.watch is not None:
             text = _text(arguments, _ask(arguments))
@@ -41,20 +41,20 @@ def run(arguments: Namespace) -> int:
 
 
 def console() -> Console:
-    """The terminal, or a page of fixed width if there is none."""
+    """The terminal, or a page of fixed width if the output is not one."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=WIDTH_OF_PAGES)
 
 
 def since_of(arguments: Namespace) -> dict[str, str]:
-    """The parameter for `--since`, if it is given."""
+    """The query parameter for `--since`; empty without that option."""
     if not arguments.since:
         return {}
     return {"since": since_parameter(arguments.since, datetime.now().astimezone())}
 
 
 def noted(found: Mapping[str, Any]) -> bool:
-    """Whether an answer is complete; what is missing is said on the standard error."""
+    """Whether an answer is complete. Missing parts are reported on stderr."""
     for region, state in found["regions"].items():
         if state != "counted":
             print(f"warmroute: region {region}: {state}; its turns are missing", file=sys.stderr)
@@ -100,7 +100,7 @@ def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
 
 
 def _names(arguments: Namespace, by: str) -> dict[str, str]:
-    """The names of the newest sessions, by their hashes, or of agents, by their ids."""
+    """Names in the newest turns: of sessions by hash, or of agents by id."""
     try:
         turns = newest(tenants_api(arguments), since_of(arguments))
     except ApiError:
@@ -112,7 +112,7 @@ def _names(arguments: Namespace, by: str) -> dict[str, str]:
 
 
 def usage_table(found: Mapping[str, Any], most: int, names: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of an answer about usage, at most so wide. `names`: what people know sessions by."""
+    """The lines of a usage table, at most `most` columns wide. `names`: key of a group -> its readable name."""
     known = names or {}
     by_session = found["by"] == "session"
     rows = [
@@ -123,7 +123,7 @@ def usage_table(found: Mapping[str, Any], most: int, names: Mapping[str, str] | 
 
 
 def _key(key: str, *, by_session: bool) -> str:
-    """A group that has no name; a session whose turns are not among the newest ones has its whole hash."""
+    """Label a group without a name. A session whose turns are not among the newest ones shows its whole hash."""
     if not key:
         return "(none)"
     return f"{UNNAMED} ({key})" if by_session else key

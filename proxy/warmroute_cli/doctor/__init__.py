@@ -1,4 +1,4 @@
-"""`warmroute doctor`: what a machine has, what a plan or a proxy's configuration lacks on it, and what to do.
+"""`warmroute doctor`: what a machine has, what a plan or a proxy's configuration lacks on it, and the remedies.
 
-Facts and their judgement are `warmroute_backend.doctor`'s; here are what needs the proxy, and the terminal.
+`warmroute_backend.doctor` collects facts and judges them. This package has the checks of the proxy, and the output.
 """

@@ -30,7 +30,7 @@ from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.check import probe, problems_of
 
 LEDGER_BYTES = GIB
-"""Free on the ledger's disk: some million rows."""
+"""Free space to require on the ledger's disk: room for some million rows."""
 
 
 def check(path: Path, host: Host) -> list[Finding]:
@@ -77,7 +77,7 @@ def _limits(config: Config, host: Host) -> Iterator[Finding]:
 
 
 def _working_set(config: Config) -> Iterator[Finding]:
-    """Who holds KV memory, as the running proxy sees it; nothing if it does not answer."""
+    """The KV memory in use by the running proxy's books; no findings if the proxy does not answer."""
     try:
         found = admin_of(config).ask("/admin/admission", {})
     except (ApiError, SecretError):
@@ -86,7 +86,7 @@ def _working_set(config: Config) -> Iterator[Finding]:
 
 
 def held(admission: Mapping[str, Any]) -> Iterator[Finding]:
-    """The books of each worker, and what waits for memory, as `/admin/admission` has them."""
+    """The memory that each worker has booked, and the requests that wait for memory, from `/admin/admission`."""
     for worker_id, books in admission.get("working_set", {}).items():
         text = (
             f"{worker_id}: {books['resident']} sessions hold {books['tokens']:,} of {books['pool_tokens']:,} tokens,"
@@ -134,7 +134,7 @@ def _machine(arguments: argparse.Namespace) -> list[Finding]:
 
 
 def _plan(plan: Plan, arguments: argparse.Namespace) -> list[Finding]:
-    """What the plan itself lacks, before the machine is looked at."""
+    """Findings about the plan itself, its model and its ports."""
     if not 0 <= arguments.node < plan.cluster.nodes:
         raise PlanError(f"--node {arguments.node}: {plan.cluster} has the nodes 0 to {plan.cluster.nodes - 1}.")
     wrong = [Finding(Level.PROBLEM, "plan", text, str(arguments.plan)) for text in problems(plan)]

@@ -1,7 +1,7 @@
 """`warmroute health`: whether the proxy of a config answers here, for containers and units that have no curl.
 
-It asks the proxy's own port on this machine, and reads of the config only where that is. A picker speaks gRPC there,
-and answers at its admin port: that one is asked where the other gives no answer.
+The command asks the proxy's own port on this machine, and reads only that address from the config. An endpoint picker
+speaks gRPC on that port. So if the port gives no HTTP answer, the command asks the admin port.
 """
 
 import sys
@@ -51,7 +51,7 @@ def _ask(proxy: dict[str, Any], path: str) -> tuple[int, str]:
         if not proxy.get("admin_port"):
             raise
         status, answer = _get(proxy, "admin_", path, encrypted=False)
-        if status == 401:  # so it is a proxy's
+        if status == 401:  # a proxy's admin port wants a key; a picker's does not
             raise
         return status, answer
 
@@ -63,7 +63,7 @@ def _get(proxy: dict[str, Any], which: str, path: str, *, encrypted: bool) -> tu
     host = str(proxy.get(f"{which}host", "127.0.0.1"))
     host, port = _EVERYWHERE.get(host, host), proxy[f"{which}port"]
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    if encrypted:  # its certificate is for the name that clients know, and this is the same machine
+    if encrypted:  # the certificate has the name that clients use; the proxy is on this machine
         unverified = ssl.create_default_context()
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""`warmroute ladder`. Exits with 0: shown, 1: the steps do not add up to the ledger, 2: not read."""
+"""Run `warmroute ladder`. Exit status 0: shown, 1: the steps do not add up to the ledger, 2: not read."""
 
 import json
 import sqlite3
@@ -45,7 +45,7 @@ _SHARES: Final = ("reachable", "kept", "chosen", "billed")
 
 
 def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
-    """The lines, at most so wide. `limit`: groups that are shown."""
+    """The lines of the table, at most `most` columns wide, with at most `limit` groups."""
     lines = [*_steps(ladder.all, most), "", *_remedies(ladder.all, most)]
     if ladder.by is not None and ladder.groups:
         lines += ["", *_groups(ladder, most, limit)]
@@ -53,7 +53,7 @@ def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
 
 
 def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> list[str]:
-    """A line for each other case: what it delivers and costs, and the causes whose sum is the difference."""
+    """A line for each other case: its delivered tokens, its price, and the causes that add up to the difference."""
     columns = [
         Column("what if"), Column("delivered", is_number=True), Column("price USD", is_number=True),
         Column("more USD", is_number=True),
@@ -93,7 +93,7 @@ def _steps(sums: LadderSums, most: int) -> list[str]:
 
 
 def _reasons(sums: LadderSums, step: str) -> list[str]:
-    """Why a step is below the one before, and of how many turns it is known, if not of all."""
+    """Why a step is below the step before it; first the number of turns with a known step, if it is not all."""
     rows = sums.known_rows[step]
     coverage = [] if rows == sums.rows else [f"known of {rows:,} of {sums.rows:,} turns"]
     return coverage + [f"{cause} {tokens:,}" for cause, (tokens, _) in sums.causes(step).items() if tokens]
@@ -140,8 +140,9 @@ def _share(tokens: int, sums: LadderSums) -> str:
 
 
 def source_of(arguments: Namespace) -> LogTurns:
-    """The turns that a command line asks for. Raises: ApiError, ValueError, sqlite3.Error, OSError,
-    ConfigError, Refusal.
+    """The turns that the command line selects.
+
+    Raises: ApiError, ValueError, sqlite3.Error, OSError, ConfigError, Refusal.
     """
     since_s = _since(arguments.since)
     if arguments.config is not None and arguments.paths:
@@ -271,5 +272,5 @@ def _title(ladder: Ladder, about: Mapping[str, object]) -> str:
 
 
 def _is_billed(ladder: Ladder, about: Mapping[str, object]) -> bool:
-    """Whether it is known what was billed: always of a ledger, and never of a log without a turn."""
+    """Whether the billed tokens are known: always for a ledger, never for a log without turns."""
     return about["kind"] == "ledger" or (ladder.all.rows > 0 and ladder.all.is_billed)

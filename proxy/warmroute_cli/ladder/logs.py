@@ -1,8 +1,7 @@
-"""Turns from the logs of other programs: which format a file is of, and one reader for each.
+"""Turns from the logs of other programs: detect the format of a file, and choose its reader.
 
-Several files are the logs of several workers; their lines are read in the order of their times.
-
-Limits: a line of more than `MAX_LINE_BYTES` is passed over, as `readers.lines` says.
+Several files are the logs of several workers. Their lines are merged by time. A line of more than `MAX_LINE_BYTES` is
+skipped (`readers.lines`).
 """
 
 from argparse import Namespace
@@ -27,17 +26,17 @@ from warmroute_proxy.ladder.turn import LadderTurn
 
 TRACE: Final = "trace"
 MAX_FILE_BYTES: Final = 1 << 40
-"""Of a log, unpacked; it is read line by line, and none of it is kept."""
+"""Of a log after unpacking. A log is read line by line and is not kept in memory."""
 
 MAX_NAMED: Final = 5
-"""Models in a note."""
+"""The most models that a note names."""
 
 LOOKED_AT: Final = 2_000
-"""Lines at the beginning of a file by which its format is told."""
+"""Lines at the beginning of a file in which its format is looked for."""
 
 
 class LogTurns(NamedTuple):
-    """Turns, and what they were read from. `notes`: what a reader of the figures must know; complete at the end."""
+    """Turns and their source. `notes`: caveats about the figures, complete once all turns are read."""
 
     about: dict[str, Any]
     turns: Iterator[LadderTurn]
@@ -88,7 +87,7 @@ def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str]) -> 
 
 
 def unrated(reports: Reports) -> list[str]:
-    """Which models have no rates, as a note."""
+    """A note with the models that have no rates."""
     if not reports.unrated:
         return []
     named = ", ".join(model or "(no name)" for model, _ in reports.unrated.most_common(MAX_NAMED))
@@ -118,7 +117,7 @@ def format_of(path: Path) -> str:
 
 
 def _is_trace(line: bytes) -> bool:
-    """Whether a file with this first line is a proxy's record, or another trace that a replay takes."""
+    """Whether this first line is that of a proxy's record, or of another trace that a replay reads."""
     row = json_object(line) if line[:1] == b"{" else None
     return line.startswith(b"warmroute record ") or (row is not None and ("hash_ids" in row or "turns" in row))
 
@@ -134,7 +133,7 @@ def _reader(name: str, worker: Path | None) -> Reader:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, packed by gzip or not. Of one that is longer than what is read, only the beginning."""
+    """The lines of a plain or gzip file. A line of more than `MAX_LINE_BYTES` is cut."""
     with GivenFile(path, MAX_FILE_BYTES) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             yield line
@@ -144,7 +143,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def rates_by_model(given: list[str]) -> dict[str, Rates]:
-    """Model -> rates; `""` for all others. Raises: ValueError."""
+    """Model -> rates; `""` stands for all other models. Raises: ValueError."""
     found = {}
     for text in given:
         model, equals, rates = text.rpartition("=")

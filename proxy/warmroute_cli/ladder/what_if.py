@@ -1,7 +1,7 @@
-"""What if: the same trace with another placement, fleet, KV memory or prices, and where the difference comes from.
+"""Replay the same trace with another placement, fleet, KV memory or prices, and explain the difference by causes.
 
-The difference of two prices is the sum of the differences of their causes, and of `prices` if the rates differ, to
-the nanodollar. Figures are those of the replay's model of engines (docs/reference/replay.md).
+The differences by cause, with `prices` as one more cause if the rates differ, add up to the difference of the two
+prices to the nanodollar. Figures come from the replay's model of engines (docs/reference/replay.md).
 """
 
 from argparse import ArgumentTypeError
@@ -28,7 +28,7 @@ NAMES: Final = ("policy", "workers", "kv-tokens", "max-running", "price")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to play the trace."""
+    """The policy, fleet and rates with which the trace is played."""
 
     name: str
     policy: str = PRODUCTION
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a case differs from the first one. `causes`: cause -> tokens and nanodollars that it loses more."""
+    """How a case differs from the first one. `causes`: cause -> additional tokens and nanodollars that are lost."""
 
     name: str
     delivered: int
@@ -60,12 +60,12 @@ class Difference:
 
 
 def read_trace(paths: list[Path]) -> Trace:
-    """The trace in some files. Raises: TraceError, UnreadableFile."""
+    """Read one trace from all files. Raises: TraceError, UnreadableFile."""
     return load_all(paths)
 
 
 def first_case(paths: list[Path], given: str | None, device_tokens: int | None) -> Case:
-    """The fleet of a record, or the usual one, changed by `given`. Raises: ValueError, OSError."""
+    """The case with the fleet of a record, or the default fleet, changed by `given`. Raises: ValueError, OSError."""
     setup = Setup() if device_tokens is None else Setup(kv_tokens=device_tokens)
     roles = _roles(paths[0])
     decodes = roles.count("decode")
@@ -117,7 +117,7 @@ def _roles(path: Path) -> list[str]:
 
 
 def ladder_of(trace: Trace, case: Case, rates: Rates | None, by: str | None = None) -> Ladder:
-    """The ladder of a case. `rates`: of all models. Raises: TraceError."""
+    """The ladder of a case. All models have the same `rates`. Raises: TraceError."""
     reports = Reports({} if rates is None else {"": rates})
     ladder = Ladder(by)
     for turn in _turns(trace, case, reports):
@@ -142,8 +142,8 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
             "billed": turn.cached_tokens,
         }
         keys = {"session": str(request.session), "model": "", "day": ""}
-        not_kept = max(0, most - max(held, of_prompts[request.number]))  # of answers, which decode workers alone have
-        under_way = 0 if turn.after_evictions else most - held - not_kept  # nothing is gone that was computed
+        not_kept = max(0, most - max(held, of_prompts[request.number]))  # answers: on decode workers only
+        under_way = 0 if turn.after_evictions else most - held - not_kept  # without evictions, computed tokens stay
         yield reports.turn_of(
             Report(
                 prompt_tokens=request.input_tokens, completion_tokens=request.output_tokens, levels=levels, keys=keys,
@@ -153,7 +153,7 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
 
 
 def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
-    """Of each request: the tokens at its beginning that requests before it have sent, or were answered with."""
+    """For each request: the tokens of its longest prefix that earlier requests sent or were answered with."""
     seen: set[int] = set()
     found = []
     for request in trace.requests:
@@ -168,7 +168,7 @@ def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
 
 
 def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | None) -> Difference:
-    """Where the difference comes from. `other_rates`: the same turns by the rates of the case, if it has its own."""
+    """Split the difference by cause. `other_rates`: the same ladder at the case's own rates, if it has any."""
     before, after = first.all.lost, other.all.lost
     causes: dict[str, tuple[int, int]] = {}
     for step, cause in {**before, **after}:
@@ -186,7 +186,7 @@ def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | N
 
 
 def differences(trace: Trace, first: Ladder, rates: Rates | None, others: Iterable[Case]) -> list[Difference]:
-    """How each other case differs from the first one. `rates`: those of the first. Raises: TraceError."""
+    """How each other case differs from the first one, whose rates are `rates`. Raises: TraceError."""
     found = []
     for other in others:
         own = None if other.rates is None or other.rates == rates else ladder_of(trace, other, other.rates)

@@ -1,4 +1,4 @@
-"""`warmroute launch`: runs a node's part of a plan with the proxy in front, and looks after it.
+"""`warmroute launch`: start and supervise one node's part of a plan, with the proxy in front.
 
-The processes themselves are `warmroute_backend.launch`'s; here are what needs the proxy, and the terminal.
+`warmroute_backend.launch` runs the processes. This package has the proxy's part, and the output.
 """

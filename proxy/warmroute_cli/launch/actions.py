@@ -1,4 +1,4 @@
-"""What is asked of a launch that runs, or has run: status, start, stop, restart, starts, logs."""
+"""Actions on a launch that runs or has run: status, start, stop, restart, starts, logs."""
 
 import argparse
 import json
@@ -23,15 +23,15 @@ from warmroute_proxy.server.base.secrets import SecretError
 
 
 class ProxyDrains:
-    """The drain orders of one proxy. All raise OSError if it does not answer."""
+    """Drains engines through one proxy. All methods raise OSError if the proxy does not answer."""
 
     def __init__(self, admin_url: str, admin_key: Callable[[], str]) -> None:
-        """`admin_key`: as it is now; it may raise SecretError."""
+        """`admin_key` returns the current key; it may raise SecretError."""
         self._admin_url = admin_url
         self._admin_key = admin_key
 
     def drain(self, engine: str) -> bool:
-        """No new work. False if an operator had it drained already."""
+        """Keep new work from the engine. False if an operator had drained it before."""
         found = self._ask(engine, "GET")
         since = found["draining_since"]
         if isinstance(since, dict) and "operator" in since:
@@ -44,7 +44,7 @@ class ProxyDrains:
         return bool(found["drained"]) or found["state"] == "down"
 
     def undrain(self, engine: str) -> None:
-        """It may get work again."""
+        """Let the engine get work again."""
         self._ask(engine, "DELETE")
 
     def _ask(self, engine: str, method: str) -> dict[str, object]:
@@ -57,18 +57,18 @@ class ProxyDrains:
 
 
 class NoDrains:
-    """On a node without a proxy: nothing to ask."""
+    """Stands in for a proxy on a node that has none: a drain fails."""
 
     def drain(self, engine: str) -> bool:
         raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` if it does")
 
     def is_drained(self, engine: str) -> bool:
-        """Never asked."""
+        """Not called, since `drain` fails."""
         del engine
         return True
 
     def undrain(self, engine: str) -> None:
-        """Never asked."""
+        """Not called, since `drain` fails."""
         del engine
 
 
@@ -76,7 +76,7 @@ POLL_S: Final = 0.2
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print each process. 0: all serve, 1: not all, or no launcher looks after them."""
+    """Print each process. Exit status 0: all serve; 1: some do not, or no launcher supervises them."""
     record = _record(arguments.state_dir)
     watched = _is_watched(record)
     rows = [_row(record, entry) for entry in record.entries.values()]
@@ -99,7 +99,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """Stop everything: by its launcher, or in its place."""
+    """Stop all processes through their launcher; if it does not run, stop them here."""
     record = _record(arguments.state_dir)
     deadline_s = time.monotonic() + arguments.wait
     if signal_process(record.launcher, signal.SIGTERM) if _is_same_boot(record) else False:
@@ -127,7 +127,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Order the start of all nodes of a launcher that waits for it."""
+    """Tell a launcher that waits for this order to start all nodes."""
     record = _record(arguments.state_dir)
     waits = any(entry.state is State.WAITING for entry in record.entries.values())
     if not _is_watched(record) or not waits:
@@ -138,7 +138,7 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def restart(arguments: argparse.Namespace) -> int:
-    """Order the restart of one process, and wait until it serves again. 1: it does not."""
+    """Restart one process, and wait until it serves again. Exit status 1: it does not."""
     entry = _entry(arguments)
     if entry.kind == "weights" and entry.state in ALIVE:
         raise LaunchError(f"{entry.name} keeps the weights of an engine that runs: `warmroute launch stop` ends both")
@@ -161,7 +161,7 @@ def restart(arguments: argparse.Namespace) -> int:
 
 
 def starts(arguments: argparse.Namespace) -> int:
-    """Print what each part of the newest starts has cost."""
+    """Print the seconds that each part of the newest starts took."""
     record = _record(arguments.state_dir)
     found = [(entry.name, each) for entry in record.entries.values() for each in entry.start_records]
     if arguments.json:
@@ -177,7 +177,7 @@ def starts(arguments: argparse.Namespace) -> int:
 
 
 def logs(arguments: argparse.Namespace) -> int:
-    """Print the end of a log; with `--follow`, what comes too."""
+    """Print the end of a log; with `--follow`, new lines too."""
     log = Path(_entry(arguments).log)
     if not log.exists():
         raise LaunchError(f"{log} is not there: {arguments.name} was not started yet")
@@ -189,7 +189,7 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def names(state_dir: Path) -> list[str]:
-    """The processes of the launch here; none if there is no record."""
+    """The names of the processes in the launch record; empty if there is no record."""
     record = load(state_dir)
     return [] if record is None else list(record.entries)
 

@@ -1,4 +1,4 @@
-"""`warmroute launch`: from options to an action. Exits with 0: done, 1: a process failed or is down, 2: not done."""
+"""Run the action of `warmroute launch`. Exit status 0: done, 1: a process failed or is down, 2: not done."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Runs a plan: everything is looked at first, then processes are started or found again, and looked after."""
+"""Run a plan: check the machine, start the processes or adopt running ones, and supervise them."""
 
 import argparse
 import contextlib
@@ -47,9 +47,10 @@ CONFIG: Final = "proxy.toml"
 
 
 def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Path:
-    """Write the proxy's configuration of a trial: the plan's engines on this machine, and one tenant.
+    """Write the proxy's configuration for a trial: the plan's engines on this machine, and one tenant.
 
-    The tenant's key follows from a secret in the state directory. Returns its path there. Raises: OSError.
+    The tenant's key is derived from a secret in the state directory. Returns the path of the configuration, which is in
+    the state directory too. Raises: OSError.
     """
     proxy = {"region": REGION, "host": LOCAL, "port": port, "admin_host": LOCAL, "admin_port": admin_port}
     tables = [
@@ -121,7 +122,7 @@ def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Co
 
 @contextlib.contextmanager
 def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> Iterator[NodeReports | None]:
-    """The launchers of the plan's other nodes; None if they are not to be waited for. Raises: LaunchError."""
+    """Exchange reports with the launchers of the other nodes; None if this node does not wait. Raises: LaunchError."""
     if not arguments.nodes_port or plan.cluster.nodes == 1 or arguments.engine != "sglang":
         if arguments.wait_for_start:
             raise LaunchError("--wait-for-start needs --nodes-port, and a plan of several nodes")
@@ -137,7 +138,7 @@ def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> 
 
 
 def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
-    """End what belongs to no program of the plan any more."""
+    """Stop processes of programs that are no longer in the plan."""
     for process in stray:
         _show(f"{process.name}: is not in the plan any more, and is stopped")
     Launcher(stray, state_dir, NoDrains(), limits, lambda: None, _show).stop()
@@ -155,7 +156,10 @@ def _checked(path: Path, node: int) -> Plan:
 
 
 def _near() -> tuple[Near, ...]:
-    """What is near each GPU of this machine; empty if `nvidia-smi` does not say, or counts GPUs otherwise."""
+    """The NUMA node and the nearest network cards of each GPU.
+
+    Empty if `nvidia-smi` does not report them, or `CUDA_VISIBLE_DEVICES` renumbers the GPUs.
+    """
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return ()
     from warmroute_backend.doctor.host import read_rdma
@@ -164,7 +168,7 @@ def _near() -> tuple[Near, ...]:
 
 
 def _cache_dir(plan: Plan) -> Path:
-    """Where SGLang keeps compiled kernels (`SGLANG_CACHE_DIR`): on the same disk are pre-sharded weights."""
+    """SGLang's folder for compiled kernels (`SGLANG_CACHE_DIR`); pre-sharded weights go to the same disk."""
     chosen = dict(plan.site.environment).get("SGLANG_CACHE_DIR") or os.environ.get("SGLANG_CACHE_DIR")
     return Path(chosen or "~/.cache/sglang").expanduser()
 
@@ -184,7 +188,7 @@ def _setting(plan: Plan, arguments: argparse.Namespace, state_dir: Path) -> Sett
 
 
 def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, cache_dir: Path | None) -> None:
-    """Look at what a start would stumble over. Raises: LaunchError with all of it."""
+    """Check what would make a start fail. Raises: LaunchError with all problems."""
     fresh = [process.program for process in adopted.fresh]
     found = [*unready(fresh)]
     if arguments.engine == "sglang":
@@ -202,7 +206,7 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
 
 
 def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
-    """Whether the first pre-sharded files fit on their disk: each engine writes a checkpoint's worth."""
+    """The problem if new pre-sharded files do not fit on their disk. Each engine writes a checkpoint's size."""
     names = [program.name for program in programs if program.source == "presharded"]
     new = [name for name in names if not presharded_dir(plan, name, cache_dir).exists()]
     nearest = next(each for each in (cache_dir, *cache_dir.parents) if each.exists())
@@ -214,8 +218,9 @@ def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[st
 
 
 def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
-    """The configuration of the proxy, which runs on the first node: None on others, whatever they are given. A trial,
-    which has all nodes here, makes its own, if it is given none.
+    """The configuration of the proxy; None on all nodes but the first, even if `--proxy-config` is given.
+
+    A trial runs all nodes on this machine. It writes its own configuration, unless one is given.
     """
     if arguments.node and arguments.engine == "sglang":
         return None
@@ -241,7 +246,7 @@ def _proxy(path: Path, config: Config) -> Program:
 
 
 def _checked_config(path: Path) -> Config:
-    """Raises: ConfigError also for what a start would stumble over."""
+    """Load the configuration. Raises: ConfigError, also for problems that would make a start fail."""
     config = load_config(path)
     wrong = problems_of(config, os.environ)
     if not config.proxy.port:
@@ -261,5 +266,5 @@ def _drains(config: Config | None) -> Drains:
 
 
 def _show(text: str) -> None:
-    with contextlib.suppress(OSError):  # whoever read it has gone; what runs goes on
+    with contextlib.suppress(OSError):  # nobody reads the output any more; the processes go on
         print(text, flush=True)

@@ -1,4 +1,4 @@
-"""`warmroute plan`: reads what a plan is made of, has it made and sized, and writes its files.
+"""`warmroute plan`: read the inputs of a plan, make and size the plan, and write its files.
 
-It holds no formula: the planner is `warmroute_backend.plan`, the engine model of the sizing is that of the replay.
+The planner's formulas are in `warmroute_backend.plan`; the sizing uses the replay's engine model.
 """

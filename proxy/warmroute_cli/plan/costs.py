@@ -4,7 +4,7 @@
     weights  = seconds of a GPU for one token: computed (prefill), fetched from host memory (cached), decoded (output)
     price    = cost/s * (1 + margin) * weight / sum of tokens/s * weight, over the three kinds
 
-So that this traffic, at this rate, earns exactly what the GPUs cost and the margin. At less traffic it earns less.
+At this rate, the traffic earns exactly the cost of the GPUs and the margin. Less traffic earns less.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _DIGITS: Final = Decimal("0.0001")
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """USD per million tokens, and what they are at. `usd_per_s`: what all GPUs cost."""
+    """USD per million tokens, and the figures behind them. `usd_per_s`: the cost of all GPUs."""
 
     input_usd: Decimal
     cached_usd: Decimal
@@ -39,7 +39,7 @@ class TokenPrices:
     usd_per_s: float
     margin: float
     tokens_per_s_gpu: float
-    """Of all tokens, cached ones too, at this traffic."""
+    """All tokens of this traffic, cached ones included."""
 
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON: prices as decimal text."""
@@ -59,8 +59,8 @@ class TokenPrices:
 
 
 def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> TokenPrices:
-    """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError where
-    the GPUs do not serve the traffic: its tokens would then be sold and not made."""
+    """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError if the
+    GPUs cannot serve the traffic: it would then be charged for tokens that are never computed."""
     traffic = request.traffic
     assert traffic is not None
     if sizing.saturated:
@@ -71,7 +71,7 @@ def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float
     usd_per_s = plan.cluster.gpus * gpu_hour_usd / 3600
     prefill, decode = plan.engines[0], plan.engines[-1]
     costs = engine_costs(plan, prefill, load)
-    # A decoded token takes its share of a step; the time per token that was played is of as many sequences as ran.
+    # A decoded token costs its share of a step, and `running` sequences share the step that takes `token_s`.
     token_s = sizing.token_p50_s or speeds(plan, load, traffic.requests_per_s).token_s
     ranks = sum(engine.ranks for engine in plan.engines if engine.role != "prefill")
     running = max(1.0, traffic.requests_per_s * load.output_tokens * token_s / ranks)
@@ -105,19 +105,19 @@ def section_of_prices(found: TokenPrices) -> str:
 
 
 CLOSE: Final = 1.05
-"""One rate over another that is not told apart from it."""
+"""The search for the goodput ends once the lowest bad rate is within this factor of the highest good rate."""
 MOST_PLAYS: Final = 14
 MOST_PLANS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Of one plan. `beyond`: what it misses at the next higher rate that was played."""
+    """The goodput of one plan. `beyond`: the targets that the plan misses at the next higher rate that was played."""
 
     division: str
     requests_per_s: float
     tokens_per_s_gpu: float
-    """Tokens of answers that each GPU gives at that rate."""
+    """Answer tokens that each GPU generates at that rate."""
     beyond: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,7 +125,10 @@ class Goodput:
 
 
 def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets) -> list[Goodput]:
-    """Put the plan with the highest goodput first. Returns those of the best plans of the search, the highest first."""
+    """Move the plan with the highest goodput to the front of `search.played`.
+
+    Returns the goodputs of the `MOST_PLANS` best plans of the search, the highest first.
+    """
     best = search.best
     asked = [best, *(each for each in front(search) if each is not best)][:MOST_PLANS]
     found = [(goodput(each, traffic, trace, targets), each) for each in asked]
@@ -137,7 +140,7 @@ def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets)
 
 
 def goodput(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets) -> Goodput:
-    """The goodput of a plan that was played with the traffic itself."""
+    """The goodput of a plan that the search has played at the rate of the traffic."""
     good, bad, beyond = (0.0, 1.0, found.missed) if found.missed else (1.0, 0.0, ())
     for _ in range(MOST_PLAYS):
         if good and bad and bad <= CLOSE * good:
@@ -162,7 +165,7 @@ def _missed(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets,
 
 
 def faster(trace: Trace, traffic: Traffic, times: float) -> Trace:
-    """The traffic with `times` the requests a second."""
+    """The trace with `times` the requests per second."""
     if trace.name == AVERAGE:
         return average_trace(replace(traffic, requests_per_s=traffic.requests_per_s * times))
     begun = [each if each.after is not None else sooner(each, at_s=each.at_s / times) for each in trace.requests]

@@ -1,4 +1,4 @@
-"""What a plan is made of, read from disk: a checkpoint's folder, a table of GPUs, a plan file."""
+"""The inputs of a plan: traffic, and what is read from disk: a checkpoint, a table of GPUs, a plan file."""
 
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,11 @@ from warmroute_backend.plan.plan_file import read
 from warmroute_lab.replay.trace import Request, Trace, mixed
 
 TURN_S: Final = 30.0
-"""Between two turns of an agent: its answer, and its tools."""
+"""Time from one turn of an agent to the next, for its answer and its tools."""
 LEAST_REQUESTS: Final = 400
 MAX_REQUESTS: Final = 2400
 SPAN_S: Final = 60.0
-"""Of the requests that are counted, if as many are allowed: an answer takes a few seconds."""
+"""Time in which counted requests arrive, within the limits on their number. An answer takes a few seconds."""
 MAX_SESSIONS: Final = 1000
 WARM_UP_TOKENS_PER_S: Final = 2000
 SEED: Final = 1
@@ -33,8 +33,8 @@ SMALL_PROMPT_TOKENS: Final = 8192
 
 
 def average_trace(traffic: Traffic) -> Trace:
-    """A warm-up turn of each session, then requests of this traffic for `SPAN_S`, but at least `LEAST_REQUESTS` and at
-    most `MAX_REQUESTS`; equal traffic gives an equal trace."""
+    """A warm-up turn of each session, then requests of this traffic for `SPAN_S`: at least `LEAST_REQUESTS`, at most
+    `MAX_REQUESTS`. Equal traffic gives an equal trace."""
     random = np.random.default_rng(SEED)
     block = SMALL_BLOCK_TOKENS if traffic.input_tokens < SMALL_PROMPT_TOKENS else BLOCK_TOKENS
     sessions = max(1, min(MAX_SESSIONS, round(traffic.requests_per_s * TURN_S)))
@@ -68,8 +68,8 @@ def average_trace(traffic: Traffic) -> Trace:
 
 
 def average_of(trace: Trace) -> Traffic:
-    """The average figures of a trace. The rate is that of its arrivals, and of turns that follow another as if each
-    came 30 s after the one before; the cached share is what one cache that never forgets would find."""
+    """The average figures of a trace. For the rate, a turn that follows another one counts as arriving 30 s after it.
+    The cached share is that of a single cache that never evicts."""
     requests = trace.requests
     count = len(requests)
     starts = [request.at_s for request in requests if request.after is None]
@@ -85,7 +85,7 @@ def average_of(trace: Trace) -> Traffic:
 
 
 def warm_up_share(trace: Trace) -> float:
-    """Of the requests: a tenth, or the warm-up turns of a trace from averages."""
+    """The share of requests that is warm-up: the warm-up turns of a trace from averages, a tenth of any other trace."""
     return trace.sessions / len(trace.requests) if trace.name == AVERAGE else 0.1
 
 
@@ -96,7 +96,7 @@ SINGLE: Final = "model.safetensors"
 
 
 def find_model(name: str, *, flags_only: bool = False) -> Model:
-    """The model of a known name, or of a checkpoint's folder; `flags_only`: of any family. Raises PlanError."""
+    """The model of a known name or a checkpoint's folder. `flags_only`: accept any model family. Raises PlanError."""
     path = Path(name)
     if path.is_file() and path.name == "config.json":
         path = path.parent
@@ -110,7 +110,7 @@ def find_model(name: str, *, flags_only: bool = False) -> Model:
 
 
 def _checkpoint_bytes(folder: Path) -> int:
-    """The size of all tensors: the index says it; of a single file, its own size is as good."""
+    """The size of all tensors from the index, or the size of the file if the checkpoint is a single one."""
     if (folder / INDEX).is_file():
         metadata = _object(folder / INDEX).get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else None
@@ -126,7 +126,7 @@ def _checkpoint_bytes(folder: Path) -> int:
 
 
 def load_gpus(path: Path | None, measured: Path | None = None) -> dict[str, Gpu]:
-    """The table of GPUs, with those of a file, and one with the shares of peaks that were `measured` on it."""
+    """The table of GPUs with those in `path`, and the GPU in `measured` with its measured shares of peak speeds."""
     found = dict(GPUS) if path is None else gpus_with(_toml(path).get("gpu", []), str(path))
     if measured is not None:
         gpu = measured_gpu(_toml(measured), found, str(measured))
@@ -135,7 +135,7 @@ def load_gpus(path: Path | None, measured: Path | None = None) -> dict[str, Gpu]
 
 
 def load_plan(path: Path) -> tuple[Plan, str]:
-    """The plan in a file, and what names its model."""
+    """The plan in a file, and the name of its model."""
     return read(_toml(path), partial(find_model, flags_only=True), str(path))
 
 

@@ -1,7 +1,7 @@
-"""Several kinds and numbers of GPUs, compared by what a million tokens costs on them within the targets.
+"""Compare several kinds and numbers of GPUs by the cost of a million tokens within the targets.
 
-Each is searched as if it were alone. Its best plan is then played at other rates, up to the most requests a second
-within the targets: GPUs that are fast at prompts serve more long prompts, and those with much memory more long answers.
+Each kind is searched by itself. Its best plan is then played at other rates, up to the most requests per second within
+the targets. GPUs that are fast at prefill serve more long prompts; GPUs with much memory serve more long answers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ _HEADS: Final = ("GPUs", "USD/hour", "division", "requests/s", "USD/M tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """GPUs, and what tokens cost on them at the most requests a second within the targets. Without `search` nothing
-    fits: `refused` says why."""
+    """GPUs, and the cost of tokens on them at the most requests per second within the targets. `search` is None if no
+    plan fits; `refused` then has the reason."""
 
     cluster: Cluster
     usd_per_hour: float
@@ -35,7 +35,7 @@ class Kind:
 
     @property
     def usd_per_million(self) -> float:
-        """Of all tokens of a request, cached ones too."""
+        """USD per million tokens of prompts, cached ones included, and answers."""
         return self._usd_of(self.traffic.input_tokens + self.traffic.output_tokens)
 
     @property
@@ -66,7 +66,7 @@ class Kind:
 def compared(
     requests: Iterable[PlanRequest], gpu_hours: Mapping[str, float], traffic: Traffic, trace: Trace, targets: Targets
 ) -> list[Kind]:
-    """Each kind, those that serve the traffic first, then by the price of tokens. Raises PlanError if none fits."""
+    """Search each kind. Kinds that serve the traffic come first, then cheaper ones. Raises PlanError if none fits."""
     found = [_kind(each, gpu_hours, traffic, trace, targets) for each in requests]
     if all(each.search is None for each in found):
         raise PlanError("; ".join(f"{each.cluster}: {each.refused}" for each in found))

@@ -1,4 +1,4 @@
-"""`warmroute plan`: from options to a page, JSON and files. Exits with 0: a plan, 1: a wrong plan file, 2: no plan."""
+"""Run `warmroute plan`: print a page or JSON, write files. Exit status 0: a plan, 1: a wrong plan file, 2: no plan."""
 
 import argparse
 import json
@@ -56,7 +56,7 @@ def _make(arguments: argparse.Namespace) -> int:
     text = page(made.plan, made.sections)
     if arguments.out is not None:
         path = Path(arguments.model)
-        name = str(path.resolve()) if path.exists() else arguments.model  # so that it is found from any folder
+        name = str(path.resolve()) if path.exists() else arguments.model  # absolute: found from any folder
         _write(arguments.out, deployment_files(made.plan, name, text))
     if arguments.json:
         print(json.dumps(made.document(), indent=2))
@@ -66,7 +66,7 @@ def _make(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Check a plan file; `--out` writes its files again, if nothing is wrong."""
+    """Check a plan file. `--out` writes its files again if the plan has no problems."""
     found, model = load_plan(arguments.check)
     wrong = problems(found)
     if wrong:
@@ -82,7 +82,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _made(arguments: argparse.Namespace) -> "Made":
-    """The plan, and the plans that it was compared with where there is traffic."""
+    """Make the plan. If there is traffic, the plan is the best of those that were compared, which are returned too."""
     trace = None
     traffic = None
     if arguments.trace is not None:
@@ -135,7 +135,7 @@ def _made(arguments: argparse.Namespace) -> "Made":
 def _of_kinds(
     arguments: argparse.Namespace, traffic: Traffic, trace: "Trace", targets: "Targets", clusters: "Sequence[Cluster]"
 ) -> "Made":
-    """The plan on the GPUs on which tokens cost least, and the others."""
+    """Make the plan on the GPUs with the cheapest tokens, and keep the other kinds for the page."""
     from warmroute_cli.plan.costs import prices
     from warmroute_cli.plan.kinds import compared
 
@@ -153,7 +153,7 @@ def _of_kinds(
 
 
 def _clusters(arguments: argparse.Namespace) -> "list[Cluster]":
-    """Those of `--gpus`, which are separated by commas."""
+    """The clusters of `--gpus`, which are separated by commas."""
     gpus = load_gpus(arguments.hardware, arguments.measured)
     texts = arguments.gpus.split(",")
     if len(texts) > _MAX_KINDS:
@@ -176,7 +176,7 @@ _OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "to
 
 @dataclass(frozen=True)
 class Made:
-    """A plan, and what its traffic says of it."""
+    """A plan, and the results of playing its traffic."""
 
     plan: Plan
     search: "Search | None" = None
@@ -187,7 +187,7 @@ class Made:
 
     @property
     def sections(self) -> list[str]:
-        """Of the page, after the plan's own."""
+        """Sections of the page about traffic, which follow the plan's own."""
         if self.search is None or self.targets is None:
             return []
         from warmroute_cli.plan import costs, sized_page
@@ -201,7 +201,7 @@ class Made:
         return found if self.prices is None else [*found, costs.section_of_prices(self.prices)]
 
     def document(self) -> dict[str, Any]:
-        """The plan as plain values, with what is computed of it."""
+        """The plan as plain values, with the figures that are computed from it."""
         made = self.plan
         engines = [
             {**asdict(engine), "memory": asdict(made.memory(engine)), "ranks": engine.ranks} for engine in made.engines
@@ -275,7 +275,7 @@ def _switch(text: str | None) -> bool | None:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write files below a folder. Others that are there stay."""
+    """Write files below a folder. Other files in it stay."""
     try:
         for name, text in files.items():
             path = folder / name

@@ -103,7 +103,7 @@ ANY_GPU = ""
 
 @wants("USD of a GPU hour such as 2.5, or of each kind such as H200=3,B200=5")
 def gpu_hours(text: str) -> dict[str, float]:
-    """Name of a GPU -> USD; `ANY_GPU` where no kind is named."""
+    """Name of a GPU -> USD per hour; `ANY_GPU` -> the price if no kind is named."""
     if "=" not in text:
         return {ANY_GPU: above_zero(text)}
     pairs = [each.partition("=") for each in text.split(",")]
@@ -112,7 +112,7 @@ def gpu_hours(text: str) -> dict[str, float]:
 
 @wants("a share between 0 and 1")
 def share(text: str) -> float:
-    """A number from 0 up to, without, 1."""
+    """A number from 0 to below 1."""
     value = float(text)
     if not 0 <= value < 1:
         raise ValueError(text)
@@ -121,7 +121,7 @@ def share(text: str) -> float:
 
 @wants("GPUs of prefill and decode such as 4+4, or off")
 def division(text: str) -> tuple[int, int]:
-    """Two counts; (0, 0) for off."""
+    """Two counts, or (0, 0) for `off`."""
     if text == "off":
         return 0, 0
     prefills, decodes = map(int, text.split("+"))

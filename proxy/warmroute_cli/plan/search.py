@@ -1,11 +1,13 @@
-"""Which plans of the same GPUs are played, and which one is taken.
+"""Choose a plan among those that the same GPUs allow, by playing the promising ones.
 
-The search goes by steps: KV of the model's own type first, then of 8 bits, each with SGLang's memory fraction and then
-with the largest that leaves what SGLang reserves; last, for latent attention, with the KV of each sequence divided
-among the GPUs of its group, which SGLang runs without drafts. The first step with a plan that keeps up and reaches the
-targets is the last. Within a step all divisions into engines, sizes of engines and attention groups of both sides are
-compared, and the best of them with half of its chunk and without drafts. What cannot be best is not played: bounds say
-so, each a lower one by the same roofline.
+The search goes by steps. KV of the model's own type comes first, then KV of 8 bits. Each type is tried with SGLang's
+memory fraction, and then with the largest fraction that leaves what SGLang reserves. The last step, for latent
+attention, divides the KV of each sequence among the GPUs of its group, which SGLang runs without drafts. The search
+ends with the first step that has a plan that keeps up and reaches the targets.
+
+A step compares all divisions into engines, sizes of engines and attention groups of both sides. Its best plan is then
+varied: half the chunk, other drafts, other tiers. Lower bounds from the same roofline rule out plans before they are
+played.
 """
 
 from collections import Counter
@@ -30,20 +32,20 @@ from warmroute_cli.plan.targets import Targets
 from warmroute_lab.replay.trace import Trace
 
 MOST_PLAYED: Final = 40
-"""Plans of a step that are played, the most promising by their bounds first."""
+"""The most plans of a step that are played. The most promising by their bounds are played first."""
 
 LEAST_PLAYED: Final = 3
-"""Plans that are played where the bounds of all say that they do not keep up: the best of them is shown."""
+"""Plans that are played if the bounds rule out all of them, so that the best one can be shown."""
 
 LEAST_CHUNK_TOKENS: Final = 2048
 DRAFT_STEPS: Final = (1, 2, 5)
 LEAST_GAIN: Final = 1.05
-"""Times which other drafts or tiers have to be better than the usual ones."""
+"""Factor by which other drafts or tiers must be better than the default ones to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedPlan:
-    """A plan with the figures of its traffic, and what it does not reach."""
+    """A plan, its figures under the traffic, and the targets that it misses."""
 
     request: PlanRequest
     plan: Plan
@@ -59,7 +61,7 @@ class _Hopeful(NamedTuple):
 
 @dataclass(slots=True)
 class Search:
-    """The plans that were played, the best first, and why others were not."""
+    """The plans that were played, the best first, and the number of plans ruled out by each reason."""
 
     played: list[PlayedPlan] = field(default_factory=list)
     ruled_out: Counter[str] = field(default_factory=Counter)
@@ -70,8 +72,8 @@ class Search:
 
 
 def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: bool = True) -> Search:
-    """Play plans until a step has one that reaches the targets. `bounded`: leave out what its bounds rule out. Raises
-    PlanError if there is no plan at all."""
+    """Play plans until a step has one that reaches the targets. `bounded`: skip plans that their bounds rule out.
+    Raises PlanError if no plan fits the GPUs."""
     found = Search()
     refused: PlanError | None = None
     for step in _steps(request):
@@ -82,13 +84,13 @@ def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: boo
         if found.played and not found.best.missed:
             break
     if not found.played:
-        make_plan(request)  # says what does not fit, and what would
+        make_plan(request)  # raises with what does not fit, and what would
         raise refused or PlanError("there is no plan to compare.")
     return found
 
 
 def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
-    """The request with each KV type and fraction, as little changed as possible first."""
+    """The request with each KV type and memory fraction. The least changed requests come first."""
     types = [request.kv_type]
     if request.kv_type is None and default_kv_type(request.cluster.gpu, request.model) != "fp8_e4m3":
         types.append("fp8_e4m3")
@@ -116,7 +118,7 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
             least = speeds(plan, average_load(candidate), rate, alike=trace.name == AVERAGE)
             made.append(_Hopeful(candidate, plan, least))
     if not made and not found.played and refused is not None:
-        make_plan(replace(refused, compared=False))  # says what does not fit, and what would
+        make_plan(replace(refused, compared=False))  # raises with what does not fit, and what would
     made.sort(key=lambda each: _bound(step, each.least))
     hopeful = [each for each in made if not bounded or _ruled_out(each.least, targets, found.ruled_out) is None]
     for candidate, plan, least in hopeful[:MOST_PLAYED] or made[:LEAST_PLAYED]:
@@ -137,8 +139,8 @@ def _add(found: Search, step: PlanRequest, candidate: PlanRequest, plan: Plan, t
 
 
 def _vary(found: Search, step: PlanRequest, trace: Trace, targets: Targets, *, bounded: bool) -> None:
-    """Play the best with what its division does not depend on, one after the other: half the chunk, since a running
-    answer waits for one chunk of a prompt; other numbers of drafts; other tiers."""
+    """Play the best plan with settings that do not change its division, one after the other: half the chunk, since
+    running answers wait while a chunk of a prompt is computed; other numbers of drafts; other tiers."""
     rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
     for variants in (_chunks, _drafts, _tiers) if not step.lmcache else ():
         for candidate in variants(step, found.best):
@@ -159,8 +161,8 @@ def _chunks(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
 
 
 def _drafts(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
-    """Where the best drafts: none, one, two and five drafts of a step. A built-in layer has learnt to draft one token,
-    so that its accept length at three steps says nothing of more."""
+    """If the best plan drafts: no drafts, then one, two and five drafts per step. A built-in layer is trained to draft
+    one token, so its accept length at three steps does not predict that of more steps."""
     if best.plan.engines[-1].speculation is None:
         return
     if step.speculation is None and step.draft_steps is None:
@@ -172,8 +174,8 @@ def _drafts(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
 
 
 def _tiers(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
-    """Without host memory, and with or without the shared store. A file tier is played by nothing, since the size and
-    speed of the disk are not known."""
+    """The best plan without host memory, then with the shared store off if it is on by default, else on. No plan with a
+    file tier is played, since the size and speed of the disk are unknown."""
     if step.hicache is None and step.storage is None:
         yield replace(best.request, hicache=False)
     if step.hicache is not False and step.storage is None:
@@ -185,7 +187,7 @@ def _key(plan: Plan) -> tuple[object, ...]:
 
 
 def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | None:
-    """Why a plan cannot keep up or reach the targets, if so."""
+    """The reason why a plan cannot keep up or reach the targets, which `reasons` counts; None if it may do both."""
     reason = None
     if least.prefill_utilisation > SATURATED:
         reason = "too slow for these prompts"
@@ -209,13 +211,16 @@ def _bound(step: PlanRequest, least: Speeds) -> float:
 
 
 def _score(step: PlanRequest, found: PlayedPlan) -> tuple[bool, float, float, int, str]:
-    """The smaller the better; of equal ones, the one with the fewest words."""
+    """A sort key, the best plan first. Of equal plans, the one with the shortest description is first."""
     sizing = found.sizing
     return bool(found.missed), -sizing.played, _weighed(step, found), len(sizing.division), sizing.division
 
 
 def _weighed(step: PlanRequest, found: PlayedPlan) -> float:
-    """The goal, raised for drafts and tiers that are not the usual ones: a gain below the noise is not a reason."""
+    """The goal, raised by `LEAST_GAIN` for each setting of drafts or tiers that differs from the step's.
+
+    A setting should not change for a gain below the noise.
+    """
     asked = found.request
     unusual = (asked.draft_steps, asked.hicache, asked.storage)
     usual = (step.draft_steps, step.hicache, step.storage)
@@ -232,14 +237,14 @@ def _goal(step: PlanRequest, found: PlayedPlan) -> float:
 def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
     for (tp, pp, all_to_all), split in product(_sizes(step), _splits(step)):
         of_size = replace(step, tp=tp, pp=pp, all_to_all=all_to_all, split=split, compared=True)
-        if not of_size.is_even:  # some would have nothing to do
+        if not of_size.is_even:  # some GPUs would be idle
             continue
         for groups, decode_groups in _groups(of_size):
             yield replace(of_size, attention_dp=groups, decode_dp=decode_groups)
 
 
 class Size(NamedTuple):
-    """GPUs of an engine, or of a stage; None: all of a side. How many stages, and how tokens reach experts."""
+    """`tp`: GPUs of an engine or stage; None: all of a side. `pp`: stages. `all_to_all`: how tokens reach experts."""
 
     tp: int | None
     pp: int | None = None
@@ -247,8 +252,8 @@ class Size(NamedTuple):
 
 
 def _sizes(step: PlanRequest) -> list[Size]:
-    """Engines of 1, 2, 4 ... GPUs. Over several nodes also pipeline stages of a node each, and DeepEP on as many GPUs
-    as a side has: inside a node it costs memory, and its exchange costs as much as SGLang's."""
+    """Engines of 1, 2, 4 ... GPUs. Over several nodes also pipeline stages of a node each, and DeepEP on up to all GPUs
+    of a side. Inside a node DeepEP is left out: it costs memory, and its exchange costs as much as SGLang's."""
     if step.lmcache:
         return [Size(step.tp, step.pp, step.all_to_all)]
     cluster = step.cluster
@@ -268,7 +273,7 @@ def _sizes(step: PlanRequest) -> list[Size]:
 
 
 def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
-    """GPUs of prefill and of decode: none, quarters of a node, or all divisions into nodes."""
+    """GPUs of prefill and of decode: undivided, or divided by quarters of a single node, or by nodes."""
     if step.split is not None or step.lmcache:
         return [step.split]
     cluster = step.cluster
@@ -278,8 +283,8 @@ def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
 
 
 def _groups(step: PlanRequest) -> Iterable[tuple[int | None, int | None]]:
-    """Attention groups of prefill, or of all, and of decode: divisors of an engine's GPUs, where latent KV is the same
-    on all GPUs of a group; else what the layout prefers."""
+    """Attention groups of prefill (or of all engines) and of decode. For latent attention, whose KV is the same on all
+    GPUs of a group, they are the divisors of an engine's GPUs. Else the layout chooses."""
     plain = step.model.is_latent and not step.lmcache and step.all_to_all != "deepep"
     if step.attention_dp is not None or not plain or step.tp is None:
         return [(step.attention_dp, step.decode_dp)]

@@ -8,7 +8,7 @@ from warmroute_cli.plan.sizing import Sizing
 from warmroute_cli.plan.targets import Targets
 
 SHOWN: Final = 8
-"""Plans of the table; the chosen one is the first."""
+"""The most plans in the table. The chosen one is first."""
 
 REMEDIES: Final = {
     "computing prompts": ("more GPUs", "more prompts cached, with --storage mooncake"),
@@ -19,7 +19,7 @@ _HEADS: Final = ("on the same GPUs", "hit", "TTFT s", "ms/token", "answer s", "b
 
 
 def section(search: Search, targets: Targets) -> str:
-    """The table, and in words: what was not played, what limits the plan, and what would change the choice."""
+    """The table of plans, and sentences: the plans not played, the plan's limit, and what would change the choice."""
     best = search.best
     fastest = front(search)
     rows = [_row(each, targets, marked=each in fastest) for each in search.played[:SHOWN]]
@@ -36,7 +36,7 @@ def section(search: Search, targets: Targets) -> str:
 
 
 def front(search: Search) -> list[PlayedPlan]:
-    """The played plans that keep up and that no other beats in both tokens a second and GPU and time per token."""
+    """The plans that keep up and that no other plan beats in both tokens/s per GPU and time per token."""
     able = [each for each in search.played if not each.sizing.saturated]
     return [each for each in able if not any(_beats(other.sizing, each.sizing) for other in able)]
 
@@ -81,7 +81,7 @@ def _what_changes(search: Search, targets: Targets) -> list[str]:
 
 
 def _nearest(search: Search) -> list[str]:
-    """The plan that would be taken if targets were dropped, if it is another one."""
+    """A line with the fastest plan that misses only targets, if it answers faster than the chosen plan."""
     better = [
         each
         for each in search.played[1:]

@@ -1,7 +1,8 @@
-"""A plan under its traffic, in the replay's engine model: what latency, what utilisation, what is the bottleneck.
+"""Latency, utilisation and bottleneck of a plan under its traffic, in the replay's engine model.
 
-Each rank of a plan is a worker with the costs of the planner's roofline, its pool and its host pool; production's own
-placement gives it the requests. The figures compare plans: they are those of a queueing model, not of any GPU.
+Each rank of a plan is a worker with the costs of the planner's roofline, its KV pool and its host pool. The proxy's
+production placement assigns the requests. The figures are for comparing plans: they come from a queueing model, not
+from a GPU.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,22 +31,22 @@ from warmroute_lab.replay.trace import Trace
 
 _FRACTION_DIGIT: Final = 0.0005
 SATURATED: Final = 0.95
-"""Of a side's capacity: above it a queue grows as long as the traffic lasts."""
+"""Share of a side's capacity above which a queue grows as long as the traffic lasts."""
 BACKLOG_SHARE: Final = 0.1
-"""Of the time in which requests came: if what is left takes longer than that and one request, a queue has grown."""
+"""Share of the arrival time. A queue has grown if the rest takes longer than this share plus one request."""
 MAX_WAITING: Final = 1000
-"""Requests that wait in a whole plan, or `MAX_WAITING_EACH` in each rank if that is more: with as many it does not keep
-up, and the rest of the trace would say only how long the queue becomes, at a cost that grows with its square."""
+"""The most waiting requests of a plan; `MAX_WAITING_EACH` times its ranks, if that is more. With more of them the plan
+does not keep up, and playing stops: the cost grows with the square of the queue's length."""
 MAX_WAITING_EACH: Final = 100
 MEMORY_WAIT_S: Final = 120.0
 """The proxy's default `working_set_wait_s`."""
 CHECKS: Final = 100
-"""Of the queue, over the time in which requests come."""
+"""Checks of the queue's length, spread over the time in which requests arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """A plan under its traffic. Latencies in seconds at the 90th percentile; utilisations are shares of capacity."""
+    """A plan under its traffic. Latencies are in seconds; utilisations are shares of capacity."""
 
     division: str
     hit: float
@@ -56,23 +57,23 @@ class Sizing:
     token_p90_s: float
     token_p99_s: float
     answer_p90_s: float
-    """TTFT and the time of an average answer's tokens."""
+    """TTFT plus the time of an average answer's tokens."""
     alone_s: float
-    """TTFT of a request that nothing else delays, whose prompt is cached as much as the others' are."""
+    """TTFT of a request with the average cached share that no other request delays."""
     prefill_utilisation: float
     decode_utilisation: float
     kv_utilisation: float
-    """The largest share of a decoding rank's pool that its requests, waiting ones too, asked for at once."""
+    """The largest share of a decoding rank's pool that its running and waiting requests asked for at once."""
     bottleneck: str
     saturated: bool
     tokens_per_s_gpu: float
-    """Tokens of answers that a GPU gives at the load where the busiest side is full: this load's, over its share."""
+    """Answer tokens per GPU once the busiest side is full: those of this load, divided by that side's utilisation."""
     played: float = 1.0
-    """Share of the trace: less where the queue became too long, and the figures are of what came before."""
+    """Share of the trace that was played. If below 1, the queue became too long, and the figures are of that share."""
 
     @property
     def busiest(self) -> float:
-        """The share of the side that is used most."""
+        """The highest utilisation."""
         return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class QueueError(Exception):
 
 
 def simulate(plan: Plan, request: PlanRequest, trace: Trace) -> Sizing:
-    """Play the trace on a plan, or its beginning where the queue becomes too long. Raises PlanError where a request
+    """Play the trace on a plan, or only its beginning if the queue becomes too long. Raises PlanError if a request
     does not fit a rank."""
     try:
         return _played(plan, request, trace)
@@ -122,7 +123,7 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
     counted = starts[int(len(starts) * share) :]
     for number in range(1, CHECKS):
         simulation.at(counted[len(counted) * number // CHECKS], work.sample)
-    if len(starts) == len(trace.requests) and not to_its_end:  # else sessions wait for their answers: queues are short
+    if len(starts) == len(trace.requests) and not to_its_end:  # else turns wait for answers, so queues stay short
         for number in range(1, CHECKS):
             simulation.at(starts[len(starts) * number // CHECKS], partial(_check_queue, workers, policy))
     result = simulation.run()
@@ -168,7 +169,8 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
 
 
 def _tokens(plan: Plan, engine: PlannedEngine, load: Load) -> int:
-    """What a rank's pools hold of such requests: less than the first, where windows have less room in the other."""
+    """Tokens of requests of this load that a rank's pools hold: fewer than its first pool has, if the pool of sliding
+    windows is full before."""
     found, each = plan.memory(engine), max(1, int(load.input_tokens + load.output_tokens))
     held = requests_held(found, plan.model, engine.shape, each)
     return found.tokens if held == found.tokens // each else held * each
@@ -179,7 +181,7 @@ def _pool(worker: Worker) -> int:
 
 
 class WorkersDone:
-    """What workers have done since the warm-up."""
+    """The work that workers have done since the warm-up."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self._prompts = [worker for worker in workers if worker.role != "decode"]
@@ -191,11 +193,11 @@ class WorkersDone:
         self._most_held = 0.0
 
     def sample(self, _now_s: float) -> None:
-        """Look at what requests ask for of the pools of decoding ranks."""
+        """Note the share of decoding ranks' pools that requests ask for now."""
         self._most_held = max(self._most_held, *(worker.tokens / _pool(worker) for worker in self.answers))
 
     def held(self, samples: Iterable[Sequence[int]]) -> float:
-        """The most that requests asked for of a rank's pool, then and in the samples of a run."""
+        """The largest share of a rank's pool that requests asked for, by `sample` and by the samples of a run."""
         found = [row[worker.index] / _pool(worker) for worker in self.answers for row in samples]
         return max(self._most_held, *found) if found else self._most_held
 
@@ -203,13 +205,13 @@ class WorkersDone:
         self._began_s, self._busy_s, self._tokens = now_s, self._prefill_s(), self._generated()
 
     def shares(self, until_s: float, tokens_per_s: float) -> tuple[float, float]:
-        """Of the time that all workers had for prompts, and of the tokens that they could generate."""
+        """Used shares of the workers' time for prompts, and of the tokens that they could generate."""
         span_s = max(until_s - self._began_s, 1e-9)
         prefill = (self._prefill_s() - self._busy_s) / (span_s * len(self._prompts))
         return prefill, (self._generated() - self._tokens) / (span_s * tokens_per_s)
 
     def backlog(self, until_s: float, one_request_s: float) -> bool:
-        """Whether a queue was left when the last request came."""
+        """Whether a queue had grown by the time that the last request came."""
         allowed_s = BACKLOG_SHARE * (self.last_arrival_s - self._began_s) + one_request_s
         return until_s - self.last_arrival_s > allowed_s
 
@@ -247,7 +249,7 @@ def _sizing(plan: Plan, load: Load, work: WorkersDone, result: Result) -> Sizing
 
 
 def division(plan: Plan) -> str:
-    """A plan in a few words: its engines, their attention groups, and what differs from the model's own choices."""
+    """A plan in a few words: its engines, their attention groups, and what differs from the planner's defaults."""
     sides = [_side(plan, role) for role in ("aggregated", "prefill", "decode") if plan.of(role)]
     engine = plan.engines[0]
     tail = ", fp8 KV" if engine.shape.kv_type != default_kv_type(plan.cluster.gpu, plan.model) else ""
@@ -282,14 +284,14 @@ def _side(plan: Plan, role: Role) -> str:
 
 
 def _alone_s(plan: Plan, load: Load) -> float:
-    """One request that nothing else delays, with its whole prompt to compute."""
+    """Time of a request that runs alone and has no cached tokens."""
     gpu, engine = plan.cluster.gpu, plan.engines[0]
     prefill_s = load.input_tokens / (prefill_tokens_per_s(gpu, plan.model, engine.shape, load))
     return prefill_s + load.output_tokens * decode_step_s(gpu, plan.model, plan.engines[-1].shape, load, 1)
 
 
 def _decode_rate(plan: Plan, load: Load) -> float:
-    """Tokens a second of all engines that decode, with full batches."""
+    """Tokens per second of all decoding engines, with full batches."""
     return sum(_engine_rate(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
 
 
@@ -306,20 +308,20 @@ def _engine_rate(plan: Plan, engine: PlannedEngine, load: Load) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Lower bounds of a plan's figures, without playing it: no request waits, and none is computed twice."""
+    """Lower bounds of a plan's figures, computed without playing: no request waits, and no token is computed twice."""
 
     prefill_utilisation: float
     decode_utilisation: float
     kv_utilisation: float
-    """Tokens of the requests under way (arrivals a second times the time of an answer), of the pools that decode."""
+    """Share of the decoding pools that requests under way fill (arrivals per second times the time of an answer)."""
     ttft_s: float
     token_s: float
     answer_s: float
 
 
 def speeds(plan: Plan, load: Load, requests_per_s: float, *, alike: bool = True) -> Speeds:
-    """The bounds at a rate of requests per second. `alike`: all requests are that load; else it is their mean, and the
-    fastest answers of a mixture say nothing of the time of one."""
+    """The bounds at a rate of requests per second. `alike`: each request has this load; else the load is the mean of a
+    mixture, which gives no bound on times."""
     prefill = sum(
         engine.ranks * engine_costs(plan, engine, load).prefill_tokens_per_s
         for engine in plan.engines

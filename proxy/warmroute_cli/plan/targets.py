@@ -1,4 +1,4 @@
-"""What a plan has to reach under its traffic: times to the first token and for each token after it."""
+"""Targets of a plan under its traffic: TTFT, and the time per token after the first."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -7,19 +7,19 @@ from typing import Final
 from warmroute_cli.plan.sizing import Sizing
 
 WAIT_S: Final = 10.0
-"""Without a target of the TTFT: answers that begin later at p90, and later than twice the time that their prompt takes
-alone, are late, and the plan does not keep up."""
+"""The limit of the TTFT at p90 if there is no target. Above this limit, and above twice the TTFT of a request alone,
+the plan does not keep up."""
 
 
 UNCERTAIN_PROMPT: Final = 0.24
 UNCERTAIN_STEP: Final = 0.39
-"""By how much the roofline is off: what 8 of 10 published speeds are within, each by constants that are not from it
+"""Error of the roofline: 8 of 10 published speeds are within it. The constants for a speed are not fitted to that speed
 (docs/benchmarks/plans.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Seconds at most, by percentile of requests; None: any."""
+    """The most seconds, by percentile of requests; None: no limit."""
 
     ttft_p50_s: float | None = None
     ttft_p90_s: float | None = None
@@ -50,7 +50,7 @@ class Targets:
             yield f"TTFT p90 {sizing.ttft_p90_s:.1f} s"
 
     def reached(self, sizing: Sizing) -> str:
-        """`yes`, `no`, or `maybe` where it depends on how far the roofline is off."""
+        """`yes`, `no`, or `maybe` if the answer depends on the roofline's error."""
         if sizing.saturated:
             return "no"
         slow, fast = (any(self.missed(_scaled(sizing, sign))) for sign in (1, -1))
@@ -58,7 +58,7 @@ class Targets:
 
 
 def _scaled(sizing: Sizing, sign: int) -> Sizing:
-    """All times at the upper or the lower end of the band."""
+    """The times at the upper (`sign` 1) or lower (-1) end of the roofline's error."""
     times = {}
     for name in asdict(Targets()):
         band = UNCERTAIN_STEP if name.startswith("token") else UNCERTAIN_PROMPT

@@ -1,4 +1,4 @@
-"""`warmroute replay`: its options, its runs, its output. What is simulated is in `warmroute_lab.replay`.
+"""`warmroute replay`: its options, its runs, its output. The simulation is in `warmroute_lab.replay`.
 
-It starts no proxy and no engine.
+A replay starts no proxy and no engine.
 """

@@ -1,6 +1,6 @@
-"""`warmroute replay`: a trace through the placement that production runs, and through others, on a virtual clock.
+"""`warmroute replay`: play a trace through the production placement and through others, on a virtual clock.
 
-What only some options need is imported if it is used: starting takes a good part of a short replay.
+Modules that only some options need are imported on use, since the start takes much of the time of a short replay.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from warmroute_proxy.core.replicas.record import RecordError
 
 SWEEP_LOADS = (1.0, 2.0, 4.0)
 COPIES = 8
-"""How often each packaged recording is played by `--recorded`, at times of its own."""
+"""How often `--recorded` plays each packaged recording. Each copy has its own start time."""
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Run the command. Exit codes as all of `warmroute`."""
+    """Run the command. The exit codes are those in `warmroute_cli.main`."""
     if arguments.policies:
         print("\n".join(POLICIES))
         return 0
@@ -45,7 +45,7 @@ def replay(arguments: argparse.Namespace) -> int:
         return verify_records(arguments.traces)
     try:
         for path in filter(None, (arguments.json, arguments.html)):
-            path.open("ab").close()  # before minutes are spent on what it cannot hold
+            path.open("ab").close()  # fail now, not after minutes of replay
         _show(arguments)
     except (TraceError, UnreadableFile) as error:
         print(f"warmroute replay: {error}", file=sys.stderr)
@@ -158,7 +158,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
 
 
 class TraceSource(NamedTuple):
-    """Where the trace comes from: small enough to be sent to another process."""
+    """Where the trace comes from. A source is small enough to be sent to another process, which reads the trace."""
 
     paths: tuple[Path, ...] = ()
     recorded: bool = False
@@ -167,15 +167,15 @@ class TraceSource(NamedTuple):
     seed: int = 1
     policies: tuple[str, ...] | None = None
     speed_ups: tuple[float, ...] | None = None
-    """Of a scenario; None: its own."""
+    """Of a scenario; None: those that the scenario defines."""
 
     def ready_made(self) -> Scenario:
-        """The scenario; its trace is made but once a process."""
+        """The scenario with its trace, made once per process."""
         assert self.scenario is not None
         return _ready_made(self)
 
     def trace(self) -> Trace:
-        """The trace, read but once a process."""
+        """The trace, read once per process."""
         return _trace(self)
 
 
@@ -213,14 +213,14 @@ def _one(source: TraceSource, chosen: Run, progress: Progress | None = None) -> 
 
 
 def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
-    """One run after the other, in this process."""
+    """Play the runs one after the other, in this process."""
     requests = len(source.trace().requests)
-    gc.freeze()  # the trace stays: the collector need not walk it again and again
+    gc.freeze()  # the trace stays: the collector need not walk it
     results = []
     for each in runs:
         with _bar(f"{each.label} {each.speed_up:g}x", requests) as report:
             results.append(_one(source, each, report))
-    gc.freeze()  # nor what the last run left, when the process ends: that took 80 ms
+    gc.freeze()  # at its end the process need not walk the last run: 80 ms
     return results
 
 
@@ -228,7 +228,7 @@ def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 
-    source.trace()  # its errors are raised here, and once
+    source.trace()  # raise its errors here, and only once
     results: dict[int, Result] = {}
     processes = min(os.cpu_count() or 1, len(runs))
     with (
@@ -242,13 +242,13 @@ def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
                 report(len(results), len(runs))
         except BaseException:
             for process in active_children():
-                process.terminate()  # a run takes minutes, and its result is not needed any more
+                process.terminate()  # do not wait minutes for an unused result
             raise
     return [results[at] for at in range(len(runs))]
 
 
 def _end_with_parent() -> None:
-    """In a process of a sweep: leave Ctrl-C to the parent, and end when it ends, however that happens."""
+    """In a process of a sweep: leave Ctrl-C to the parent, and end when the parent ends, even if it is killed."""
     from multiprocessing import parent_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -264,7 +264,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Progress]:
-    """A progress bar on a terminal; nothing elsewhere, and then rich is not even imported."""
+    """A progress bar, if the output is a terminal; else rich is not imported."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
@@ -278,7 +278,7 @@ def _bar(title: str, total: int) -> Iterator[Progress]:
 
 
 def verify_records(paths: Iterable[Path]) -> int:
-    """One line a record, and one for the first decision that differs. 0: all the same, 1: some differ, 2: not read."""
+    """Print a line per record, and its first decision that differs. Exit status 0: none, 1: some, 2: not read."""
     codes = [_verified(path) for path in paths]
     if not codes:
         print("warmroute replay: which record? name at least one file", file=sys.stderr)

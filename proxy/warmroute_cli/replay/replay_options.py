@@ -1,4 +1,4 @@
-"""The options of `warmroute replay`. Their own module, so that `warmroute --help` needs no numpy."""
+"""The options of `warmroute replay`, in a separate module so that `warmroute --help` needs no numpy."""
 
 import argparse
 from pathlib import Path
@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def fleet_options(arguments: argparse.Namespace) -> list[str]:
-    """The options of fleet and proxies that were given, as they are written."""
+    """The given options of the groups for fleet and proxies, as written on the command line."""
     parser = argparse.ArgumentParser()
     _add_fleet(parser.add_argument_group())
     _add_proxies(parser.add_argument_group())
@@ -152,7 +152,7 @@ def workers(text: str) -> tuple[int, int]:
 
 @wants("DEVICE[:HOST[:STORE]] in tokens, like 3M:10M")
 def kv_tokens(text: str) -> tuple[int, int, int]:
-    """KV tokens of a worker's device and host, and of a region's store."""
+    """Read KV tokens: of a worker's device, of its host memory, and of a region's store."""
     tiers = [_tokens(tier) for tier in text.split(":")]
     if len(tiers) > 3:
         raise ValueError(text)

@@ -1,1 +1,1 @@
-"""`warmroute run NAME`: an installed coding agent on a proxy, and what its turns cost at the end."""
+"""`warmroute run NAME`: run an installed coding agent on a proxy, and report the cost of its turns at the end."""

@@ -1,6 +1,6 @@
-"""What the turns since a start were: a line of sums, losses by class, and the turns whose prefix broke.
+"""A report on the turns since a start: a line of sums, losses by class, and the turns whose prefix broke.
 
-It is printed on the standard error, so that a program's output can be piped on.
+The report goes to stderr, so that a program's output can be piped.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ POSSIBLE: Final = (
     "moved", "elsewhere", "not_computed_yet", "evicted", "forgotten", "salt_changed", "not_kept", "engine_misreport",
     "unknown",
 )  # fmt: skip
-"""Loss classes of tokens that the fleet had computed before: with them cached the hit ratio is the ideal."""
+"""Loss classes of tokens that the fleet had computed before. The ideal hit ratio counts these tokens as cached."""
 
 NO_TURNS: Final = ("voided", "credited")
 COLUMNS: Final = (
@@ -37,7 +37,7 @@ MAX_ROWS: Final = "200"
 
 
 def show(api: Api, since_s: float) -> None:
-    """Print it; where the proxy does not answer, a sentence that says so."""
+    """Print the report, or a sentence if the proxy does not answer."""
     try:
         lines = list(_lines(api, since_s))
     except ApiError as error:
@@ -77,7 +77,7 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
 
 
 def by_agent(rows: Sequence[Mapping[str, Any]], most: int) -> list[str]:
-    """A table of the newest turns by agent, with the hit ratio that is possible beside the one that was."""
+    """A table of the newest turns by agent, with the actual and the ideal hit ratio."""
     turns: dict[str, list[Mapping[str, Any]]] = {}
     for row, agent in zip(rows, agent_names(rows), strict=True):
         if row["outcome"] not in NO_TURNS and row.get("kind") != "warm":

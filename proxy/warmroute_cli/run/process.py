@@ -1,7 +1,7 @@
-"""The program as a child that has the terminal: its input, output, signals and exit status are those of the command.
+"""Run the program as a child that has the terminal: the command's input, output, signals and exit status.
 
-Keys such as Ctrl-C reach all processes in the foreground of a terminal, so the program gets them itself and decides;
-this process only waits. Signals that others send to this process are passed on.
+Keys such as Ctrl-C reach all processes in the foreground of a terminal. So the program gets them itself, and this
+process only waits. Signals that other processes send to this process are passed on.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ FROM_KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run it, and return its exit status; 128 and the number of the signal that ended it, as shells have it.
+    """Run the command, and return its exit status. If a signal ends it, the status is 128 + the signal, as in shells.
 
-    Raises: OSError, if it cannot be started.
+    Raises: OSError, if the command cannot be started.
     """
     with _signals_for_the_child() as begun:
         child = subprocess.Popen(command, env=dict(environment))  # noqa: S603 (what the user asked for)
@@ -29,7 +29,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class _Child:
-    """Passes signals on to the child; those that come before it runs wait for it."""
+    """Passes signals on to the child. Signals that arrive before the child runs are kept for it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -49,10 +49,10 @@ class _Child:
 
 @contextlib.contextmanager
 def _signals_for_the_child() -> Iterator[_Child]:
-    """As long as this lasts, no signal ends this process: the program's end does."""
+    """Within this context, no signal ends this process, which waits for the program to end."""
     child = _Child()
     previous = {number: signal.signal(number, child.signal) for number in PASSED_ON}
-    keys = _wait if _in_foreground() else child.signal  # elsewhere somebody has sent it to this process alone
+    keys = _wait if _in_foreground() else child.signal  # else only this process got it
     previous |= {number: signal.signal(number, keys) for number in FROM_KEYS}
     try:
         yield child
@@ -62,7 +62,7 @@ def _signals_for_the_child() -> Iterator[_Child]:
 
 
 def _in_foreground() -> bool:
-    """Whether the keys of a terminal reach this process, and so its child."""
+    """Whether the signals of a terminal's keys reach this process, and so its child."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -76,4 +76,4 @@ def _in_foreground() -> bool:
 
 
 def _wait(_number: int, _stack: FrameType | None) -> None:
-    """The program has got the same signal."""
+    """Do nothing: the program has got the same signal."""

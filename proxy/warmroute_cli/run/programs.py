@@ -1,8 +1,8 @@
-"""How each program is told where to send its requests: variables, files of its own folder, arguments. Data only.
+"""The settings that send each program's requests to the proxy: variables, files, arguments. Data only.
 
-Each program gets a folder for what it would otherwise keep in the user's home: configuration, sessions, caches. Values
-behind a `$` are filled in by `settings`; in files they are escaped for JSON, TOML and YAML in double quotes. No file
-holds the key: it is in the environment.
+Each program gets its own folder for what it would otherwise keep in the user's home: configuration, sessions, caches.
+`settings` fills in the names behind a `$`. In files, the values are escaped for double quotes in JSON, TOML and YAML.
+No file holds the key, which is in the environment.
 
 `$root`      the proxy, without a path          `$key`      the API key
 `$base_url`  the same with /v1                  `$model`    the model to ask for
@@ -17,9 +17,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`model`: what it asks for where the proxy serves that. `cleared`: variables that would lead it elsewhere.
+    """The settings of one program. `model`: the model to ask for, if the proxy serves it.
 
-    `sources`: where the settings are documented, or the version in which they were read.
+    `cleared`: variables to unset, since they would send requests elsewhere. `sources`: documentation of the settings,
+    or the version in which they were read.
     """
 
     command: str
@@ -358,7 +359,7 @@ _ANY: Final[Mapping[str, str]] = {
 
 
 def any_program(command: str) -> Program:
-    """A program that is not in the table: the variables that clients of all APIs read, and nothing else."""
+    """A program that is not in the table gets only the variables that clients of all APIs read."""
     return Program(
         command=command,
         install="Install it, or name one of the programs that `warmroute run --help` lists.",

@@ -1,7 +1,7 @@
-"""`warmroute run`: choose the proxy and the model, start the program, report at its end.
+"""`warmroute run`: choose the proxy and the model, start the program, report when it ends.
 
-The proxy is that of `--base-url`, else one of the fleet that runs in the state directory, else one of a fleet that is
-started for as long as the program runs.
+The proxy is that of `--base-url`, else a proxy of the fleet that runs in the state directory, else of a fleet that is
+started for the time of the program.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from warmroute_lab.up import started
 
 OWNERS_ONLY: Final = 0o700
 KEY_VARIABLE: Final = "WARMROUTE_KEY"
-"""Where printed settings take the API key from, which they do not show."""
+"""The variable from which printed settings take the API key, so that they do not show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which proxy, by its address without a path, and what to ask it for. `context`: tokens of the model's context."""
+    """The proxy's address without a path, its key, and the model. `context`: tokens of the model's context."""
 
     root: str
     key: str
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is filled in. `files`: path -> text."""
+    """A program's settings with all values filled in. `files`: path -> text."""
 
     environment: Mapping[str, str]
     cleared: tuple[str, ...]
@@ -62,7 +62,7 @@ class Settings:
         return {name: value for name, value in environ.items() if name not in self.cleared} | dict(self.environment)
 
     def shell(self, hidden: str = "") -> str:
-        """The same as lines of a shell. `hidden`: a key that is not to be shown, but taken from `WARMROUTE_KEY`."""
+        """The settings as shell lines. `hidden`: a key to replace by the variable `WARMROUTE_KEY`."""
         lines = [f"unset {' '.join(self.cleared)}"] if self.cleared else []
         if hidden:
             lines.append(f': "${{{KEY_VARIABLE}:?put the API key into it, or print it with --show-key}}"')
@@ -96,7 +96,7 @@ def settings_of(program: Program, target: Target, folder: Path, home: str) -> Se
 
 
 def _escaped(text: str) -> str:
-    """A text inside double quotes of JSON, TOML and YAML, of which TOML takes no bare DEL."""
+    """Escape a text for double quotes in JSON, TOML and YAML. DEL is escaped for TOML."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
 
 
@@ -106,11 +106,11 @@ AS_ROOT = "warmroute: as root, claude refuses --dangerously-skip-permissions: in
 
 
 class CannotRun(Exception):
-    """Why the program was not started; the message is for the person at the terminal."""
+    """The program was not started. The message is shown to the user."""
 
 
 def run(arguments: Namespace) -> int:
-    """The exit status of the program; 2 where it was not started."""
+    """Run the program, and return its exit status, or 2 if it was not started."""
     try:
         program = _program(arguments)
         if arguments.print:
@@ -126,7 +126,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _program(arguments: Namespace) -> Program:
-    """The row of the program; one that has none stands behind `--`, in front of its own arguments."""
+    """The settings of the named program. Any other program is the first word behind `--`, before its arguments."""
     if arguments.program is not None:
         return PROGRAMS[arguments.program]
     if not arguments.passed:
@@ -166,7 +166,7 @@ def _check_installed(name: str, program: Program) -> None:
 
 @contextlib.contextmanager
 def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
-    """Address without a path, and key, of the proxy."""
+    """Find or start a proxy. Yields its address, without a path, and its key."""
     if arguments.base_url is not None:
         yield _address(arguments)
         return
@@ -212,13 +212,13 @@ def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Se
 
 
 def _folder(arguments: Namespace) -> Path:
-    """The program's own; it stays, so that sessions can be resumed."""
+    """The program's own folder, which is kept so that sessions can be resumed."""
     found: Path = (arguments.state_dir / FOLDER / arguments.program).absolute()
     return found
 
 
 def _model(api: Api, chosen: str | None, made_for: str) -> tuple[str, int]:
-    """The model to ask for, and the tokens of its context: the chosen one, else the program's own, else the first."""
+    """The model, with the tokens of its context: the chosen one, else the program's own, else the first one served."""
     if chosen is not None:
         return chosen, _context(api.ask(f"/models/{quote(chosen)}"))
     if made_for:

@@ -9,7 +9,7 @@ MAX_MODEL_CHARS = 128
 
 
 def add(run: argparse.ArgumentParser) -> None:
-    """Add its options. Arguments after `--` go to the program; `split` removes them first."""
+    """Add the options. Arguments after `--` are for the program: `split` removes them before parsing."""
     run.usage = "warmroute run [options] NAME [-- ARGUMENT...]\n       warmroute run [options] -- PROGRAM [ARGUMENT...]"
     names = ", ".join(PROGRAMS)
     run.add_argument(
@@ -31,7 +31,7 @@ def add(run: argparse.ArgumentParser) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of the command line, and those behind `--` for the program that `run` starts."""
+    """Split a command line at `--`: the words for `warmroute`, and those for the program that `run` starts."""
     if "run" not in words[:1] or "--" not in words:
         return list(words), []
     at = list(words).index("--")

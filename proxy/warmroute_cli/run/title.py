@@ -1,6 +1,6 @@
-"""Turns, hit ratio and cost while a program runs, in the terminal's title.
+"""Show turns, hit ratio and cost in the terminal's title while a program runs.
 
-Where both outputs of the program go to files, nothing else writes to the terminal: then they are in its last line.
+If stdout and stderr of the program go to files, nothing else writes to the terminal. Then the last line is used.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ ASK_S: Final = 2.0
 
 
 class Marks(NamedTuple):
-    """Where the turns are shown: what is written first, around their text, and at the end."""
+    """Escape sequences of a place to show text: written first, before and after each text, and at the end."""
 
     first: str
     before: str
@@ -26,17 +26,17 @@ class Marks(NamedTuple):
     at_end: str
 
 
-TITLE: Final = Marks("\x1b[22;0t", "\x1b]0;", "\x07", "\x1b[23;0t")  # xterm: it goes on a stack, and comes back from it
+TITLE: Final = Marks("\x1b[22;0t", "\x1b]0;", "\x07", "\x1b[23;0t")  # xterm pushes the title, and pops it at the end
 LAST_LINE: Final = Marks("", "\r", "\x1b[K", "\r\x1b[K")
 
 
 def marks() -> Marks:
-    """The last line where the outputs of this process, which are those of the program, go to files; else the title."""
+    """The last line if stdout and stderr, which the program inherits, go to files; else the title."""
     return LAST_LINE if all(map(_is_file, (1, 2))) else TITLE
 
 
 def _is_file(descriptor: int) -> bool:
-    """Whether an output goes to a file or to `/dev/null`. What reads a pipe may write to the terminal."""
+    """Whether an output goes to a file or to `/dev/null`. A program behind a pipe may itself write to the terminal."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -45,7 +45,7 @@ def _is_file(descriptor: int) -> bool:
 
 
 def text_of(sums: Mapping[str, Any]) -> str:
-    """Turns, hit and cost, such as `warmroute: turn 12, hit 87.3%, 0.0123 USD`."""
+    """The text to show, such as `warmroute: turn 12, hit 87.3%, 0.0123 USD`."""
     hit = sums["hit_ratio"]
     share = f", hit {hit:.1%}" if hit is not None else ""
     return f"warmroute: turn {sums['turns']:,}{share}, {usd(sums['price_nanousd'])} USD"
@@ -53,7 +53,7 @@ def text_of(sums: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def shown(api: Api, since_s: float) -> Iterator[None]:
-    """Show it, if there is a terminal, until this ends."""
+    """Within this context, show the turns if there is a terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
     except OSError:
@@ -78,7 +78,7 @@ def shown(api: Api, since_s: float) -> Iterator[None]:
 
 
 def keep_showing(api: Api, since_s: float, write: Callable[[str], None], wait: Callable[[float], bool]) -> None:
-    """Show the turns again whenever they are others, until `wait` says that the program has ended."""
+    """Write the turns whenever they change, until `wait` returns that the program has ended."""
     before = ""
     while not wait(EVERY_S):
         try:

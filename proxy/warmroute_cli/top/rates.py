@@ -1,6 +1,6 @@
-"""What counters gained within the last minute. Pure: times are arguments.
+"""The increase of counters within the last minute. Pure: times are arguments.
 
-Counters are those of `/metrics`, added up over regions. A proxy that restarts begins at 0, which begins a new window.
+Counters are those of `/metrics`, added up over regions. A restarted proxy counts from 0; a new window begins then.
 """
 
 import re
@@ -16,7 +16,7 @@ _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Row(NamedTuple):
-    """A row of `/metrics`."""
+    """One sample of `/metrics`."""
 
     name: str
     labels: Mapping[str, str]
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What settled turns have added up to."""
+    """Sums over settled turns."""
 
     turns: float = 0.0
     prompt_tokens: float = 0.0
@@ -45,13 +45,13 @@ class Counters(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What was gained within the window, which is `seconds` long so far."""
+    """The increase within the window, which is `seconds` long so far."""
 
     gained: Counters
     seconds: float
 
     def a_minute(self, amount: float) -> float | None:
-        """An amount of the window, for a minute; None before there are two readings."""
+        """An amount of the window, scaled to a minute; None before the second reading."""
         return amount * 60.0 / self.seconds if self.seconds > 0 else None
 
 
@@ -62,7 +62,7 @@ class Window:
         self._samples: deque[tuple[float, Counters]] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, now_s: float, counters: Counters) -> Rates:
-        """Add a reading; what was gained since the first one that is in the window."""
+        """Add a reading. Returns the increase since the first reading in the window."""
         samples = self._samples
         if samples and any(now < before for now, before in zip(counters, samples[-1][1], strict=True)):
             samples.clear()
@@ -78,7 +78,7 @@ def rows_of(text: str) -> list[Row]:
 
 
 def counters_of(rows: Iterable[Row]) -> Counters:
-    """The counters among some rows, those of several regions added up."""
+    """The counters in these rows, summed over regions."""
     found = dict.fromkeys(Counters._fields, 0.0)
     for name, labels, value in rows:
         if name == "warmroute_cached_tokens_total" and labels.get("tier") in found:

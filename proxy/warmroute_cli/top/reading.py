@@ -1,4 +1,4 @@
-"""What the admin listeners of all regions say at one time: engines, queue, counters, and what turns have lost."""
+"""One reading of all regions' admin listeners: engines, queue, counters, and the losses of turns."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -11,14 +11,14 @@ TIMEOUT_S: Final = 5.0
 NEWEST: Final = "50"
 MAX_LOSSES: Final = 50
 EXPECTED: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
-"""Losses of sessions in which nothing went wrong."""
+"""Loss classes that occur if nothing goes wrong."""
 
 _BUSY: Final = frozenset({0, 429, 503})
-"""What a proxy answers that cannot read its ledger in time; 0: nothing."""
+"""Status codes of a proxy that cannot read its ledger in time; 0: no answer."""
 
 
 class EngineRow(NamedTuple):
-    """A worker of an engine. `tiers`: the share of each tier of its KV that is in use, as the engine reports."""
+    """A worker of an engine. `tiers`: the used share of each KV tier, as the engine reports it."""
 
     region: str
     id: str
@@ -32,7 +32,7 @@ class EngineRow(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Tokens of a turn that were cached once, or could have been."""
+    """Tokens of a turn that were once cached or could have been, but were computed."""
 
     ended_s: float
     region: str
@@ -40,12 +40,12 @@ class Loss(NamedTuple):
     tokens: int
     receipt: str
     session: str
-    """Its name; "" of a turn without a session."""
+    """The name of the session; "" for a turn without a session."""
 
 
 class FleetReading(NamedTuple):
-    """All of it. `problems`: of regions that do not answer, whose numbers are missing. `without_losses`: regions that
-    do, but are too busy to say what turns have lost.
+    """The reading of all regions. `problems`: errors of regions that do not answer, whose numbers are missing.
+    `without_losses`: regions that answer, but are too busy to list the losses of turns.
     """
 
     regions: tuple[str, ...]
@@ -96,7 +96,7 @@ def read(admins: Mapping[str, Api]) -> FleetReading:
 
 
 def _newest(admin: Api) -> list[dict[str, Any]] | None:
-    """The newest turns; none of a proxy that is older than this question, None of one that is too busy for it."""
+    """The newest turns. Empty if the proxy is too old for this request, None if it is too busy."""
     try:
         return list(admin.ask("/admin/view/receipts", {"limit": NEWEST}, timeout_s=TIMEOUT_S)["data"])
     except ApiError as error:

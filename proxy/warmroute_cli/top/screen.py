@@ -1,7 +1,7 @@
-"""A reading as lines of a terminal. Pure: it is given the time and the size.
+"""A reading as lines of a terminal. Pure: the time and the size are arguments.
 
-Lines are plain text of at most the screen's columns, with a style each. What a server says is cut to the printable
-characters of ASCII, so that each takes one column and none steers the terminal.
+Each line is plain text, at most as wide as the screen, with one style. Texts from servers are reduced to printable
+ASCII, so that each character takes one column and none controls the terminal.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ SORTS: Final[dict[str, Callable[[EngineRow], Any]]] = {
     "kv": lambda row: (-(row.kv_share or 0.0), row.id),
     "wait": lambda row: (-row.queue_s, row.id),
 }
-"""What engines can be sorted by: all but their names, the largest first."""
+"""Sort keys of engines by column. All but the name sort the largest value first."""
 
 HELP: Final = (
     "q        quit",
@@ -43,7 +43,7 @@ HELP: Final = (
 
 
 class Choice(NamedTuple):
-    """What the keys have chosen."""
+    """The state of the screen that the user has chosen by keys."""
 
     sort: str = "engine"
     backwards: bool = False
@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 def pressed(choice: Choice, key: str, engines: int) -> Choice:
-    """The choice after a key. `engines`: how many there are."""
+    """The choice after a key. `engines`: the number of engines."""
     names = list(SORTS)
     at = names.index(choice.sort)
     if key in {"left", "right"}:
@@ -76,7 +76,7 @@ def pressed(choice: Choice, key: str, engines: int) -> Choice:
 
 
 def lines(reading: FleetReading, rates: Rates, choice: Choice, clock: str, size: tuple[int, int]) -> list[Line]:
-    """At most as many lines as the terminal has, none wider than it. `size`: columns and lines."""
+    """The lines of the screen, within `size`: columns and lines."""
     columns, height = size
     if columns < LEAST_COLUMNS or height < LEAST_LINES:
         return [Line(f"at least {LEAST_COLUMNS} x {LEAST_LINES}"[:columns], "bad")]
@@ -149,7 +149,7 @@ def _shown(text: str) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """A text that fits; dots stand for what does not."""
+    """Cut a text to `most` columns; dots stand for the rest."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -170,5 +170,5 @@ def _number(amount: float | None) -> str:
 
 
 def _usd(nano: float | None) -> str:
-    """Amounts for people: six digits behind the point are enough for a minute of an idle fleet."""
+    """USD with six decimals, enough for a minute of an idle fleet."""
     return "-" if nano is None else f"{float(usd(round(nano))):,.6f}"

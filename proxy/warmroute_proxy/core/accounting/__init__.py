@@ -1,4 +1,4 @@
-"""What a request becomes in the ledger and in its receipt: counts, losses, prices, states.
+"""The record of a request in the ledger and in its receipt: counts, losses, prices, states.
 
-It never writes a file and never knows a tenant's key: `server.ledger` does both.
+This package never writes a file and never knows a tenant's key: `server.ledger` does both.
 """

@@ -1,14 +1,13 @@
-"""What an engine has itself counted, in spans of about an hour.
+"""The counts of an engine itself, in spans of about an hour.
 
-An engine counts requests and tokens since its start. The difference of two readings is what it has counted between
-them. A *span* is the time from one reading to another in which these differences are added up. Spans of an engine
-follow each other without a gap, so that each settled turn is in one of them: a span ends with the first reading after
-its hour, and the next one begins there. If nothing was read for hours, because the proxy was stopped, one span covers
-them.
+An engine counts requests and tokens since its start. The difference of two readings is its count between them. A *span*
+is the time from one reading to another over which these differences are added up. The spans of an engine follow each
+other without a gap, so that each settled turn is in one of them: a span ends with the first reading after its hour, and
+the next span begins there. If nothing is read for hours because the proxy is stopped, one span covers those hours.
 
-A counter that goes back is that of an engine that has started again: it has counted from 0 since. What it had counted
-between the last reading and its end is not known, so the span says that it has a restart. Where the clock of the proxy
-goes back, or the engine has another role, the span ends as it was and another one begins.
+A counter that goes back means that the engine has restarted and counts from 0. Its counts between the last reading and
+its end are unknown, so the span counts a restart. If the clock of the proxy goes back, or the engine has another role,
+the span ends as it was, and another span begins.
 """
 
 from typing import Final, NamedTuple
@@ -19,7 +18,7 @@ HOUR_S: Final = 3_600
 
 
 class EngineCounts(NamedTuple):
-    """Requests that have ended, and tokens: of prompts, of prompts found in the cache, of answers."""
+    """Ended requests, and tokens: prompt tokens, cached prompt tokens, answer tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -31,7 +30,7 @@ class EngineCounts(NamedTuple):
 
 
 class CounterReading(NamedTuple):
-    """The counters of an engine, summed over its ranks, at a time in unix seconds."""
+    """The counters of an engine, summed over its ranks, at a time (unix seconds)."""
 
     engine: str
     role: Role
@@ -40,7 +39,7 @@ class CounterReading(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What an engine has counted from one reading to another, unix seconds."""
+    """The counts of an engine from one reading to another. Times are unix seconds."""
 
     engine: str
     role: Role
@@ -51,21 +50,21 @@ class Span(NamedTuple):
 
     @property
     def hour_s(self) -> int:
-        """The hour in which it began, unix seconds."""
+        """The start of the hour in which the span began, unix seconds."""
         return int(self.began_s) // HOUR_S * HOUR_S
 
 
 def increase(before: EngineCounts, now: EngineCounts) -> tuple[EngineCounts, bool]:
-    """What was counted between two readings, and whether the engine was started again between them."""
+    """The counts between two readings, and whether the engine restarted between them."""
     if any(new < old for old, new in zip(before, now, strict=True)):
         return now, True
     return EngineCounts(*[new - old for old, new in zip(before, now, strict=True)]), False
 
 
 def advance(open_span: Span | None, before: CounterReading | None, now: CounterReading) -> tuple[Span | None, Span]:
-    """Take in a reading: the span that is open with what was counted, and the one that is open from now on.
+    """Take in a reading. Returns the open span with its new counts, and the span that is open from now on.
 
-    The first is None if the reading begins the first span, or cannot be compared with the one before.
+    The first result is None if this reading begins the first span, or cannot be compared with the previous reading.
     """
     fresh = Span(now.engine, now.role, now.at_s, now.at_s)
     if open_span is None or before is None or now.role != open_span.role or now.at_s < before.at_s:

@@ -1,4 +1,4 @@
-"""What an entry of the ledger says of each engine that computed it."""
+"""The turns that a ledger entry attributes to each engine that computed it."""
 
 from collections.abc import Container, Iterator
 from typing import Final
@@ -35,10 +35,10 @@ _usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
 def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
-    """One turn for each engine of an ended entry; none of one that voids another, which was computed all the same, or
-    of a credit.
+    """Yield one turn for each engine of an ended entry.
 
-    `engines`: ids that are known. A worker that is a rank of an engine has its id and the number of the rank.
+    Entries that are credits or void another entry yield nothing: a voided turn was computed all the same. `engines`:
+    known ids. The id of a worker that is a rank of an engine is the engine's id and the rank's number.
     """
     if turns_in(entry.id) != 1:
         return

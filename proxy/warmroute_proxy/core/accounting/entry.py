@@ -1,9 +1,9 @@
-"""The ledger entry of one logical request: a structure that is its own record. Its transitions are `entry_steps`.
+"""The ledger entry of one logical request, which is also its record on disk. `entry_steps` has its transitions.
 
-An entry is written as an array of its fields in their order, because names would be a third of it. `record` makes the
-line that is written to the journal when the entry is dispatched and when it has ended; `Entry.read` parses it, also in
-the older form with names. First come the fields that are set at the beginning, then those that folding adds up, last
-`usage`: null while the request is under way.
+An entry is written as an array of its fields in their order, because names would take a third of the record. `record`
+makes the line that is written to the journal when the entry is dispatched and again when it has ended. `Entry.read`
+parses such a line, also in the older form with names. The fields that are set at the beginning come first, then those
+that folding adds up. `usage` comes last: it is null while the request is under way.
 """
 
 from typing import Final, Literal
@@ -24,7 +24,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class Entry(msgspec.Struct, array_like=True, gc=False):
     """One logical request from its dispatch to its row. Times are unix seconds, given by the caller.
 
-    `workers` is JSON, of the last attempt like `predicted_cached`; `usage` is what the client gets.
+    `workers`, as JSON, and `predicted_cached` are those of the last attempt. `usage` is the object for the client.
     """
 
     id: str
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @staticmethod
     def read(record: bytes | str) -> "Entry":
-        """Parse what `record` made. Raises: msgspec.DecodeError."""
+        """Parse a line that `record` made. Raises: msgspec.DecodeError."""
         try:
             return _decode(record)
         except msgspec.ValidationError:
@@ -69,24 +69,24 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def loss(self) -> dict[str, int]:
-        """Loss class -> tokens, by the receipt in `usage`; empty while the request is under way."""
+        """Loss class -> tokens, from the receipt in `usage`; empty while the request is under way."""
         return self.key_and_loss[1]
 
     @property
     def key_and_loss(self) -> tuple[str, dict[str, int]]:
-        """The id of its API key, empty if the receipt in `usage` names none, and `loss`."""
+        """The id of the API key, empty if the receipt in `usage` has none, and `loss`."""
         found = _decode_usage(self.usage)
         return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
 
     @property
     def kind(self) -> str:
-        """The kind of the turn that the receipt in `usage` names, empty if it names none."""
+        """The kind of the turn, from the receipt in `usage`; empty if the receipt has none."""
         found = _decode_usage(self.usage)
         return "" if found is None else found.warmroute.kind
 
     @property
     def credit_nanousd(self) -> int:
-        """The credit that the receipt in `usage` names, which another row has."""
+        """The credit that the receipt in `usage` names. Another row books it."""
         found = _decode_usage(self.usage)
         return 0 if found is None else found.warmroute.credit.get("nanousd", 0)
 
@@ -110,7 +110,7 @@ COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rate
 """The columns of a row: all but the rates, which the receipt in `usage` shows with the name of their book."""
 
 UNDER_WAY_END: Final = "null]"
-"""How a record ends that has no usage yet."""
+"""The end of a record without usage yet."""
 
 _Named: Final = msgspec.defstruct("_Named", [(field.name, field.type) for field in msgspec.structs.fields(Entry)])
 _decode: Final = msgspec.json.Decoder(Entry).decode

@@ -6,12 +6,12 @@
       └──────interrupt───────┴──────────────▶ interrupted
 
 A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
-`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. An entry
-that ended, but whose row could not be written, is `withdrawn`: its end was not reported to the client. A row whose
-answer was lost on its way to the client is voided by another row, which names it and takes back its tokens and price,
-less its credit. The credit of a turn is another row, too, with a negative price and without tokens.
+`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. If an entry
+has ended but its row cannot be written, the entry is `withdrawn`: its end was not reported to the client. If an answer
+is lost on its way to the client, a second row voids the first one. The second row names the first, and takes back its
+tokens and its price less its credit. The credit of a turn also has its own row, with a negative price and no tokens.
 
-These are functions in a module of their own, so that they can be compiled.
+These functions have their own module, so that they can be compiled.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 
 def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
-    """The attempt under way is at other workers than it was sent to: dispatched -> dispatched."""
+    """The current attempt has moved to other workers than it was sent to: dispatched -> dispatched."""
     if entry.state != "dispatched":
         raise _not_allowed(entry, "move")
     entry.workers = workers_json(workers)
@@ -59,8 +59,8 @@ def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> 
 
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None if no byte
-    of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that
-    its caller has given, as JSON.
+    of an answer came; `changes` names what the proxy changed in the request; `receipt_fields` are members of the
+    receipt from the caller of `settle`, as JSON.
     """
 
     outcome: Outcome
@@ -79,10 +79,10 @@ def settle(
     reported: Mapping[str, Any] | bytes | None,
     ending: Ending,
 ) -> None:
-    """dispatched -> settled, priced by the last attempt; then `usage` is the object for the client.
+    """dispatched -> settled, priced by the last attempt. Sets the entry's `usage`, the object for the client.
 
-    `reported` is the engine's own usage object, whose unknown fields are kept: JSON if it has exactly the counts of
-    `usage`.
+    `reported` is the engine's own usage object, whose unknown fields are kept. It may be JSON if its counts are exactly
+    those of the argument `usage`.
     """
     if entry.state != "dispatched":
         raise _not_allowed(entry, "settle")
@@ -102,19 +102,19 @@ def interrupt(entry: Entry, now_s: float) -> None:
 
 
 def withdrawn(entry: Entry) -> Entry:
-    """A copy of an entry that has ended, as interrupted: its row could not be written."""
+    """A copy of an ended entry whose row could not be written; the copy is interrupted."""
     made = msgspec.structs.replace(entry, status=0, proxy_ms=None, ttft_ms=None)
     _close(made, "interrupted", "interrupted", NOTHING, {}, None)
     return made
 
 
 def void_id(entry_id: str) -> str:
-    """The id of the row that voids another one: there is one at most."""
+    """The id of the row that voids this entry. At most one such row exists."""
     return f"{entry_id}{VOID_SUFFIX}"
 
 
 def turns_in(entry_id: str) -> int:
-    """How many turns a row counts for: one that voids another takes it back, and a credit is of a turn."""
+    """The number of turns that a row adds: 1, -1 for a row that voids a turn, 0 for a credit."""
     if entry_id.endswith(VOID_SUFFIX):
         return -1
     return 0 if entry_id.endswith(CREDIT_SUFFIX) else 1
@@ -144,7 +144,7 @@ def crediting(entry: Entry) -> Entry:
 
 
 def voiding(entry: Entry, now_s: float) -> Entry:
-    """The row that voids a settled one: its sums, negative."""
+    """The row that voids a settled entry, with the negated sums of that entry."""
     key_id, loss = entry.key_and_loss
     receipt = {
         "v": VERSION,
