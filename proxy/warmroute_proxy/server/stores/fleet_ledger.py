@@ -1,9 +1,9 @@
 """Reads what all proxies of a fleet have sent to the database: sums, the newest turns, one receipt.
 
-Sums are read from the tables of sums, never from rows. Their grain is the hour, so a question begins at a full one.
-What this proxy has not sent yet is not here: an answer says up to which row of it is, and the caller adds the rest.
+Sums are read from the tables of hourly sums, never from rows, so a query begins at a full hour. The database lacks the
+rows that this proxy has not sent yet. Each answer names this proxy's last row in it, and the caller adds the rest.
 
-Limits: `MAX_GROUPS` groups of a sum, and the deadline of each question.
+Limits: `MAX_GROUPS` groups of a sum, and the deadline of each query.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from warmroute_proxy.server.stores.store_state import Connection
 from warmroute_proxy.server.stores.store_thread import StoreThread
 
 SEEN_S: Final = 15.0
-"""A proxy that has not been seen for so long may have rows that are not here."""
+"""A proxy that has not been seen for `SEEN_S` may have rows that are not in the database."""
 
 FORGOTTEN_DAYS: Final = 7
 LONGEST_DAYS: Final = 8
@@ -55,34 +55,34 @@ _POSITION: Final = 'SELECT coalesce(max("position"), 0) FROM spool WHERE proxy =
 
 
 class SentSums(NamedTuple):
-    """Sums of what all proxies have sent, and the number of the last row of this one that is in them."""
+    """Sums of the sent rows of all proxies. `position`: the number of this proxy's last row in them."""
 
     sums: Sums
     position: int
 
 
 class SentTurns(NamedTuple):
-    """The newest turns that were sent, and as `SentSums`."""
+    """The newest sent turns of all proxies. `position`: as in `SentSums`."""
 
     listed: Listed
     position: int
 
 
 def full_hour(since_s: float | None) -> float | None:
-    """The full hour from which sums can be asked for: the one that has begun at a time."""
+    """The start of the hour that contains a time, unix seconds. Sums begin at full hours."""
     return None if since_s is None else float(since_s // HOUR_S * HOUR_S)
 
 
 class FleetLedger:
-    """Questions to the database. Every method raises: StoreAway, StoreBusy, WrongSchema."""
+    """Queries the database. Every method raises: StoreAway, StoreBusy, WrongSchema."""
 
     def __init__(self, store: StoreThread, proxy: str) -> None:
-        """`proxy`: the name of this one."""
+        """`proxy`: the name of this proxy in the database."""
         self._store = store
         self._proxy = proxy
 
     async def regions(self) -> dict[str, bool]:
-        """The regions whose proxies have sent something, and whether all that they have is here."""
+        """The regions of the last `FORGOTTEN_DAYS`, each with whether the database has all rows of its proxies."""
 
         async def read(connection: Connection) -> dict[str, bool]:
             return dict(await connection.fetch(_REGIONS))
@@ -90,7 +90,7 @@ class FleetLedger:
         return await self._store.ask(read)
 
     async def add_up(self, turns: Turns, by: By | None) -> SentSums:
-        """What some turns add up to, from a full hour on."""
+        """Add up the turns that `turns` selects, from a full hour on."""
 
         async def read(connection: Connection) -> SentSums:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -111,7 +111,7 @@ class FleetLedger:
         return await self._store.ask(read)
 
     async def entry(self, tenant: str, id_: str, drawn_s: float) -> tuple[Entry, bool] | None:
-        """A tenant's turn whose id was drawn at a time, and whether it was voided."""
+        """A turn, and whether it was voided; None if not found. `drawn_s`: when its id was drawn, unix seconds."""
         days = day_of(drawn_s) - timedelta(days=1), day_of(drawn_s) + timedelta(days=LONGEST_DAYS)
 
         async def read(connection: Connection) -> tuple[Entry, bool] | None:
@@ -166,7 +166,7 @@ def _by_name(values: list[int]) -> dict[str, int]:
 
 
 def merged(one: Sums, other: Sums) -> Sums:
-    """The sums of both; if they have groups, those of one key become one."""
+    """Add two sums. Groups with the same key become one group."""
     groups = {group.key: group for group in one.groups}
     for group in other.groups:
         known = groups.get(group.key)

@@ -1,6 +1,6 @@
 """Reads the rows of all proxies from the database, one after another, for a command that compares them.
 
-Rows come through a cursor, so that memory does not grow with them. Each fetch has a deadline.
+A cursor fetches the rows in batches, so memory does not grow with their number. Each fetch has a deadline.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ _UNSENT: Final = "SELECT coalesce(sum(unsent), 0)::bigint FROM spool"
 
 
 async def unsent_rows(dsn: str) -> int:
-    """How many rows proxies have said that they have not sent yet. Raises: StoreAway, WrongSchema."""
+    """How many rows are unsent, by the last report of each proxy. Raises: StoreAway, WrongSchema."""
     connection = await _connected(dsn)
     try:
         count: int = await connection.fetchval(_UNSENT)
@@ -33,7 +33,7 @@ async def unsent_rows(dsn: str) -> int:
 
 
 async def rows_since(dsn: str, since_s: float) -> AsyncIterator[Entry]:
-    """The entries that were settled since then, unix seconds. Raises: StoreAway, WrongSchema."""
+    """The entries that were settled at `since_s` (unix seconds) or later. Raises: StoreAway, WrongSchema."""
     connection = await _connected(dsn)
     try:
         async with connection.transaction(readonly=True):

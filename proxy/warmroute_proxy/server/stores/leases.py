@@ -1,6 +1,6 @@
-"""Leases of this process on limits that others share: which are in use, and when their store is asked.
+"""Leases of this process on limits that several processes share: which are in use, and when to ask their store.
 
-Each question has a deadline; then the store counts as away.
+Each question to the store has a deadline. A store that misses the deadline counts as away.
 """
 
 from abc import abstractmethod
@@ -12,13 +12,13 @@ from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.core.queue.slots import Held, SlotLease, SlotLimit
 from warmroute_proxy.server.base.background import BackgroundTasks
 
-# What is looked at in turn, some in each round, so that a round takes the same time however many there are.
+# A round looks at some of the leases, in turn, so its time does not grow with their number.
 
 T = TypeVar("T")
 
 
 class Rotation(Generic[T]):
-    """Things in the order in which they are looked at next."""
+    """Items in the order in which the next rounds look at them."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items: OrderedDict[T, None] = OrderedDict.fromkeys(items)
@@ -27,15 +27,14 @@ class Rotation(Generic[T]):
         return len(self._items)
 
     def add(self, item: T) -> None:
-        """Have it looked at, after those that are there."""
+        """Add an item at the end, unless it is there already."""
         self._items.setdefault(item)
 
     def remove(self, item: T) -> None:
-        """Have it looked at no more."""
         del self._items[item]
 
     def round(self, most: int) -> Iterator[T]:
-        """The next ones. A caller that stops early goes on there in its next round."""
+        """The next items, `most` at most. If a caller stops early, its next round goes on at the next item."""
         for _ in range(min(most, len(self._items))):
             item = next(iter(self._items))
             self._items.move_to_end(item)
@@ -43,7 +42,7 @@ class Rotation(Generic[T]):
 
 
 class AnyLease(Protocol):
-    """A lease of either kind. `away`: whether its store has not answered lately."""
+    """A lease of any kind. `away`: whether its store left the last question unanswered."""
 
     away: bool
 
@@ -52,13 +51,13 @@ _Lease = TypeVar("_Lease", bound=AnyLease)
 
 
 class Leases(Generic[_Lease]):
-    """Those of one kind, used in the event loop of requests. `clock`: that of their times."""
+    """The leases of one kind. Used in the event loop of requests."""
 
     def __init__(self, clock: Callable[[], float], most_looked_at: int, most_asked: int) -> None:
-        """`most_looked_at` and `most_asked`: in one sweep."""
+        """`clock`: of the leases' times. `most_looked_at`, `most_asked`: the most leases that one sweep covers."""
         self.leases: list[_Lease] = []
         self.on_answer: list[Callable[[], None]] = []
-        """Called when what waits may go, or has to be refused."""
+        """Functions to call after each answer: waiting requests may begin then, or have to be refused."""
 
         self._clock = clock
         self._most_looked_at = most_looked_at
@@ -72,30 +71,30 @@ class Leases(Generic[_Lease]):
 
     @abstractmethod
     def _rests(self, lease: _Lease, now_s: float) -> bool:
-        """Whether nothing is wanted of it until a request comes."""
+        """Whether the lease has no question to the store until a request comes."""
 
     @abstractmethod
     def _question(self, lease: _Lease, now_s: float) -> Coroutine[Any, Any, None] | None:
-        """Ask the store for what is wanted of it; None: nothing is."""
+        """The lease's question to the store, to be awaited; None if no question is due."""
 
     def _use(self, leases: list[_Lease], leaving: Sequence[_Lease] = ()) -> None:
-        """Use these. `leaving`: those that are asked for until they rest."""
+        """Use these leases. `leaving`: removed leases, which stay in use until they rest."""
         now_s = self._clock()
         self.leases = leases
         self._by_scope = ByScope([(self._scope(lease), lease) for lease in leases])
         self._in_use = Rotation([lease for lease in (*leases, *leaving) if not self._rests(lease, now_s)])
 
     def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[_Lease, ...]:
-        """The leases of this tenant and of these keys. Nothing is asked of the store for them."""
+        """The leases of this tenant and of these keys. The store is not asked."""
         return self._by_scope.of_any(tenant, key_ids)
 
     @property
     def away(self) -> bool:
-        """Whether the store has not answered lately."""
+        """Whether the last question of any lease was left unanswered."""
         return any(lease.away for lease in self.leases)
 
     def sweep(self) -> None:
-        """Ask the store for what is wanted of some of the leases in use, in turn; called a few times a second."""
+        """Ask the store the due questions of some leases in use, in turn. Called a few times a second."""
         now_s, asked = self._clock(), 0
         for lease in self._in_use.round(self._most_looked_at):
             asked += self._ask_for(lease, now_s)
@@ -105,7 +104,7 @@ class Leases(Generic[_Lease]):
                 break
 
     def _ask_for(self, lease: _Lease, now_s: float) -> bool:
-        """Whether anything is wanted, and so asked for."""
+        """Ask the lease's question, if one is due. Returns whether it was."""
         question = self._question(lease, now_s)
         if question is not None:
             self._tasks.start(self._ask(question))
@@ -118,20 +117,20 @@ class Leases(Generic[_Lease]):
 
 
 class SlotStore(Protocol):
-    """Where places are kept."""
+    """The store of the places for concurrent requests."""
 
     async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
-        """Hold `wanted` places, or as many as there are. Raises: an error, if that is not known."""
+        """Hold `wanted` places, or as many as are left. Raises an error if the outcome is unknown."""
         ...
 
 
 MOST_LOOKED_AT: Final = 1_000
 MOST_ASKED: Final = 100
-"""In one sweep, so that it takes no more than 1 ms: each limit in use is asked for once in `LEASE_S` up to 2,000."""
+"""In one sweep, so that it takes at most 1 ms. Up to 2,000 limits in use are each asked for once in `LEASE_S`."""
 
 
 class SharedSlots(Leases[SlotLease]):
-    """The places of this process for requests at once."""
+    """The places of this process under limits of concurrent requests."""
 
     def __init__(self, limits: Sequence[SlotLimit], store: SlotStore | None, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
@@ -140,7 +139,7 @@ class SharedSlots(Leases[SlotLease]):
         self._use([SlotLease(slots) for slots in limits] if store is not None else [])
 
     def replace(self, limits: Sequence[SlotLimit]) -> None:
-        """Use these limits. What runs still counts under the one that it began under."""
+        """Use these limits. A running request stays counted under the limits that it began under."""
         known = {(lease.slots.scope.kind, lease.slots.scope.name): lease for lease in self.leases}
         leases = []
         for slots in limits:
@@ -150,14 +149,14 @@ class SharedSlots(Leases[SlotLease]):
         self._use(leases)
 
     def of(self, tenant: str, key_id: str) -> tuple[SlotLease, ...]:
-        """The places of a request with this key, of this tenant."""
+        """The leases that hold for a request of this tenant with this key."""
         leases = self._by_scope.of(tenant, key_id)
         for lease in leases:
             self._in_use.add(lease)
         return leases
 
     def began(self, leases: Iterable[SlotLease]) -> None:
-        """A request runs under these limits: ask at once where more run than the store knows of."""
+        """Note that a request has begun. If more requests run under a limit than the store knows of, ask at once."""
         now_s = self._clock()
         for lease in leases:
             self._in_use.add(lease)
@@ -194,5 +193,5 @@ class SharedSlots(Leases[SlotLease]):
     async def _hold(self, store: SlotStore, lease: SlotLease, running: int, wanted: int) -> None:
         try:
             lease.answered(await store.hold(lease.slots, running, wanted))
-        except Exception:  # its reason is logged where it was called
+        except Exception:  # the store logs the reason
             lease.not_answered()

@@ -1,8 +1,10 @@
 """`warmroute ledger migrate`: brings the schema of the database to the one that this proxy needs.
 
-All revisions are applied in one transaction, and one migration runs at a time: one that is stopped half-way leaves the
-schema as it was. Each revision says which proxies read the schema that it makes (`oldest_reader`), and the database
-keeps it: proxies of an older version go on, and start, while theirs is not older than that.
+One transaction applies all revisions, so a migration that is stopped half-way leaves the schema as it was. One
+migration runs at a time.
+
+Each revision names the oldest revision whose proxies can use its schema (`oldest_reader`), and the database stores that
+name. Older proxies go on, and start, if their own revision is not older than `oldest_reader`.
 """
 
 import asyncio
@@ -22,17 +24,18 @@ from warmroute_proxy.server.stores.store_state import StoreError
 
 CONNECT_S: Final = 10.0
 LOCK_S: Final = 30
-"""How long another migration, or a session that holds a table, is waited for."""
+"""How long to wait for another migration, or for a session that holds a table."""
 
 STATEMENT_S: Final = 600.0
-"""The deadline of each statement: the server may hang."""
+"""The deadline of each statement, since the server may hang."""
 
 _FOLDER: Final = Path(__file__).parent / "migrations"
 
 
 def migrate(dsn: str, *, expand_only: bool = False) -> str:
-    """Apply what is missing, and return the schema that the database then has. `expand_only`: only if proxies of the
-    schema of before go on with it. Raises: StoreError.
+    """Apply the missing revisions. Returns the schema that the database then has. Raises: StoreError.
+
+    `expand_only`: raise if the proxies of the database's present schema could not go on.
     """
     try:
         return asyncio.run(_migrate(dsn, expand_only))
@@ -83,7 +86,7 @@ def _schema(connection: Connection) -> str | None:
 
 
 def _unknown(connection: Connection, found: str) -> str:
-    """A schema of a newer version, which this one may read all the same. Raises: StoreError, if it does not."""
+    """Return the newer schema `found`, if this version can use it. Raises: StoreError, if it cannot."""
     if connection.execute(text("SELECT to_regclass('schema_readers')")).scalar() is not None:
         oldest = connection.execute(text("SELECT oldest FROM schema_readers")).scalar()
         if oldest in REVISIONS:

@@ -1,10 +1,10 @@
-"""Tables by day: made when the first row of a day comes, dropped as a whole when they are too old.
+"""Tables by day: each is made when the first row of its day comes, and dropped as a whole when it is too old.
 
-What is too old is what no jump of a clock makes old: the proxy's clock and the database's both say so, and the proxy's
-has not leapt (`core.base.steady_time`).
+A jump of a clock makes no table too old: the earlier time of the proxy's and the database's clock decides, and a leap
+ahead is not believed at once (`core.base.steady_time`).
 
-A table is made beside its parent and then attached, which no reader or writer waits for. Dropping one waits for those
-who read it, for `LOCK_S` at most, and is tried again an hour later.
+A table is made beside its parent and then attached, so no reader or writer waits. A drop waits for the table's readers,
+`LOCK_S` at most, and is tried again an hour later.
 """
 
 import time
@@ -31,17 +31,17 @@ def day_of(unix_s: float) -> date:
 
 
 class Partitions:
-    """The days that have tables, as far as this proxy knows."""
+    """Makes and drops the tables of days, and knows which days have tables."""
 
     def __init__(self, keep_days: int | None) -> None:
-        """`keep_days`: for so long rows are kept; None: for ever."""
+        """`keep_days`: how many days rows are kept; None: for ever."""
         self._keep_days = keep_days
         self._known: set[date] = set()
         self._drop_at_s = 0.0
         self._steady: SteadyTime | None = None
 
     async def make(self, connection: Connection, days: Iterable[date]) -> None:
-        """Make the tables of some days that have none."""
+        """Make the missing tables of some days."""
         for day in sorted(set(days) - self._known):
             async with connection.transaction():
                 await connection.execute(f"SELECT pg_advisory_xact_lock({DAYS_LOCK})")
@@ -50,7 +50,7 @@ class Partitions:
             self._known.add(day)
 
     def forget(self) -> None:
-        """Look again which days have tables."""
+        """Forget which days have tables: `make` looks again."""
         self._known.clear()
 
     async def drop_old(self, connection: Connection, now_s: float) -> list[str]:
@@ -77,7 +77,7 @@ class Partitions:
 
 
 def _days_of(names: dict[str, list[str]], today: date) -> list[float]:
-    """When the days begin that have tables, the oldest first; today may be one by a wrong clock."""
+    """The starts of the days with tables, oldest first, without `today`, whose table may be due to a wrong clock."""
     texts = {name.rpartition("_")[2] for each in names.values() for name in each} - {f"{today:%Y%m%d}"}
     return sorted(datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC).timestamp() for text in texts)
 

@@ -1,9 +1,9 @@
 """Leases on budgets in PostgreSQL.
 
-What is spent is read from the sums by hour, of tenants or of keys, which the rows have made; a budget's own row holds
-what is leased and not settled, and is locked while it changes. Rows settle leases in the transaction that adds them, so
-that nothing is counted twice or not at all. Leases of an earlier start of a proxy are given back once its rows are
-there.
+The spent amount comes from the hourly sums of tenants or keys. A budget's own row holds the amount that is leased and
+not settled; the row is locked while it changes. The transaction that adds ledger rows also settles their leases, so
+each price counts exactly once. Leases of an earlier start of a proxy are given back once the database has all rows of
+that start.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ class PostgresBudgets:
         self._boot = boot
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or what is left, but not less than `least`; below 0: give it back."""
+        """Lease `amount`, or what is left if less, but nothing below `least`. A negative amount is given back."""
         key = budget.name, budget.period, span.starts_s
 
         async def lease(connection: Connection) -> Taken:
@@ -83,7 +83,7 @@ class PostgresBudgets:
     async def settle(
         self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, str, date, int]]
     ) -> None:
-        """Settle the prices of rows, by tenant, key and day, in the transaction that adds them."""
+        """Settle prices of rows (tenant, key id, day, price) in the transaction that adds the rows."""
         spent: dict[tuple[str, str, int], int] = {}
         for tenant, key_id, day, price in prices:
             at_s = datetime.combine(day, time(), UTC).timestamp()
@@ -96,11 +96,11 @@ class PostgresBudgets:
                 await self._less(connection, each, price)
 
     async def give_back(self, connection: Connection, *, all_starts: bool) -> None:
-        """Give back what earlier starts of this proxy hold; `all_starts`: this one, too."""
+        """Give back the leases of earlier starts of this proxy. `all_starts`: and of this start."""
         await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
 
     async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> int:
-        """Take `amount` out of this start's lease, as far as it has it. Returns the amount taken."""
+        """Reduce this start's lease by `amount`, or to 0 if it is smaller. Returns the reduction."""
         held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
         amount = min(held or 0, amount)
         if amount:

@@ -1,10 +1,11 @@
 """Adds the rows of a proxy to PostgreSQL, once each.
 
-One transaction moves the proxy's position from where the batch begins to where it ends, adds the rows and their sums,
-and settles what they cost against the proxy's leases. If the position is elsewhere, the batch was added before, and
-nothing is done: so after a call whose outcome is unknown the same batch can be sent again.
+One transaction moves the proxy's position from the batch's start to its end, adds the rows and their sums, and settles
+their cost against the proxy's leases. If the position is elsewhere, the batch was added before, and nothing changes. So
+after a call with an unknown outcome, the same batch can be sent again.
 
-Rows that are there already (a ledger file was put back from a copy) are left as they are, and not added up again.
+Rows that the database has already stay as they are, and are not summed again. They come again after a ledger file was
+restored from a backup.
 """
 
 import time
@@ -36,7 +37,7 @@ SET synchronous_commit = on;
 CREATE TEMP TABLE incoming ({_KINDS}, hour bigint, {", ".join(f'"{name}" bigint' for name in SUMMED)})
     ON COMMIT DELETE ROWS
 """
-"""Run on a connection before `add`."""
+"""The SQL to run on a new connection, before any `add`."""
 
 
 def _add_up(table: str) -> str:
@@ -73,11 +74,11 @@ WITH added AS (
 )
 SELECT tenant, key, day, sum(greatest(price_nanousd, 0))::bigint FROM known GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
-"""Adds the rows and their sums. Returns what leases have paid: a voided row gives its price back to the budget."""
+"""Adds the rows and their sums. Returns the prices that leases have paid, without the negative prices of voids."""
 
 
 class Sender(NamedTuple):
-    """The sending proxy: its name and its incarnation. `closes`: whether it is the only process of the proxy."""
+    """The sending proxy. `boot`: its start; `closes`: whether the sender is the only process of the proxy."""
 
     proxy: str
     region: str
@@ -86,7 +87,7 @@ class Sender(NamedTuple):
 
 
 class Connections(NamedTuple):
-    """The connections to one database, so that a long question delays neither keys nor rows nor budgets."""
+    """Separate connections to one database, so a long query delays neither keys nor rows nor budgets."""
 
     directory: Database
     questions: Database
@@ -95,19 +96,19 @@ class Connections(NamedTuple):
 
     @classmethod
     def to(cls, dsn: str) -> "Connections":
-        """Those to a database, not open yet."""
+        """Connections to the database at `dsn`. The first call opens each."""
         known = KnownDatabase()
         directory, questions, rows, leases = (Database(dsn, prepare, known) for prepare in ("", "", INCOMING, ""))
         return cls(directory, questions, rows, leases)
 
 
 class PostgresStore:
-    """The sending side of the database. Its methods raise: StoreAway, WrongSchema."""
+    """Sends rows to the database. The methods raise: StoreAway, WrongSchema."""
 
     def __init__(
         self, database: Database, sender: Sender, keep_days: int | None, budgets: Sequence[Budget] = ()
     ) -> None:
-        """`database`: with `INCOMING` as what it is prepared with."""
+        """`database`: a connection that runs `INCOMING` when it opens."""
         self.database = database
         self._sender = sender
         self._budgets = budgets
@@ -121,8 +122,8 @@ class PostgresStore:
         return await self.database.call(know, ADD_S)
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait behind it;
-        `of_this_start`: whether leases of this start paid for it.
+        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait behind the batch;
+        `of_this_start`: whether leases of this start paid for the rows.
         """
 
         async def send(connection: Connection) -> bool:
@@ -143,11 +144,11 @@ class PostgresStore:
         try:
             return await self.database.call(send, ADD_S)
         except StoreAway:
-            self._partitions.forget()  # another proxy may have dropped one
+            self._partitions.forget()  # another proxy may have dropped a table
             raise
 
     async def caught_up(self) -> None:
-        """All rows of earlier starts are there: give back what those have leased."""
+        """Give back the leases of earlier starts: the database has all their rows."""
 
         async def give_back(connection: Connection) -> None:
             await self._leases.give_back(connection, all_starts=False)
@@ -155,7 +156,7 @@ class PostgresStore:
         await self.database.call(give_back, ADD_S)
 
     async def close(self) -> None:
-        """Note that all rows of this proxy are there, and that none will come."""
+        """Note that the database has all rows of this proxy, and that no more will come."""
 
         async def note(connection: Connection) -> None:
             await self._leases.give_back(connection, all_starts=True)
@@ -165,7 +166,7 @@ class PostgresStore:
             await self.database.call(note, CLOSE_S)
 
     async def drop_old(self) -> list[str]:
-        """Drop the days that are too old, now and then. Returns the names of their tables."""
+        """Drop the tables of days that are too old, once an hour. Returns their names."""
 
         async def drop(connection: Connection) -> list[str]:
             return await self._partitions.drop_old(connection, time.time())

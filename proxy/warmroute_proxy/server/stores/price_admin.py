@@ -1,4 +1,4 @@
-"""What operators do with price books in the database: list them, and add further ones."""
+"""Lists and adds price books in the database, for operators."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,14 +12,14 @@ _NONE_READ: Final = -1
 
 
 class PriceAdmin:
-    """The work of one operator. Its methods raise: StoreAway, WrongSchema."""
+    """Works for one operator. The methods raise: StoreAway, WrongSchema."""
 
     def __init__(self, dsn: str, who: str) -> None:
         self._dsn = dsn
         self._who = who
 
     def books(self) -> list[StoredBook]:
-        """All books, in the order in which they were added."""
+        """List all books, in the order of their addition."""
 
         async def read(connection: Connection) -> list[StoredBook]:
             found = await read_books(connection, _NONE_READ)
@@ -28,7 +28,7 @@ class PriceAdmin:
         return ask_once(self._dsn, read, CALL_S)
 
     def add(self, new: Sequence[NewBook]) -> None:
-        """Add all or none. Raises: NotLater."""
+        """Add all books or none. Raises: NotLater."""
 
         async def add(connection: Connection) -> None:
             await add_books(connection, new, self._who)

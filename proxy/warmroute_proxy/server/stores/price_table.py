@@ -1,11 +1,10 @@
 """The table of price books in the database: read by proxies, added to by operators, and never changed otherwise.
 
-All books of an addition are one transaction, which raises the version of prices first: so additions wait for one
-another, and the version tells a reader whether there is another book.
+One transaction adds all books of an addition. It raises the version of prices first, so additions wait for one
+another, and a reader sees by the version that books were added.
 
-A process asks the database as often as `directory.polling` whether there is another book, and reads all of them where
-there is. While the database is away the books that were read last are in effect, also over a restart: they are kept in
-`state_dir`.
+Each process asks for the version as often as `directory.polling` asks, and reads all books if it has changed. While the
+database is away, the last books stay in effect, also over a restart, since `state_dir` keeps them.
 """
 
 import logging
@@ -52,18 +51,18 @@ _AUDIT: Final = (
 
 
 class NotLater(Exception):
-    """A book that would change what another one says."""
+    """The name or date of a new book collides with a known book, which must not change."""
 
 
 class StoredBook(msgspec.Struct, array_like=True, frozen=True):
-    """A book as the table has it: rates in picodollars a token, its date in unix seconds."""
+    """A book as the table has it: rates in picodollars per token, its date in unix seconds."""
 
     model: str
     name: str
     source: str
     from_s: int
     rates: list[int]
-    """`input`, `cached`, `output`, and those of `CacheRates` if the book has any."""
+    """The rates `input`, `cached`, `output`, then those of `CacheRates` if the book has them."""
 
     def book(self) -> PriceBook:
         input_, cached, output, *more = self.rates
@@ -72,14 +71,14 @@ class StoredBook(msgspec.Struct, array_like=True, frozen=True):
 
 
 class NewBook(NamedTuple):
-    """A book to be added. It has a date."""
+    """A book to add, which must have a date."""
 
     model: str
     book: PriceBook
 
 
 async def read_books(connection: Connection, known_version: int) -> tuple[int, list[StoredBook]] | None:
-    """The version and all books; None if it is the known one still."""
+    """The version and all books; None if the version is still `known_version`."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         version = await connection.fetchval(_VERSION)
         if version == known_version:
@@ -95,7 +94,7 @@ async def read_books(connection: Connection, known_version: int) -> tuple[int, l
 
 
 async def add_books(connection: Connection, new: Sequence[NewBook], who: str) -> None:
-    """Add all books or none. Each begins after all that its model has. Raises: NotLater."""
+    """Add all books or none. Each must begin after all books of its model. Raises: NotLater."""
     async with connection.transaction():
         version = await connection.fetchval(_NEXT)
         for model, book in sorted(new, key=lambda each: (each.model, each.book.starts_s)):
@@ -114,7 +113,7 @@ def _shown(book: PriceBook) -> str:
 
 
 def _check(model: str, book: PriceBook, known: Sequence[tuple[str, int]]) -> None:
-    """`known`: names and dates, the newest first."""
+    """Check a new book. `known`: names and dates of its model's books, newest first. Raises: NotLater."""
     if any(name == book.name for name, _ in known):
         raise NotLater(f"model {model} has a book {book.name}; a book is never changed: add one with another name")
     if known and book.starts_s <= known[0][1]:
@@ -126,7 +125,7 @@ def _check(model: str, book: PriceBook, known: Sequence[tuple[str, int]]) -> Non
 
 
 def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
-    """The books of a config, and those that its processes have read of the database last. `clock`: unix seconds."""
+    """The books of a config, and those last read from its database. `clock`: unix seconds."""
     prices = Prices(config.models, clock)
     if config.database is not None:
         prices.use_stored(read_kept(config.proxy.state_dir / PRICES_FILE, list[StoredBook], []))
@@ -134,22 +133,22 @@ def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
 
 
 class StoredPrices:
-    """Keeps the books of this process as the database has them. Used in the event loop of requests."""
+    """Keeps this process's books equal to those of the database. Used in the event loop of requests."""
 
     def __init__(self, thread: StoreThread, prices: Prices, file: Path) -> None:
-        """`file`: where what was read is kept."""
+        """`file`: keeps the books on disk."""
         self._thread = thread
         self._prices = prices
         self._file = file
-        self._version = -1  # what is in the file may be of another database
+        self._version = -1  # the books in the file may be from another database
         prices.use_stored(read_kept(file, list[StoredBook], []))
 
     async def watch(self) -> None:
-        """Look for further books until it is cancelled."""
+        """Look for new books until cancelled."""
         await keep_looking(self.look, "the price books")
 
     async def look(self) -> None:
-        """Read the books if there is another one. Raises: StoreError, StoreBusy."""
+        """Read the books if some were added. Raises: StoreError, StoreBusy."""
         version = self._version
 
         async def read(connection: Connection) -> tuple[int, list[StoredBook]] | None:

@@ -1,6 +1,7 @@
-"""The price books in effect here: those of the config, and those of the database where there is one.
+"""The price books in effect in this process: those of the config and, if it names a database, those of the database.
 
-Requests ask one object, `Prices`, whose books are replaced whole. A request keeps the rates that its row began with.
+Requests read one object, `Prices`, whose books are replaced all at once. A request keeps the rates that its row began
+with.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ class Stored(Protocol):
 
 
 class Prices:
-    """What requests ask."""
+    """The books by which requests are priced."""
 
     def __init__(
         self, models: Iterable[ModelConfig], clock: Callable[[], float], *, credit_moved: bool = False
@@ -36,8 +37,8 @@ class Prices:
         self.use_models(models)
 
     def use_models(self, models: Iterable[ModelConfig]) -> None:
-        """Use the books of another config, beside those of the database. Those of a model that is gone are kept for
-        the requests that have it still.
+        """Use the books of another config, beside those of the database. The books of a removed model are kept for
+        requests that still use it.
         """
         self._of_config |= {model.name: model.books for model in models}
         self._replace()
@@ -51,15 +52,15 @@ class Prices:
         self._replace()
 
     def rates(self, model: str, opened_s: float) -> Rates:
-        """The rates that settle a turn of a model that was opened then, unix seconds."""
+        """The rates that settle a turn of a model. `opened_s`: when the turn was opened, unix seconds."""
         return self._books.settling(model, opened_s).rates
 
     def now(self, model: str) -> PriceBook:
-        """The book of a model that is in effect now."""
+        """The book that settles a turn of a model opened now."""
         return self._books.settling(model, self._clock())
 
     def problems(self, models: Iterable[ModelConfig]) -> list[str]:
-        """The models that would have no book in effect now, each with what to do."""
+        """A line for each of `models` without a book in effect now: what is missing, and what to do."""
         asked = tuple(models)
         now_s, books = self._clock(), PriceBooks({model.name: model.books for model in asked}, self._stored)
         return [

@@ -1,7 +1,7 @@
 """The spool: ended rows of this proxy's ledger file that the database does not have yet.
 
-Rows have ascending numbers, and are never changed, so that a number says what was sent. A proxy is known in the
-database by a name that it draws once and keeps in its state folder: one whose folder is lost begins anew.
+Rows have ascending numbers and never change, so one number says which rows were sent. The database knows a proxy by a
+random name, which the proxy keeps in its state folder. If that folder is lost, the proxy counts as a new one.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from warmroute_proxy.server.ledger.usage_sums import SUMMED
 NAME_FILE: Final = "proxy-name"
 HOUR_S: Final = 3_600
 LAST_S: Final = 4_102_444_800.0
-"""The year 2100: a clock that has jumped further is not believed."""
+"""The year 2100. A later time comes from a wrong clock, and is set to this one."""
 
 _LINES_AT_ONCE: Final = 256
 _BEHIND: Final = "SELECT rowid, id, record FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
@@ -31,8 +31,8 @@ _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 
 
 class SpooledRow(NamedTuple):
-    """An ended entry. `hour`: unix seconds of the start of the hour in which it ended; `key_id`: of its API key, empty
-    if it was not noted; `sums`: as `SUMMED`.
+    """An ended entry. `hour`: the start of the hour in which it ended, unix seconds; `key_id`: the id of its API key,
+    empty if the entry has none; `sums`: the values of `SUMMED`.
     """
 
     number: int
@@ -56,14 +56,14 @@ _PRICE_AT: Final = SUMMED.index("price_nanousd")
 
 
 class Position(NamedTuple):
-    """Up to which row something was sent: its number, and its id, which another file would not have there."""
+    """The last sent row: its number, and its id, which another ledger file would not have at that number."""
 
     number: int = 0
     id: str = ""
 
 
 class Batch(NamedTuple):
-    """Rows to be added after row `after`, up to row `up_to`; `unreadable` of those between are not entries."""
+    """Rows to add, after row `after` and up to row `up_to`. `unreadable`: how many rows between are not entries."""
 
     after: Position
     up_to: Position
@@ -78,7 +78,6 @@ class Spool:
         self._db: sqlite3.Connection = connect(database, read_only=True)
 
     def close(self) -> None:
-        """Close the ledger file."""
         self._db.close()
 
     def newest(self) -> int:
@@ -86,12 +85,12 @@ class Spool:
         return number
 
     def has(self, position: Position) -> bool:
-        """Whether this is the file that was sent up to a position."""
+        """Whether this ledger file has the row of a position. Every file has the position before the first row."""
         row = self._db.execute("SELECT id FROM turn_record WHERE rowid = ?", (position.number,)).fetchone()
         return position.number == 0 or (row is not None and row[0] == position.id)
 
     def read(self, after: Position, limit: int) -> Batch:
-        """At most `limit` rows after a number. The event loop can take the interpreter lock meanwhile."""
+        """Read at most `limit` rows after a position. Now and then, let the event loop take the interpreter lock."""
         rows: list[SpooledRow] = []
         up_to, unreadable = after, 0
         found = self._db.execute(_BEHIND, (after.number, limit)).fetchall()
@@ -136,7 +135,7 @@ def _row(number: int, record: str) -> SpooledRow:
 
 
 def proxy_name(state_dir: Path) -> str:
-    """The name of the proxy with this state folder. Raises: LedgerError."""
+    """Read the proxy's name from its state folder, or draw one. Raises: LedgerError."""
     path = state_dir / NAME_FILE
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -145,7 +144,7 @@ def proxy_name(state_dir: Path) -> str:
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text(f"{secrets.token_hex(8)}\n")
         with contextlib.suppress(FileExistsError):
-            path.hardlink_to(new)  # another process of this proxy may do the same
+            path.hardlink_to(new)  # another process of this proxy may have been first
         new.unlink()
         return path.read_text().strip()
     except OSError as error:

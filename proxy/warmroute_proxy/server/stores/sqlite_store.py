@@ -1,7 +1,7 @@
-"""Budgets of a proxy without a database: in a file beside its ledger, with what its rows have cost by hour.
+"""Budgets of a proxy without a database, in a file beside its ledger. The file has the costs of its rows by hour.
 
-The same rules as in PostgreSQL: the position, the costs and the settled leases are one transaction. Several processes
-of one proxy share the file.
+As in PostgreSQL, one transaction changes the position, the costs and the settled leases. Several processes of one proxy
+share the file.
 """
 
 import sqlite3
@@ -44,7 +44,7 @@ SELECT coalesce(sum(nanousd), 0) FROM (
 )
 """
 KEPT_HOURS: Final = 40 * 24
-"""Hours with costs that are kept: more than a month has, the longest period."""
+"""How many hours with costs are kept: more than in a month, the longest period."""
 
 _NEW_HOUR: Final = "INSERT OR IGNORE INTO charged_hour VALUES (?)"
 _OLDEST: Final = "SELECT hour FROM charged_hour ORDER BY hour DESC LIMIT 1 OFFSET ?"
@@ -63,7 +63,7 @@ class SqliteStore:
         return Position(*self._db.execute("SELECT position, last_id FROM spool").fetchone())
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Settle a batch, against leases if they are `of_this_start`; False if the position is not `batch.after`."""
+        """Add the costs of a batch; False if the position is not `batch.after`. `of_this_start`: settle leases, too."""
         del unsent
         budgets = tuple(self._budgets)  # the event loop may replace them meanwhile
         with self._db:
@@ -86,7 +86,7 @@ class SqliteStore:
         return True
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or what is left, but not less than `least`; below 0: give it back."""
+        """Lease `amount`, or what is left if less, but nothing below `least`. A negative amount is given back."""
         key = budget.name, budget.period, span.starts_s
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -99,19 +99,18 @@ class SqliteStore:
         return Taken(taken, left - taken)
 
     async def caught_up(self) -> None:
-        """All rows of earlier starts are settled: give back what those have leased."""
+        """Give back the leases of earlier starts: all their rows are settled."""
         self._db.execute("DELETE FROM lease WHERE boot <> ?", (self._boot,))
 
     async def drop_old(self) -> list[str]:
         return []
 
     async def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def _delete_old(self, hours: Iterable[int]) -> None:
-        """Delete what lies before the newest `KEPT_HOURS` hours with costs. The clock of one turn adds one such hour,
-        so that a clock which is wrong for a while deletes nothing.
+        """Delete the hours before the newest `KEPT_HOURS` hours with costs. A turn adds at most one such hour, so
+        a clock that is wrong for a while deletes nothing.
         """
         if self._db.executemany(_NEW_HOUR, [(hour,) for hour in hours]).rowcount < 1:
             return
@@ -135,8 +134,8 @@ class SqliteStore:
 
 
 def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """What rows have cost by tenant, key and hour: in all, and without those that give a price back. A statement for
-    each row takes three to six times as long.
+    """The costs of rows by tenant, key and hour: of all rows, and without rows that give a price back. Sums need few
+    statements: a statement for each row takes three to six times as long.
     """
     costs: dict[tuple[str, str, int], tuple[int, int]] = {}
     for row in rows:

@@ -1,14 +1,14 @@
-"""What a store is to this proxy, and the errors of those who ask it; without its client."""
+"""The state of a store as this proxy sees it, and the errors of its calls. Imports no database client."""
 
 from enum import Enum
 from typing import Any, Literal
 
 Connection = Any
-"""An `asyncpg.Connection`, which is not typed."""
+"""An `asyncpg.Connection`; asyncpg has no types."""
 
 
 class StoreState(Enum):
-    """What the database is to this proxy."""
+    """The state of the database, as this proxy sees it."""
 
     STARTING = "starting"
     READY = "ready"
@@ -19,11 +19,11 @@ class StoreState(Enum):
 
 
 class StoreError(RuntimeError):
-    """The database cannot be used as it is."""
+    """The database cannot be used at present."""
 
 
 class NotDone(Exception):
-    """What was asked of the database cannot be done, as it says. Nothing was changed, and the database is well."""
+    """A request to the database was refused, as the text says. Nothing was changed, and the database works."""
 
     def __init__(self, text: str, *, code: Literal["not_found", "conflict", "invalid_value"]) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class StoreAway(StoreError):
 
 
 class WrongSchema(StoreError):
-    """The schema is not that of this proxy, or the database is another one."""
+    """The database has a schema that this proxy cannot use, or is another database than before."""
 
     def __init__(self, state: StoreState, text: str) -> None:
         super().__init__(text)

@@ -1,6 +1,6 @@
-"""The thread in which a proxy talks to its database, and questions to it from the event loop.
+"""The thread in which a proxy process talks to its database, and calls into it from the event loop of requests.
 
-Limits: `MAX_WAITING` questions wait; further ones are refused (`StoreBusy`).
+Limits: `MAX_WAITING` queries wait; further queries are refused (`StoreBusy`).
 """
 
 import asyncio
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class StoreBusy(Exception):
-    """Too many questions wait for the database."""
+    """Too many queries wait for the database."""
 
 
 class StoreThread:
-    """A thread with an event loop of its own. `state` and `problem` are those of the last call."""
+    """A thread with its own event loop. `state` and `problem` are those of the last call to the database."""
 
     def __init__(self, connections: "Connections | None", make_shipping: Callable[[], Shipping] | None) -> None:
         """`connections`: None without a database; `make_shipping`: None if another process sends the rows."""
@@ -53,7 +53,7 @@ class StoreThread:
 
     @property
     def problem(self) -> str:
-        """Why it is not ready."""
+        """Why the store is not ready; empty if it is."""
         of_rows = self._shipping.problem if self._shipping is not None else ""
         if self._connections is None:
             return of_rows
@@ -76,7 +76,7 @@ class StoreThread:
         return self._shipping.sent if self._shipping is not None else 0
 
     async def check(self) -> bool:
-        """Look whether the database can be used. Raises: WrongSchema. False, if it is away: it may come later."""
+        """Check whether the database can be used; False if it is away, since it may come later. Raises: WrongSchema."""
         try:
             await self.ask(_nothing, START_S)
         except StoreAway as error:
@@ -85,7 +85,7 @@ class StoreThread:
         return True
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Ask the database something, from another event loop. Raises: StoreAway, StoreBusy, WrongSchema.
+        """Run `work` with a connection, for a caller in another event loop. Raises: StoreAway, StoreBusy, WrongSchema.
 
         `timeout_s`: None stands for `QUESTION_S`.
         """
@@ -101,7 +101,7 @@ class StoreThread:
             self._waiting -= 1
 
     async def look(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-        """The same for the directory, which has a connection of its own. Raises: StoreAway, WrongSchema."""
+        """Run `work` with the connection of the directory. Raises: StoreAway, WrongSchema."""
         assert self._connections is not None
         return await self.run(self._connections.directory.call(work, timeout_s))
 
@@ -113,7 +113,7 @@ class StoreThread:
             self._loop.call_soon_threadsafe(database.move_to, dsn)
 
     def close(self) -> None:
-        """Send what is left, for some seconds at most, and end the thread."""
+        """Send the rows that are left, for some seconds at most, and end the thread."""
         self._loop.call_soon_threadsafe(self._end)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
@@ -141,4 +141,4 @@ class StoreThread:
 
 
 async def _nothing(_connection: Connection) -> None:
-    """That the connection is there is the answer."""
+    """Do nothing: the caller only needs to know that the connection works."""

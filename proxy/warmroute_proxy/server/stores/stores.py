@@ -1,7 +1,7 @@
-"""The stores that this proxy shares with others, as its config names them, and what they are to it now.
+"""Opens the stores that the config names and several proxies share, and reports their state.
 
-Without a database, and with budgets, those are kept in a file of the proxy's own, by the same thread. The client of
-PostgreSQL is imported only if the config names a database.
+If the config has budgets and no database, the same thread keeps the budgets in a file of the proxy. The PostgreSQL
+client is imported only if the config names a database.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _TROUBLES: Final = {
     StoreState.NEW_SCHEMA: Trouble.DATABASE_NEW_SCHEMA,
     StoreState.OLD_FILE: Trouble.LEDGER_FILE_OLD,
 }
-"""What each state of the database is to operators; any other: it is away."""
+"""The problem that operators see in a state of the database; in other states, `DATABASE_AWAY`."""
 
 T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class InThread:
 
 
 class OfDatabase(NamedTuple):
-    """What there is only with a database."""
+    """The parts of `Stores` that exist only with a database."""
 
     fleet_ledger: "FleetLedger | None" = None
     """Reads what all proxies have sent."""
@@ -71,14 +71,14 @@ class OfDatabase(NamedTuple):
     """Price books in the database."""
 
     dsn_file: Path | None = None
-    """Its address."""
+    """The file with the address of the database."""
 
 
 NO_DATABASE: Final = OfDatabase()
 
 
 class Stores:
-    """What `opened` has opened; nothing if the config names neither a database nor a budget."""
+    """The open stores of this process."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class Stores:
     async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
         """Open what the config names. `process`: the number of this process; None if it is the only one.
 
-        Raises: LedgerError, if a database that answers cannot be used; SecretError; ConfigError, where a model has
-        no price.
+        Raises: LedgerError, if a database that answers cannot be used; SecretError; ConfigError, if a model has no
+        price.
         """
         prices = Prices(config.models, time.time, credit_moved=config.credit_moved)
         limits = SharedLimits.none() if config.redis is None else SharedLimits.opened(config, config.redis, metrics)
@@ -120,7 +120,7 @@ class Stores:
         return made
 
     def problems(self) -> list[Problem]:
-        """What does not work as it should. Everybody may read it, so the reason, with its addresses, is in the log."""
+        """The present problems. Everybody may read them, so reasons, which contain addresses, are only in the log."""
         found = self.limits.problems()
         if self.access is not None and (left_out := len(self.access.problems)):
             text = f"{left_out} tenants of the database are not used: the log says why"
@@ -141,7 +141,7 @@ class Stores:
         return [*found, Problem(_TROUBLES.get(state, Trouble.DATABASE_AWAY), f"postgres {state.value}{waiting}")]
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows of them."""
+        """The gauges of the stores for `/metrics`."""
         rows = self.budgets.gauges()
         if self._thread is not None and self.fleet_ledger is not None:
             rows.append((declared.STORE_UP, (("store", "postgres"),), float(not self._thread.problem)))
@@ -149,23 +149,23 @@ class Stores:
         return [*rows, *self.limits.gauges()]
 
     def confirmed(self) -> int | None:
-        """Up to which row of the ledger file a store has them; None if rows are sent to none."""
+        """The number of the last ledger row that the store has; None if rows are sent to no store."""
         return None if self._thread is None else self._thread.confirmed
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Ask the database something. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
+        """Run `work` with a connection to the database. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
         assert self._thread is not None
         return await self._thread.ask(work)
 
     def sweep(self) -> None:
-        """Ask for what is wanted of budgets and limits; called a few times a second."""
+        """Ask the stores the due questions about budgets and limits. Called a few times a second."""
         self.budgets.sweep()
         self.limits.sweep()
         if self.access is not None:
             self.access.sweep()
 
     def watching(self) -> list[Coroutine[Any, Any, None]]:
-        """What looks for changes in the database until it is cancelled."""
+        """Coroutines that look for changes in the database until cancelled."""
         directory = None if self.access is None else self.access.directory
         return [each.watch() for each in (directory, self._stored_prices) if each is not None]
 
@@ -179,11 +179,11 @@ class Stores:
 
     @property
     def address_files(self) -> tuple[Path | None, ...]:
-        """Where the addresses of the stores are."""
+        """The files with the addresses of the stores."""
         return self._dsn_file, self.limits.url_file
 
     def read_addresses(self) -> None:
-        """Read the addresses of the stores again; one that cannot be read, or does not work, stays in use."""
+        """Read the addresses of the stores again. An unreadable or unusable new address leaves the old one in use."""
         for name, read in (("the database", self._read_dsn), ("redis", self.limits.read_url)):
             try:
                 read()
@@ -195,7 +195,7 @@ class Stores:
             self._thread.move_to(load_dsn(self._dsn_file))
 
     def close(self) -> None:
-        """Send what is left, for some seconds, and close."""
+        """Send the rows that are left, for some seconds at most, and close."""
         if self._thread is not None:
             self._thread.close()
 
@@ -265,7 +265,7 @@ def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None)
 
 
 def _boot(config: Config) -> str:
-    """Which start of the proxy this is, in all of its processes: when its folder was locked."""
+    """The id of this start of the proxy, the same in all its processes: when its state folder was locked."""
     return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
 
 

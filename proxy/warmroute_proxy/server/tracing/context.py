@@ -1,8 +1,8 @@
 """The W3C trace context of a request (w3.org/TR/trace-context), and whether the request is sampled. Pure.
 
-A client's context names its trace. Whether its `sampled` flag counts is for the operator to say: a client could have
-every request of its own traced. Where it does not count, a hash of the trace id is compared with the ratio, so that all
-proxies of a fleet decide alike. The hash is keyed by the fleet secret: no client can choose ids that are sampled.
+A client's context names its trace. Its `sampled` flag could have all requests of the client traced, so the operator
+decides whether the flag counts. If it does not, a hash of the trace id is compared with the ratio, so all proxies of a
+fleet decide alike. The hash is keyed with the fleet secret, so no client can choose ids that are sampled.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _HASH_BYTES: Final = 8
 
 
 class Context(NamedTuple):
-    """A place in a trace. `sampled`: whether the side that sent it records the trace."""
+    """A span in a trace. `sampled`: whether the sender of this context records the trace."""
 
     trace_id: int
     span_id: int
@@ -38,7 +38,7 @@ def read_context(value: str) -> Context | None:
 
 
 def written(trace_id: int, span_id: int) -> str:
-    """The `traceparent` of a sampled span."""
+    """The `traceparent` header of a sampled span."""
     return f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
@@ -46,9 +46,9 @@ class Sampler:
     """Decides which requests have a trace."""
 
     def __init__(self, ratio: float, *, follow_clients: bool, random_bits: Callable[[int], int], key: bytes) -> None:
-        """`ratio`: the share of requests, 0 to 1. `follow_clients`: the flag of a client's context decides.
+        """`ratio`: the share of requests to sample, 0 to 1. `follow_clients`: the client's `sampled` flag decides.
 
-        `random_bits`: the number of bits -> random bits. `key`: the same in all proxies of a fleet, 64 bytes at most.
+        `random_bits`: draws a given number of bits. `key`: the same in all proxies of a fleet, 64 bytes at most.
         """
         self._below = round(ratio * (1 << 8 * _HASH_BYTES))
         self._follow_clients = follow_clients
@@ -56,7 +56,7 @@ class Sampler:
         self._key = key
 
     def new_trace(self) -> int | None:
-        """The id of a new trace; None if the request has none."""
+        """Draw the id of a new trace; None if the request is not sampled."""
         trace_id = self.random_bits(128) or 1
         return trace_id if self._takes_id(trace_id) else None
 

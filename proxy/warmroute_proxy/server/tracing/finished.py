@@ -1,4 +1,4 @@
-"""What a finished, sampled request hands over: times and ids, and the entry that the rest is read from."""
+"""The record that a sampled request hands over at its end: times, ids, and the entry with everything else."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from warmroute_proxy.core.accounting.entry import Entry
 class Child(NamedTuple):
     """A child span. Times: seconds of the engines' clock. `parent_id`: 0 for the request's own span.
 
-    `span_id`: 0 if no other process knows it. `failed_by`: the event that ended it, if it was not a success.
+    `span_id`: 0 if no other process knows the span. `failed_by`: the event that ended the span, if it failed.
     """
 
     name: str
@@ -21,9 +21,9 @@ class Child(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A request that has ended. `offset_s`: unix seconds less those of the engines' clock.
+    """A request that has ended. `offset_s`: unix seconds minus seconds of the engines' clock.
 
-    `entry`: None if none was opened. `status`: 0 if the client got none.
+    `entry`: the ledger entry; None if none was opened. `status`: 0 if the client got no status.
     """
 
     trace_id: int

@@ -1,7 +1,7 @@
 """The names of all spans and attributes of a trace: `docs/reference/tracing.md` has them in one table.
 
-Those that begin with `warmroute` are ours. The others are of OpenTelemetry's semantic conventions 1.40
-(opentelemetry.io/docs/specs/semconv). No attribute has text of a prompt, a key, or what a client calls its session.
+Names that begin with `warmroute` are ours. The others follow OpenTelemetry's semantic conventions 1.40
+(opentelemetry.io/docs/specs/semconv). No attribute contains prompt text, a key, or a client's name for its session.
 """
 
 from typing import Final

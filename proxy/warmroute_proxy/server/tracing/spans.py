@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry's SDK from what finished requests have handed over. Imported by the exporting thread alone."""
+"""Makes spans of OpenTelemetry's SDK from finished requests. Only the exporting thread imports this module."""
 
 import os
 import socket
@@ -32,12 +32,12 @@ _decode_usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
 def operation_of(route: str) -> str:
-    """The operation that a route stands for, by the semantic conventions."""
+    """The operation name of a route in the semantic conventions."""
     return _OPERATIONS.get(route, "chat")
 
 
 def attributes_of(finished: Finished) -> Mapping[str, Value]:
-    """The attributes of the span; what is not known is left out."""
+    """The attributes of the request's span. Unknown values are left out."""
     entry = finished.entry
     found: dict[str, Value | None] = {
         "gen_ai.operation.name": operation_of(finished.route),

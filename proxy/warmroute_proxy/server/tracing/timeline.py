@@ -19,9 +19,9 @@ class Timeline:
 
     def __init__(self, new_span_id: Callable[[], int]) -> None:
         self.children: list[Child] = []
-        self.waited_s: float | None = None  # in the queue, the last time
+        self.waited_s: float | None = None  # of the last wait in the queue
         self.sent_id = 0
-        """The span of the attempt or the forward under way; 0 if there is none."""
+        """The span id of the present attempt or forward; 0 without one."""
 
         self._new_span_id = new_span_id
         self._waits_since_s = 0.0
@@ -30,7 +30,7 @@ class Timeline:
         self._settles_since_s = 0.0
 
     def step(self, event: RequestEvent, now_s: float, decision: Decision | None, *, goes_on: bool) -> None:
-        """Something has happened. `decision`: the one that is or was followed. `goes_on`: engines work on."""
+        """Take in an event. `decision`: the request's last. `goes_on`: engines work on, so spans stay open."""
         if event in _COMPUTED:
             self._computed_s = self._computed_s or now_s
             return
@@ -57,7 +57,7 @@ class Timeline:
             self._settles_since_s = 0.0
 
     def _sent(self, now_s: float, decision: Decision, failed_by: str) -> list[Child]:
-        """The spans of an attempt or a forward that ends."""
+        """The spans of the attempt or forward that ends now."""
         sent_s, own, answering = self._sent_s, self.sent_id, decision.worker or decision.decode
         if decision.kind == "forward" or answering is None:
             region = (("warmroute.region", decision.region),)

@@ -1,8 +1,8 @@
-"""A request that is sampled for a trace: its steps are noted with their times, and handed over once, at its end.
+"""A request that is sampled for a trace. It notes its steps with their times, and hands them over once, at its end.
 
-Only a sampled request is a `TracedRequest`; all others are an `InferenceRequest`, which knows nothing of traces. The
-steps are those of `states.REQUEST`. Engines and other regions are sent the context of the span that they belong to, in
-the place of the client's `traceparent`.
+Only a sampled request is a `TracedRequest`; every other request is an `InferenceRequest`, which knows nothing of
+traces. The steps are those of `states.REQUEST`. Engines and other regions get the context of the span that sends to
+them, in place of the client's `traceparent`.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class TracedRequest(InferenceRequest):
         tracing: Tracing,
         trace: Context,
     ) -> None:
-        """`trace`: where the request's span belongs; its `span_id` is 0 if it has no parent."""
+        """`trace`: the parent of the request's span. Its `span_id` is 0 if the span has no parent."""
         super().__init__(path, exchange, read, receipt_id)
         self._tracing = tracing
         self._trace = trace
@@ -109,7 +109,7 @@ class TracedRequest(InferenceRequest):
 
 
 def request_maker(tracing: Tracing | None) -> NewRequest:
-    """What makes a request: one with a trace, if it is sampled."""
+    """The function that makes a request: a `TracedRequest` if the request is sampled."""
     if tracing is None:
         return InferenceRequest
     traced: Tracing = tracing
@@ -124,18 +124,18 @@ def request_maker(tracing: Tracing | None) -> NewRequest:
 
 
 def _trace_of(tracing: Tracing, headers: dict[str, str], parsed: ParsedRequest) -> Context | None:
-    """Where the span of a request belongs; None if it has no trace."""
+    """The parent of a request's span; None if the request is not sampled."""
     sampler, parent = tracing.sampler, headers.get(TRACEPARENT)
     if parent is not None and (context := read_context(parent)) is not None:
         return context if sampler.takes(context) else None
     if parsed.forwarded_from is not None:
-        return None  # the proxy that has forwarded it has decided
+        return None  # the forwarding proxy has decided against a trace
     trace_id = sampler.new_trace()
     return None if trace_id is None else Context(trace_id, 0, True)
 
 
 def _outcome(state: RequestState, error: str, children: Iterable[Child]) -> str:
-    """How a request without a ledger entry has ended."""
+    """The outcome of a request without a ledger entry."""
     if state is RequestState.CRASHED:
         return "interrupted"
     if error:

@@ -1,8 +1,8 @@
-"""What a proxy process does with traces: a sampler, a bounded queue of finished requests, a thread that exports them.
+"""The tracing of a proxy process: a sampler, a bounded queue of finished requests, and a thread that exports them.
 
-The event loop appends to the queue and never waits. Limits: `queue_requests` finished requests wait; one more is
-dropped and counted, as is what a collector does not take within the timeout. The thread exports `MAX_BATCH` requests at
-once, or what there is after `EVERY_S`.
+The event loop appends to the queue and never waits. The thread exports `MAX_BATCH` requests at once, or those that have
+come after `EVERY_S`. Limits: `queue_requests` finished requests wait. Further requests are dropped and counted, as are
+requests that the collector does not take within the timeout.
 """
 
 import logging
@@ -33,13 +33,13 @@ _NAME: Final = declared.TRACES_TOTAL
 
 
 class Exporter(Protocol):
-    """Sends spans to a collector; it may block for as long as the timeout of the config."""
+    """Sends spans to a collector. A call may block for the timeout of the config."""
 
     def export(self, spans: "list[ReadableSpan]") -> bool:
-        """Whether the collector took them."""
+        """Send spans. Returns whether the collector took them."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Give up the present export."""
 
 
 class Tracing:
@@ -54,11 +54,11 @@ class Tracing:
         clock: Callable[[], float],
         make_exporter: Callable[[dict[str, str]], Exporter] | None = None,
     ) -> None:
-        """`key`: decides which trace ids are sampled. `make_exporter` of the collector's headers: None for OTLP over
-        HTTP. It is called in the thread. Raises: SecretError.
+        """`key`: of the sampler's hash. `make_exporter`: makes an exporter from the collector's headers, in the thread;
+        None stands for OTLP over HTTP. Raises: SecretError.
         """
         follow = config.follow_clients
-        bits = random.Random().getrandbits  # noqa: S311 - ids of spans are not secrets, and a system call is dear
+        bits = random.Random().getrandbits  # noqa: S311 - span ids are not secrets, and a system call is slow
         self.sampler = Sampler(config.ratio, follow_clients=follow, random_bits=bits, key=key)
         self.clock = clock
         self._metrics = metrics
@@ -76,17 +76,17 @@ class Tracing:
         self._thread.start()
 
     def unix_offset_s(self) -> float:
-        """Unix seconds less those of the clock."""
+        """Unix seconds minus seconds of `clock`."""
         return time.time() - self.clock()
 
     def note(self, trace_id: int, unix_s: float, ttft_s: float | None, waited_s: float | None) -> None:
-        """Name the trace in the histograms, for the times that are known."""
+        """Add the trace id to the histograms as an exemplar of each known time."""
         for histogram, value in ((self._metrics.ttft, ttft_s), (self._metrics.queue_wait, waited_s)):
             if value is not None:
                 histogram.exemplify(value, f"{trace_id:032x}", unix_s)
 
     def ended(self, finished: Finished) -> None:
-        """Hand a finished request over; drop it where too many wait."""
+        """Queue a finished request for export, or drop it if too many wait."""
         if self._closed or len(self._queue) >= self._config.queue_requests:
             self._dropped[0] += 1
             return
@@ -96,11 +96,11 @@ class Tracing:
 
     @property
     def headers_file(self) -> Path | None:
-        """Where the collector's headers are."""
+        """The file with the collector's headers."""
         return self._config.headers_file
 
     def read_headers(self) -> None:
-        """Read the collector's headers again, for the next batch; those that cannot be read stay as they were."""
+        """Read the collector's headers again, for the next batch. If the file is unreadable, the headers stay."""
         try:
             headers = load_headers(self.headers_file)
         except SecretError as error:
@@ -111,7 +111,7 @@ class Tracing:
             self._headers = headers
 
     def close(self) -> None:
-        """Export what waits, for `CLOSE_S` at most."""
+        """Export the waiting requests, for `CLOSE_S` at most, and end the thread."""
         self._closed = True
         self._more.set()
         self._thread.join(CLOSE_S)
@@ -123,7 +123,7 @@ class Tracing:
     def _run(self) -> None:
         try:
             self._export_all()
-        except Exception as error:  # a bug of ours or of the packages: requests go on without traces
+        except Exception as error:  # a bug, ours or of the packages: requests go on without traces
             _LOG.error("traces are not exported any more: %s", type(error).__name__)
             self._closed = True
 
@@ -161,7 +161,8 @@ class _Otlp:
         from opentelemetry.exporter.otlp.proto.http import Compression
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `warmroute_traces_total` has it, and our log
+        # Failures are in our log, and in the metric `warmroute_traces_total`.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
             f"{config.endpoint}/v1/traces", headers=headers, timeout=config.timeout_s, compression=Compression.Gzip
         )

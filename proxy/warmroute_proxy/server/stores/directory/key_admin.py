@@ -1,7 +1,7 @@
-"""What operators do with keys in the database: make, rotate, change, revoke, list. Each change is in the audit log.
+"""Makes, rotates, changes, revokes and lists API keys in the database. Each change is in the audit log.
 
-A key is shown once, when it is made; the database has its digest. All of a change is one transaction, with the number
-by which proxies see that something has changed.
+A key is shown once, when it is made; the database has only its digest. One transaction makes the whole change and
+raises the version by which proxies notice it.
 """
 
 import re
@@ -20,7 +20,7 @@ from warmroute_proxy.server.stores.store_state import Connection, NotDone
 ID: Final = re.compile(r"k-[0-9a-f]{10}")
 KeyId = Annotated[str, Meta(pattern=f"^{ID.pattern}$")]
 MAX_KEYS: Final = 1_000
-"""Good keys of one tenant."""
+"""The most good keys of one tenant."""
 
 MAX_NOTE_CHARS: Final = 200
 MAX_LIFETIME_S: Final = 3_153_600_000.0
@@ -31,7 +31,7 @@ INSERT INTO api_key (id, sha256, tenant, note, expires_at, version)
     VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5::float8), $6) ON CONFLICT DO NOTHING RETURNING expires_at
 """
 GOOD: Final = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
-"""Of a row: its key can be used."""
+"""The SQL condition for a row whose key can be used."""
 
 _FIND: Final = f"SELECT tenant, note, expires_at FROM api_key WHERE id = $1 AND {GOOD}"
 _COUNT: Final = f"SELECT count(*) FROM api_key WHERE tenant = $1 AND {GOOD}"
@@ -58,7 +58,7 @@ _STORED: Final = "SELECT EXISTS (SELECT 1 FROM tenant WHERE name = $1 AND remove
 
 
 class MadeKey(Struct, frozen=True):
-    """A new key: its id, itself, which is shown once, and when it expires; None: never."""
+    """A new key. `key`: its text, which is shown only once; `expires_at`: None if it never expires."""
 
     id: KeyId
     key: str
@@ -67,7 +67,7 @@ class MadeKey(Struct, frozen=True):
 
 
 class ListedKey(Struct, frozen=True):
-    """A key as it is listed. `state`: good, expired or revoked."""
+    """A key in a list: all but its text and digest."""
 
     id: KeyId
     tenant: str
@@ -78,10 +78,10 @@ class ListedKey(Struct, frozen=True):
 
 
 class KeyAdmin:
-    """Changes of one operator. Its methods raise: StoreAway, StoreBusy, WrongSchema, NotDone."""
+    """Changes keys for one operator. The methods raise: StoreAway, StoreBusy, WrongSchema, NotDone."""
 
     def __init__(self, operator: Operator, of_config: Sequence[str]) -> None:
-        """`of_config`: the names of tenants that a config has; others are looked for in the database."""
+        """`of_config`: the names of the tenants in the config; any other tenant must be in the database."""
         self._operator = operator
         self._of_config = frozenset(of_config)
 
@@ -102,8 +102,9 @@ class KeyAdmin:
         return await self._operator.change(make)
 
     async def rotate(self, id_: str, overlap_s: float, lifetime_s: float | None) -> MadeKey:
-        """Make a key in place of another one, which is good for some time still. It has an id of its own: budgets that
-        name the old one do not hold for it.
+        """Make a key that replaces key `id_`; the old key stays good for `overlap_s`.
+
+        The new key has an id of its own, so budgets that name the old id do not apply to it.
         """
 
         async def rotate(connection: Connection) -> MadeKey:
@@ -118,7 +119,7 @@ class KeyAdmin:
         return await self._operator.change(rotate)
 
     async def change(self, id_: str, note: str | None, *, sets_end: bool, lifetime_s: float | None) -> ListedKey:
-        """Change the note of a key, or with `sets_end` when it expires: after `lifetime_s`, or never."""
+        """Change the note of a key. With `sets_end`, the key expires after `lifetime_s`, or never if that is None."""
         checked_note(note or "", MAX_NOTE_CHARS)
 
         async def change(connection: Connection) -> ListedKey:
@@ -143,7 +144,7 @@ class KeyAdmin:
         return await self._operator.change(revoke)
 
     async def keys(self, tenant: str | None, after: str | None, limit: int) -> list[ListedKey]:
-        """The keys of a tenant, or of all, the newest first. `after`: the id of the last one of the page before."""
+        """List the keys of one tenant, or of all, newest first. `after`: the id of the previous page's last key."""
 
         if tenant is not None and not NAME.fullmatch(tenant):
             raise NotDone(f"tenant: {tenant[:128]!r} is not the name of a tenant", code="invalid_value")
@@ -167,14 +168,14 @@ class KeyAdmin:
         return found
 
     async def revoke_all(self, connection: Connection, tenant: str, version: int) -> int:
-        """Revoke all keys of a tenant, in the transaction that removes it. Returns how many there were."""
+        """Revoke all keys of a tenant, in the transaction that removes the tenant. Returns how many it had."""
         revoked = await connection.fetch(_REVOKE_ALL, tenant, version)
         for row in revoked:
             await self._operator.note(connection, ("key", "revoke", row["id"]), tenant, None, None)
         return len(revoked)
 
     async def import_digests(self, connection: Connection, tenant: str, digests: Sequence[str], version: int) -> int:
-        """Add keys that a config has, as one imports its tenants. Returns how many were not there already."""
+        """Add the keys of a config's tenant during an import. Returns how many were not in the database already."""
         added = 0
         for digest in digests:
             id_ = _new_id()
@@ -203,7 +204,7 @@ def _new_id() -> str:
 
 
 async def _found(connection: Connection, id_: str) -> tuple[str, str, datetime | None]:
-    """Tenant, note and end of a good key. Raises: NotDone."""
+    """The tenant, the note and the expiry of a good key. Raises: NotDone."""
     row = await connection.fetchrow(_FIND, id_) if ID.fullmatch(id_) else None
     if row is None:
         raise NotDone(f"there is no good key {id_[:64]!r}; `warmroute keys list` shows them", code="not_found")

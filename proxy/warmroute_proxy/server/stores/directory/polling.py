@@ -1,9 +1,11 @@
-"""Reads what has changed in the directory of the database, each `POLL_S`, and keeps it in `state_dir`.
+"""Reads changes of the database's directory every `POLL_S`, and keeps the records in `state_dir`.
 
-One question asks for the numbers of all kinds. Where one is above the known one, what has a higher one is read. After
-the database was away everything is read: it may have been put back from a copy. What was read last is good while the
-database is away, for `max_age_s`, also over a restart. The time since the last answer is measured by a monotonic clock,
-so that a clock that is set neither prolongs it nor ends it; over a restart only the clock of the machine is there.
+One query returns the versions of all kinds of records. If a version is above the known one, the records with a higher
+version are read. After the database was away everything is read, since it may have been restored from a backup.
+
+While the database is away, the last records hold for `max_age_s`, also over a restart. A monotonic clock measures the
+time since the last answer, so setting the wall clock does not change it. Only over a restart does the wall clock
+measure it.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from warmroute_proxy.server.stores.store_thread import StoreBusy, StoreThread
 
 POLL_S: Final = 0.75
 READ_S: Final = 30.0
-"""The deadline of a look: the first one reads everything."""
+"""The deadline of one look. The first look reads everything."""
 
 NOTE_S: Final = 30.0
 """How often the time of the last answer is written."""
@@ -35,7 +37,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, dict[str, str]]).decode
 
 
 class _Found(NamedTuple):
-    """What was read of a kind."""
+    """What was read of one kind: ids with their JSON. `whole`: all records, not only the changed ones."""
 
     version: int
     rows: list[tuple[str, str | None]]
@@ -43,7 +45,7 @@ class _Found(NamedTuple):
 
 
 class Directory:
-    """Keeps the records of this process as the database has them. Used in the event loop of requests."""
+    """Keeps this process's records equal to those of the database. Used in the event loop of requests."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Directory:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`folder`: where what was read is kept; `clock`: monotonic seconds; `wall_clock`: unix seconds."""
+        """`folder`: keeps the records on disk; `clock`: monotonic seconds; `wall_clock`: unix seconds."""
         self._thread = thread
         self._kinds = kinds
         self._folder = folder
@@ -65,15 +67,15 @@ class Directory:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the database has answered last; infinite where it never has."""
+        """Seconds since the last answer of the database; infinite before the first answer."""
         return float("inf") if self._read_s is None else self._clock() - self._read_s
 
     async def watch(self) -> None:
-        """Look for changes until it is cancelled."""
+        """Look for changes until cancelled."""
         await keep_looking(self.look, "the keys and tenants")
 
     async def look(self) -> None:
-        """Read what has changed. Raises: StoreError. After any error the next look reads everything."""
+        """Read the changed records. Raises: StoreError. After any error the next look reads everything."""
         try:
             await self._look()
         except Exception:
@@ -104,7 +106,7 @@ class Directory:
         await self._keep(is_changed=bool(found))
 
     async def _keep(self, *, is_changed: bool) -> None:
-        """Write what is known where it has changed, and now and then when the database has answered."""
+        """Write the records and the time of the last answer. Without a change, write only the time, every `NOTE_S`."""
         if not is_changed and self._noted_s is not None and self._clock() - self._noted_s < NOTE_S:
             return
         self._noted_s = self._clock()
@@ -117,7 +119,7 @@ class Directory:
         write_kept(self._folder / TIME_FILE, round(read_at_s, 3))
 
     def _restore(self) -> None:
-        """Know what was kept. Its versions say nothing: they may be of another database."""
+        """Load the kept records. They count as unread: they may come from another database."""
         file = self._folder / RECORDS_FILE
         try:
             texts = _decode(file.read_bytes())
@@ -133,7 +135,7 @@ class Directory:
 
 
 async def keep_looking(look: Callable[[], Awaitable[None]], what: str) -> None:
-    """Look each `POLL_S` until it is cancelled. No error ends it: a revoked key would stay good."""
+    """Call `look` every `POLL_S` until cancelled. No error ends the loop, or a revoked key would stay good."""
     logged = ""
     while True:
         try:
@@ -150,7 +152,7 @@ async def keep_looking(look: Callable[[], Awaitable[None]], what: str) -> None:
 
 
 async def _read(connection: Connection, records: Records[Any], known: int, version: int) -> _Found:
-    """What has changed; everything where the database is older than what is known, or nothing is known."""
+    """The records above version `known`; all records if the database has an older version, or nothing is known."""
     after = known if version > known else UNREAD
     rows = [(id_, text) for id_, text in await connection.fetch(records.changed, after)]
     return _Found(version, rows, after == UNREAD)

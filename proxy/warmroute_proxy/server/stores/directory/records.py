@@ -8,15 +8,17 @@ R = TypeVar("R")
 
 _LOG: Final = logging.getLogger(__name__)
 UNREAD: Final = -1
-"""The version of records of which none was read from the database yet."""
+"""The version before the first read from the database."""
 
 
 class Records(Generic[R]):
     """The records of a kind by their ids: `texts` as JSON, as the database has them, and `values` decoded."""
 
     def __init__(self, kind: str, changed: str, decode: Callable[[str, str], R]) -> None:
-        """`kind`: as `directory_version` names it; `changed`: the SQL that finds id and JSON of what has changed since
-        version $1, NULL for a record that is gone; `decode`: makes a value of an id and its JSON, or raises ValueError.
+        """`kind`: its name in `directory_version`.
+
+        `changed`: the SQL that selects id and JSON of each record above version $1; the JSON of a deleted record is
+        NULL. `decode`: makes a value of an id and its JSON, or raises ValueError.
         """
         self.kind = kind
         self.changed = changed
@@ -28,10 +30,10 @@ class Records(Generic[R]):
         """The ids of records that cannot be decoded."""
 
         self.on_change: list[Callable[[], None]] = []
-        """Called when records are no longer what they were."""
+        """Functions to call after each `apply`."""
 
     def apply(self, version: int, found: Iterable[tuple[str, str | None]], *, whole: bool) -> None:
-        """Take what was read. `whole`: it is all that there is, and not only what has changed."""
+        """Take in the records that were read. `whole`: they are all records, not only the changed ones."""
         self.version = version
         if whole:
             self.texts, self.values, self.unread = {}, {}, set()

@@ -1,7 +1,7 @@
-"""Tenants of the database: read by the rules of a [[tenant]] of a config, and put beside those of a config. Pure.
+"""Reads the tenants of the database by the rules of a [[tenant]], and adds them to those of a config. Pure.
 
-What a tenant may use is checked against the config when an operator changes it, and not here: proxies may have other
-models and regions. What would break the isolation of tenants is checked here, too.
+The models and regions of a tenant are checked when an operator changes the tenant (`checked_tenant`), not when a proxy
+reads it (`with_stored`): proxies may have other models and regions. The isolation of tenants is checked both times.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from warmroute_proxy.server.base.config_table import Table
 
 MAX_SETTINGS_BYTES: Final = 65_536
 NOT_STORED: Final = ("name", "key_sha256")
-"""Keys of a [[tenant]] that are not settings: a tenant is stored by its name, and its keys are records of their own."""
+"""Keys of a [[tenant]] that are not settings: the name is the record's id, and API keys are separate records."""
 
 
 class WrongSettings(ValueError):
-    """Settings that no [[tenant]] can have. `problems`: a line for each."""
+    """A [[tenant]] cannot have these settings. `problems`: one line for each."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -36,7 +36,7 @@ def decode_tenant(name: str, settings: Mapping[str, Any]) -> TenantConfig:
 
 
 def checked_tenant(name: str, settings: Mapping[str, Any], config: Config, others: Mapping[str, TenantConfig]) -> None:
-    """Check what an operator wants a tenant to be. `others`: all tenants of the database. Raises: WrongSettings."""
+    """Check the new settings of a tenant. `others`: all tenants of the database. Raises: WrongSettings."""
     tenant = decode_tenant(name, settings)
     problems: list[str] = []
     check_tenants((tenant,), config.regions, config.model_by_name, problems)
@@ -50,7 +50,7 @@ def checked_tenant(name: str, settings: Mapping[str, Any], config: Config, other
 
 
 def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Config, dict[str, str]]:
-    """A config with the tenants of the database, and by name why some are left out. Those of the config go first."""
+    """Add the database's tenants to a config, after its own. Returns the config, and by name why some were left out."""
     unsalted = [engine for engine in config.engines if engine.kind == "openai" and not engine.provider.salted]
     groups = {engine.id: _groups(engine, config.tenants) for engine in unsalted}
     tenants, problems = list(config.tenants), dict[str, str]()
@@ -73,5 +73,5 @@ def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Con
 
 
 def _groups(engine: EngineConfig, tenants: tuple[TenantConfig, ...]) -> set[str]:
-    """The share groups that use an engine without salts."""
+    """The share groups of the tenants that may use an engine."""
     return {tenant.share_group for tenant in tenants if may_reach(tenant, engine)}

@@ -1,8 +1,8 @@
-"""What operators do with tenants in the database: add, change, remove, import, list. Each change is in the audit log.
+"""Adds, changes, removes, imports and lists tenants in the database. Each change is in the audit log.
 
-The cache salt of a tenant follows from the fleet secret, its share group and `salt_epoch` (`base.secrets`). That number
-is drawn when a tenant is added, so that one that is added again under the same name finds nothing of the one before.
-The tenants of a share group have one number.
+The cache salt of a tenant follows from the fleet secret, its share group and `salt_epoch` (`base.secrets`). The epoch
+is drawn when a tenant is added, so a tenant that is added again under an old name finds no cache of its predecessor.
+All tenants of a share group have the same epoch.
 """
 
 import json
@@ -51,7 +51,7 @@ SELECT name, settings::text, made_at, changed_at FROM tenant
 
 
 class StoredTenant(Struct, frozen=True):
-    """A tenant of the database. `settings`: as those of a [[tenant]], without name and keys."""
+    """A tenant of the database. `settings`: the keys of a [[tenant]], without its name and API keys."""
 
     name: str
     settings: Mapping[str, Any]
@@ -60,7 +60,7 @@ class StoredTenant(Struct, frozen=True):
 
 
 class ImportedTenant(NamedTuple):
-    """What became of a tenant of a config. `added`: False if the database has one of this name already."""
+    """The import of one tenant. `added`: False if the database had the tenant already; `keys`: how many were added."""
 
     name: str
     added: bool
@@ -68,10 +68,10 @@ class ImportedTenant(NamedTuple):
 
 
 class TenantAdmin:
-    """Changes of one operator. Its methods raise: StoreAway, StoreBusy, WrongSchema, NotDone."""
+    """Changes tenants for one operator. The methods raise: StoreAway, StoreBusy, WrongSchema, NotDone."""
 
     def __init__(self, operator: Operator, config: Config) -> None:
-        """`config`: by whose models, regions and engines settings are checked, without tenants of the database."""
+        """`config`: without the database's tenants. Settings are checked against its models, regions and engines."""
         self._operator = operator
         self._config = config
         self._keys = KeyAdmin(operator, tuple(config.tenant_by_name))
@@ -92,7 +92,7 @@ class TenantAdmin:
         return await self._operator.change(add)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> StoredTenant:
-        """Set some settings; None takes one away, and draws a number for `salt_epoch`."""
+        """Change some settings. None removes a setting; for `salt_epoch`, None draws a new epoch."""
 
         async def change(connection: Connection) -> StoredTenant:
             version = await next_version(connection, "tenant")
@@ -113,7 +113,7 @@ class TenantAdmin:
         return await self._operator.change(change)
 
     async def remove(self, name: str) -> int:
-        """Remove a tenant, and revoke its keys. Returns how many keys it had."""
+        """Remove a tenant, and revoke its keys. Returns the number of revoked keys."""
 
         async def remove(connection: Connection) -> int:
             of_keys = await next_version(connection, "key")
@@ -127,9 +127,9 @@ class TenantAdmin:
         return await self._operator.change(remove)
 
     async def import_tenants(self, tables: Sequence[Mapping[str, Any]]) -> list[ImportedTenant]:
-        """Add the tenants of a config with their keys, all or none. `tables`: as the file has them, checked.
+        """Add the tenants of a config with their keys, all or none. `tables`: the checked tables of the file.
 
-        Salts stay what they are, and so do the names of sessions: caches stay warm.
+        Cache salts and session hashes stay the same, so caches stay warm.
         """
 
         async def add_all(connection: Connection) -> list[ImportedTenant]:
@@ -140,7 +140,7 @@ class TenantAdmin:
         return await self._operator.change(add_all)
 
     async def tenants(self, after: str | None, limit: int) -> list[StoredTenant]:
-        """The tenants of the database by name. `after`: the name of the last one of the page before."""
+        """List the database's tenants by name. `after`: the name of the previous page's last tenant."""
 
         if after is not None and not NAME.fullmatch(after):
             raise NotDone(f"after: {after[:128]!r} is not the name of a tenant", code="invalid_value")
@@ -182,7 +182,7 @@ class TenantAdmin:
         await self._operator.note(connection, ("tenant", action, name), name, None, given)
 
     async def _epoch(self, connection: Connection, name: str, share_group: object) -> int:
-        """The number of a share group: that of its tenants, in the database or in the config; else one is drawn."""
+        """The epoch of a share group: that of its tenants in the database, else in the config, else a new one."""
         if isinstance(share_group, str) and NAME.fullmatch(share_group):
             found: int | None = await connection.fetchval(_EPOCH, share_group, name)
             if found is not None:
@@ -193,11 +193,11 @@ class TenantAdmin:
         return _drawn_epoch()
 
     async def _check(self, connection: Connection, name: str, settings: Mapping[str, Any]) -> None:
-        """Raises: NotDone, with all that is wrong with the settings."""
+        """Raises: NotDone, with all problems of the settings."""
         if len(json.dumps(settings)) > MAX_SETTINGS_BYTES:
             raise NotDone(f"the settings have more than {MAX_SETTINGS_BYTES} bytes", code="invalid_value")
         others: dict[str, TenantConfig] = {}
-        if any(engine.kind == "openai" for engine in self._config.engines):  # then others decide where it may go
+        if any(engine.kind == "openai" for engine in self._config.engines):  # the other tenants decide who may use it
             for other, text in await connection.fetch(_OTHERS, name):
                 try:
                     others[other] = decode_tenant(other, json.loads(text))

@@ -1,7 +1,7 @@
-"""What a request may use of all limits: quotas of this process, budgets, and limits over all proxies.
+"""Applies all limits to a request: quotas of this process, budgets, and limits over all proxies.
 
-A request reserves before its dispatch, and is settled with what it has really used. What is short is said in words: the
-limit, what is left of it, and when it renews. Clients that have used most of a budget are warned by a header.
+A request reserves its estimated use before its dispatch, and settles with its real use. A refusal names the limit, what
+is left of it, and when it renews. A header warns clients that have used most of a budget.
 """
 
 import math
@@ -33,20 +33,20 @@ _HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
 
 
 class LimitHeaders(NamedTuple):
-    """The headers of an answer, and the limits that they warn of: name and limit."""
+    """The limit headers of an answer. `warned`: the limits that they warn of, each by name and limit."""
 
     headers: tuple[tuple[str, str], ...]
     warned: tuple[tuple[str, str], ...]
 
 
 class ReservingRequest(Protocol):
-    """A request that may have reserved something."""
+    """A request that may have a reservation."""
 
     quota: Reservation | None
 
 
 class LimitedRequest(ReservingRequest, Protocol):
-    """The same, as it comes."""
+    """A request that is yet to reserve, with what its estimate needs."""
 
     routing: RoutingRequest
 
@@ -55,7 +55,7 @@ class LimitedRequest(ReservingRequest, Protocol):
 
 
 class Limited(Protocol):
-    """A request, or who sends it."""
+    """A request or its sender: a tenant and the id of its key."""
 
     @property
     def tenant(self) -> TenantConfig: ...
@@ -65,18 +65,18 @@ class Limited(Protocol):
 
 
 class LimitsOverProxies(Protocol):
-    """What holds over all proxies: limits by the minute and at once."""
+    """The limits over all proxies, per minute (`windows`) and at once (`slots`)."""
 
     windows: Budgets
     slots: SharedSlots
 
     @property
     def hold(self) -> bool:
-        """Whether there can be any."""
+        """Whether limits over all proxies can exist."""
 
 
 class LimitStores(Protocol):
-    """Of the stores of a proxy, what limits are of."""
+    """The stores of a proxy that limits need."""
 
     @property
     def prices(self) -> Prices: ...
@@ -101,7 +101,7 @@ class RequestLimits:
         self._clock = clock
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
+        """Use the limits of another config. Requests settle with the quotas that they have reserved from."""
         now_s = self._clock()
         known = {(scope.kind, scope.name): quota for scope, quota in self.quotas.all}
         found: list[tuple[Scope, Quota]] = []
@@ -115,16 +115,19 @@ class RequestLimits:
         self.quotas = ByScope(found)
 
     def on_answer(self, call: Callable[[], None]) -> None:
-        """Have it called when a store has answered: what waits may go."""
+        """Have `call` called when a store has answered, since waiting requests may begin then."""
         for shared in (self._budgets, self._windows, self._slots):
             shared.on_answer.append(call)
 
     def has_key(self, key_id: str) -> bool:
-        """Whether a key has limits beside those of its tenant."""
+        """Whether a key has limits of its own, beside those of its tenant."""
         return self.quotas.has_key(key_id) or self._budgets.has_key(key_id)
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
-        """Reserve what a request may use, if it is counted here; or return what is short."""
+        """Reserve the estimated use of a request. Returns what is short, or None.
+
+        If another region has forwarded the request, that region has counted it: only its price is reserved here.
+        """
         parsed, routing = request.parsed, request.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
         if parsed.forwarded_from is None and request.quota is None and (quotas := self.quotas.of(tenant, key_id)):
@@ -142,11 +145,11 @@ class RequestLimits:
         return None
 
     def count(self, caller: Limited) -> Shortage | None:
-        """Count a request that asks no engine in this process's limits of requests; or return what is short."""
+        """Count a request that needs no engine in this process's request limits. Returns what is short, or None."""
         return reserve(self.quotas.of(caller.tenant.name, caller.key_id), 0, self._clock())
 
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
-        """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
+        """Reserve the price of a request, once. If the request goes to another region, that region reserves it."""
         parsed, reservation = request.parsed, request.quota
         leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
@@ -158,7 +161,7 @@ class RequestLimits:
         reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def may_begin(self, request: ReservingRequest) -> bool:
-        """Whether the limits let a request run now; one that another region has failed is counted already."""
+        """Whether the limits let a request run now. A request that begins again after a failure is counted already."""
         reservation = request.quota
         if reservation is None:
             return True
@@ -175,14 +178,15 @@ class RequestLimits:
                 self._slots.began(reservation.slots)
 
     def end(self, request: ReservingRequest, used: UsedTokens | None) -> None:
-        """A request has ended: release what it has reserved. `used`: None if it did not run."""
+        """Release the reservation of a request that has ended. `used`: None if it did not run."""
         reservation, request.quota = request.quota, None
         if reservation is not None:
             reservation.end(used, self._clock())
 
     def lacking(self, request: ReservingRequest) -> tuple[str, Refusal] | None:
-        """Why a request is refused for which a budget, or a limit over all proxies, has nothing left, and its answer;
-        None: it may wait.
+        """The refusal of a request for which a budget, or a limit over all proxies, has too little left.
+
+        Returns the reason and the answer; None if the request may wait.
         """
         reservation = request.quota
         if reservation is not None:
@@ -192,29 +196,30 @@ class RequestLimits:
         return None
 
     def beyond(self, parsed: Limited, shortage: Shortage) -> Refusal:
-        """The 429 of a request that is beyond a limit by the minute, which is counted if it warns of one."""
+        """The 429 of a request that exceeds a limit per minute. The warnings in its headers are counted."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
         text = f"{what}: {shortage.left} are left; try again in {after_s} s"
         return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.sent_headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
-        """The limit at once that a request waits for, in words; empty if it waits for none."""
+        """The limit "at once" that a request waits for, in words; empty if it waits for other reasons."""
         reached = None if request.quota is None else request.quota.at_once_reached()
         return (
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
     def sent_headers(self, parsed: Limited) -> tuple[tuple[str, str], ...]:
-        """`headers`, for an answer that is sent now: what it warns of is counted."""
+        """The `headers` of an answer that is sent now. Their warnings are counted."""
         headers, warned = self.headers(parsed)
         for name, limit in warned:
             self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
         return headers
 
     def headers(self, parsed: Limited) -> LimitHeaders:
-        """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
-        budgets that are used up for the most part.
+        """The headers of an answer: OpenAI's rate-limit headers, and the warning of budgets that are mostly used up.
+
+        For requests and for tokens, OpenAI's headers show the limit per minute with the least left.
         """
         now, tenant, key_id = self._clock(), parsed.tenant.name, parsed.key_id
         quotas = self.quotas.of(tenant, key_id)
@@ -239,12 +244,12 @@ class RequestLimits:
         return LimitHeaders(tuple(found), tuple((name, limit) for name, limit, _ in warned))
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
-        """What operators see: all of them."""
+        """All limits, as operators see them."""
         quotas = (quota for _, quota in self.quotas.all)
         return self._shown(quotas, self._budgets.leases, self._slots.leases, now_s)
 
     def first(self, most: int, now_s: float) -> dict[str, Any]:
-        """The same, `most` of each kind; and how many are left out."""
+        """The limits that `as_dict` shows, at most `most` of each kind. `left_out`: the number of the others."""
         found = [quota for _, quota in self.quotas.all], self._budgets.leases, self._slots.leases
         quotas, budgets, slots = found
         left_out = sum(max(0, len(each) - most) for each in found)
@@ -253,7 +258,7 @@ class RequestLimits:
     def of_tenant(
         self, tenant: str, key_ids: Collection[str], visible: Callable[[Scope], bool], now_s: float
     ) -> dict[str, Any]:
-        """Those of a tenant and its keys that may be seen. The work does not grow with the number of tenants."""
+        """The visible limits of a tenant and its keys. The work does not grow with the number of tenants."""
         quotas = self.quotas.of_any(tenant, key_ids)
         budgets, slots = self._budgets.of_any(tenant, key_ids), self._slots.of_any(tenant, key_ids)
         return self._shown(
@@ -279,7 +284,7 @@ class RequestLimits:
     def _warned(
         self, tenant: str, key_id: str, quotas: Iterable[Quota], now_s: float
     ) -> dict[tuple[str, str, float], float]:
-        """The limits of which clients are to be warned: name, limit and its `warn_share`; and which share is used."""
+        """The used shares of the limits that clients are warned of, by name, limit and `warn_share`."""
         warned: dict[tuple[str, str, float], float] = {}
         leases = self._budgets.of(tenant, key_id)
         for lease in (*leases, *self._windows.of(tenant, key_id)) if self._over_proxies else leases:
@@ -301,12 +306,12 @@ class RequestLimits:
 
 
 def _note(warned: dict[tuple[str, str, float], float], key: tuple[str, str, float], share: float) -> None:
-    """Several may have the same key: those of a budget in this process, and over all of them."""
+    """Keep the largest share of a key. A limit in this process and the one over all processes have the same key."""
     warned[key] = max(share, warned.get(key, 0.0))
 
 
 def go_duration(seconds: float) -> str:
-    """Seconds as OpenAI's headers have them, which is as Go prints them: `12ms`, `1.5s`, `6m0s`."""
+    """Format seconds as Go and OpenAI's headers do: `12ms`, `1.5s`, `6m0s`."""
     millis = math.ceil(seconds * 1000)
     if millis < 1000:
         return f"{millis}ms"

@@ -1,8 +1,7 @@
-"""What proxies share in Redis, as the config has it: limits by the minute and at once, markers of keyed requests, and
-forward tokens that were used.
+"""The state that proxies share in Redis: limits per minute and at once, idempotency markers, used forward tokens.
 
-While Redis is away each process has the limits for itself, and its own keys; each proxy knows its own tokens. The
-client of Redis is imported only if the config names one.
+While Redis is away, each process counts limits and knows idempotency keys alone; each proxy knows only its own used
+tokens. The Redis client is imported only if the config names a Redis.
 """
 
 import secrets
@@ -46,7 +45,7 @@ class SharedLimits:
         nonces: "RedisNonces | None" = None,
         url_file: Path | None = None,
     ) -> None:
-        """`url_file`: the address of the Redis."""
+        """`url_file`: the file with the address of Redis."""
         self.windows = windows
         self.slots = slots
         self.markers = markers
@@ -56,12 +55,12 @@ class SharedLimits:
 
     @classmethod
     def none(cls) -> "SharedLimits":
-        """Those of a proxy without Redis."""
+        """The empty limits of a proxy without Redis."""
         return cls(Budgets((), None, Metrics(), time.time), SharedSlots((), None, time.monotonic))
 
     @classmethod
     def opened(cls, config: Config, redis: RedisConfig, metrics: Metrics) -> "SharedLimits":
-        """Those of a config. Raises: SecretError; LedgerError, where the client of Redis is missing."""
+        """The limits of a config. Raises: SecretError; LedgerError, if the Redis client is not installed."""
         url = load_url(redis.url_file, _SCHEMES)
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
@@ -73,7 +72,7 @@ class SharedLimits:
             ) from None
         try:
             calls = RedisCalls(url, redis.timeout_s)
-        except ValueError:  # it may quote a piece of a password
+        except ValueError:  # the error may quote a part of a password
             raise _no_address(redis.url_file) from None
         limits, process = config.scope_limits(), secrets.token_hex(8)
         windows = Budgets(_by_minute(limits), RedisWindows(calls), metrics, time.time)
@@ -83,7 +82,7 @@ class SharedLimits:
 
     @property
     def hold(self) -> bool:
-        """Whether there can be any: whether there is a Redis."""
+        """Whether limits over all proxies can exist: whether the config names a Redis."""
         return self._calls is not None
 
     @property
@@ -92,13 +91,13 @@ class SharedLimits:
         return self._calls is not None and self._calls.away
 
     def read_url(self) -> None:
-        """Use the address that the file has now. Raises: SecretError; the one before then stays in use."""
+        """Read the address from its file again. Raises: SecretError; the previous address then stays in use."""
         if self._calls is not None and self.url_file is not None:
             try:
                 self._calls.move_to(load_url(self.url_file, _SCHEMES))
             except SecretError:
                 raise
-            except ValueError:  # as at the start
+            except ValueError:  # the error may quote a part of a password, as in `opened`
                 raise _no_address(self.url_file) from None
 
     def replace(self, config: Config) -> None:
@@ -108,11 +107,11 @@ class SharedLimits:
             self.slots.replace(_at_once(limits))
 
     def problems(self) -> list[Problem]:
-        """What does not work as it should."""
+        """The present problems of Redis."""
         return [Problem(Trouble.REDIS_AWAY, AWAY)] if self.away else []
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows."""
+        """The gauges for `/metrics`."""
         if self._calls is None:
             return []
         rows: list[GaugeRow] = [(declared.STORE_UP, (("store", "redis"),), float(not self.away))]
@@ -123,7 +122,7 @@ class SharedLimits:
         return rows
 
     def sweep(self) -> None:
-        """Ask for what is wanted, and show that this process lives; called a few times a second."""
+        """Ask Redis the due questions, and show that this process lives. Called a few times a second."""
         self.windows.sweep()
         self.slots.sweep()
         if self.markers is not None:

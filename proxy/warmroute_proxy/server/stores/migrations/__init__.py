@@ -1,4 +1,4 @@
 """The schema of the database, as revisions of Alembic.
 
-`versions` has one file for each, `env` runs them; `database` says which one this proxy reads and writes.
+`versions` has one file for each revision, and `env` runs them. `stores.database` names the one that this proxy uses.
 """

@@ -1,4 +1,4 @@
-"""Run by Alembic for each migration: on the connection that `migrate` has opened, in one transaction."""
+"""Alembic runs this module for each migration: on the connection of `migrate`, in one transaction."""
 
 from alembic import context
 

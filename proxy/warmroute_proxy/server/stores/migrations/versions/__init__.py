@@ -1,7 +1,9 @@
 """One module for each revision of the schema, in their order.
 
-A revision that was released is never changed: a further one follows it. Its `oldest_reader` is the oldest revision
-whose proxies read and write the schema that it makes. A revision that adds a table, or a column with a default, keeps
-the reader of before (it expands). One that removes something is its own reader, or names the first revision that no
-longer used it (it contracts), and comes at least one release later.
+A released revision is never changed: a later revision corrects it. `oldest_reader` is the oldest revision whose
+proxies can read and write the schema that a revision makes.
+
+A revision that expands the schema (adds a table, or a column with a default) keeps the `oldest_reader` of the revision
+before it. A revision that contracts the schema names itself, or the first revision that no longer used what it removes.
+It comes at least one release after the last use.
 """

@@ -1,16 +1,16 @@
 """The ledger of a fleet: rows by day, sums by hour, how far each proxy has sent, and leases on budgets.
 
-    spool          up to which row of its ledger file each proxy has sent, and when it was last heard
-    turn           the record of each ended entry, as it stands in the proxy's ledger file; one partition a day
-    usage_hour     what the turns of an hour (unix seconds of its start) add up to
-    usage_session  the same by session; one partition a day
-    budget         how much of a budget is leased in a period, in billionths of a USD
-    budget_lease   who holds it
-    api_key        keys of tenants, by their digest
+    spool          the last ledger row that each proxy has sent, and when the proxy was last seen
+    turn           the record of each ended entry, as in the proxy's ledger file; one partition per day
+    usage_hour     sums of the turns of an hour, which is given as the unix seconds of its start
+    usage_session  the same sums by session; one partition per day
+    budget         the leased amount of a budget in a period, in billionths of a USD
+    budget_lease   the part of that amount that each start of a proxy holds
+    api_key        API keys of tenants, by their digest
     key_version    a number that rises with each change of keys
     audit          who has changed what
 
-The sums have the proxy in their keys, so that no proxy waits for another one's transaction.
+The primary keys of the sums contain the proxy, so no proxy waits for another proxy's transaction.
 """
 
 from alembic import op

@@ -1,13 +1,12 @@
-"""The directory: tenants beside their keys, a number for each kind of record by which proxies see changes, and who
-changed what.
+"""The directory: tenants beside their keys, a version for each kind of record, and the audit log of changes.
 
-    directory_version  a number for each kind of record, which rises with each change of one
-    tenant             tenants by name: the settings of a [[tenant]] of a config, without keys
-    api_key            has the version of its last change
-    audit              has the kind of what was changed, and how it was before and after; never a secret
+    directory_version  the version of each kind of record, which rises with each change of a record
+    tenant             tenants by name, with the settings of a [[tenant]]; without API keys
+    api_key            gets the version of its last change
+    audit              gets the kind of the changed record, and its old and new values; never a secret
 
-A record's `version` is that of its kind when it was last changed, so that proxies read what is above the one they know.
-A record that is gone stays as a row. A further kind of record adds a row to `directory_version`, and a table with a
+A record's `version` is the version of its kind at its last change, so proxies read only records above the version that
+they know. A deleted record stays as a row. A new kind of record needs a row in `directory_version`, and a table with a
 column `version`.
 """
 

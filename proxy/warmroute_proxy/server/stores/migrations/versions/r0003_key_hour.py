@@ -1,8 +1,8 @@
-"""What the turns of a key cost in an hour.
+"""The cost of the turns of each API key, by hour.
 
-    key_hour  sums of prices, in billionths of a USD, by the id of the key and the hour (unix seconds of its start)
+    key_hour  sums of prices, in billionths of a USD, by key id and hour (unix seconds of its start)
 
-As in `usage_hour`, the proxy is in the key, so that no proxy waits for another one's transaction.
+As in `usage_hour`, the primary key contains the proxy, so no proxy waits for another proxy's transaction.
 """
 
 from alembic import op

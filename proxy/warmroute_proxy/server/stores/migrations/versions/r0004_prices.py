@@ -1,7 +1,7 @@
 """Price books of models, which are added and never changed.
 
-price_book   rates in picodollars a token, those of cache tiers and writes NULL where a book does not price them
-             apart; `version` is that of the kind `price` in directory_version when the book was added
+price_book   rates in picodollars per token; a rate of a cache tier or cache write is NULL if the book has no own
+             price for it; `version` is the version of the kind `price` in directory_version that added the book
 """
 
 from alembic import op
@@ -28,6 +28,6 @@ _STEPS = (
 
 
 def upgrade() -> None:
-    """Make the table, and keep its rows as they are."""
+    """Make the table, and a trigger that rejects changes of its rows."""
     for step in _STEPS:
         op.execute(step)

@@ -1,6 +1,6 @@
-"""Which proxies read this schema: those that need `oldest` or a later revision. An older proxy refuses the database.
+"""The proxies that can use the schema: those of revision `oldest` or later. An older proxy refuses the database.
 
-schema_readers  one row: the oldest revision whose proxies can go on with the schema as it is
+schema_readers  one row: the oldest revision whose proxies can use the present schema
 """
 
 from alembic import op

@@ -1,4 +1,4 @@
-"""Two more loss classes in the sums. An older proxy adds rows without them.
+"""Two more loss classes in the sums. In the rows of an older proxy they are 0.
 
 usage_hour, usage_session  `not_computed_yet` and `forgotten`
 """
