@@ -34,9 +34,10 @@ def written(members: list[tuple[str, Any]], space: str, ascii_only: bool) -> byt
 
 
 def of_choice(choices: Any) -> Any:
-    """The usage that stands in the first choice, as Moonshot writes it."""
-    are_objects = isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices)
-    return choices[0].get("usage") if are_objects and choices else None
+    """The usage that stands in the first choice, as Moonshot writes it. Some servers write choices as an object."""
+    values = list(choices.values()) if isinstance(choices, dict) else choices if isinstance(choices, list) else []
+    objects = [choice for choice in values if isinstance(choice, dict)]
+    return objects[0].get("usage") if objects else None
 
 
 @given(
@@ -47,6 +48,7 @@ def of_choice(choices: Any) -> Any:
     st.booleans(),
 )
 @example([("choices", [{"usage": False}])], False, "", False, False)
+@example([("choices", {"usage": {"usage": False}})], False, "", False, False)
 def test_only_the_accounts_change(
     members: list[tuple[str, Any]], with_usage: bool, space: str, ascii_only: bool, keep: bool
 ) -> None:
