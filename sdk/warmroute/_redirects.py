@@ -1,7 +1,7 @@
 """Remove the session's headers from a request that a redirect sends to another host.
 
 httpx itself removes the API key. A request that follows a redirect has the extensions of the first request, so a hook
-notes the first request's origin there. The hook runs after those of the client, which may choose the host.
+notes the first request's origin there. The hook runs after the client's own hooks, which may change the host.
 """
 
 from typing import Any, Final

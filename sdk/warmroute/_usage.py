@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 
 def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") -> Measured:
-    """The numbers of `usage`; `announced` is the receipt id of the response head, which its receipt must have."""
+    """The numbers of `usage`. `announced`: the receipt id in the response head; the receipt must have the same id."""
     tokens = tokens_of(usage)
     found = usage.get("warmroute")
     receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
@@ -81,7 +81,7 @@ def _rates(receipt: Mapping[str, Any]) -> Price | None:
         found = {name: float(rate) for name, rate in rates.items()}
         dearest = max(
             rate for name, rate in found.items() if name != "output"
-        )  # a write to the cache, if it has a price
+        )  # the rate of writes to the cache, if there is one
         return Price(found["input"], found["cached"], found["output"], dearest / found["input"] if dearest else 1.0)
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None

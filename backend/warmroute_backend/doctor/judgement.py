@@ -23,7 +23,7 @@ LEAST_SHM_BYTES: Final = 32 * GIB
 SHM: Final = "/dev/shm"  # noqa: S108 (its own name)
 MOONCAKE: Final = "mooncake-transfer-engine"
 LMCACHE_TODO: Final = "pip install --no-deps lmcache==0.5.6 and what it imports: docs/reference/plan.md, LMCache"
-"""pip refuses LMCache's own requirements beside SGLang 0.5.23 (grpcio)."""
+"""pip cannot install LMCache's own requirements beside SGLang 0.5.23: the two need different versions of grpcio."""
 RATE_SHARE: Final = 0.95
 
 
@@ -234,8 +234,8 @@ def _disk(disk: Disk | None, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _slower_than_computing(read_bytes_s: float, plan: Plan) -> Iterator[str]:
-    """Engines whose file tier reads fewer tokens a second than the engine computes. Each rank's GPUs read their own
-    part.
+    """Engines whose file tier reads fewer tokens a second than the engine computes. Each attention rank reads its own
+    part of a token's KV.
     """
     for engine in plan.engines:
         if plan.keeps_files(engine):
@@ -291,7 +291,9 @@ TOLERANCE = 0.02
 
 
 def mismatches(plan: Plan, gpus: Gpus) -> list[str]:
-    """Why this machine is not a node of the plan. Empty: it is one, or the GPUs are AMD's, which are not compared."""
+    """Why this machine is not a node of the plan. Empty if it is one, or if the plan's GPUs are AMD's, which are
+    not compared.
+    """
     wanted, count = plan.cluster.gpu, plan.cluster.per_node
     trial = "`--engine embedded` tries the plan without GPUs"
     if wanted.vendor != "nvidia":

@@ -1,11 +1,12 @@
 """The event loop: a trace, a fleet and a policy on one virtual clock.
 
 Events are arrivals, and what a router can observe of a worker: first tokens and ends of answers. Between these events
-only the steps that compute prompts are simulated (see `warmroute_lab.engine.model.model`). A worker is observed when a
-step, or a run of steps, ends, before all other events of that instant. So its state is current when a policy reads it.
+only the steps that compute prompts are simulated (see `warmroute_lab.engine.model.model`). A worker is observed at the
+end of a step or of a run of steps. This observation precedes all other events of that instant, so the worker's state is
+current when a policy reads it.
 
-Open-loop requests come at their time divided by `speed_up`. A turn that follows another comes its think time after the
-end of that turn, at any speed-up. So in closed loop `speed_up` only compresses the starts of sessions.
+Open-loop requests come at their time divided by `speed_up`. A turn that follows another waits for the end of that turn,
+and then for its own think time, at any speed-up. So in closed loop `speed_up` only compresses the starts of sessions.
 
 If a turn is placed outside its client's region, it arrives half a round trip late, and its tokens reach the client half
 a round trip late. The same holds if something before the proxies sends a turn to another region.
@@ -64,8 +65,9 @@ class Changes(NamedTuple):
 class Ingress(NamedTuple):
     """The regions where turns come in. `each_turn`: each turn at a random region, else each session at one.
 
-    `home_share` of the sessions come in at one region in any case, since something before the proxies knows them and
-    sends them there. Their clients are spread like those of other sessions.
+    A share of the sessions, `home_share`, come in at one region each, also with `each_turn`: something in front of the
+    proxies knows these sessions, and sends all their turns to that region. Their clients are spread like those of other
+    sessions.
     """
 
     regions: Sequence[str] = ("",)
@@ -103,7 +105,7 @@ class Simulation:
         self._changes = changes
         self._skip_share = skip_share
         self.watch_caches = False
-        """Whether to note for each turn how much of it caches hold when it is sent."""
+        """Whether to note, when a turn is sent, how many of its tokens are in caches."""
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
         self._done = 0

@@ -1,6 +1,7 @@
 """Show turns, hit ratio and cost in the terminal's title while a program runs.
 
-If stdout and stderr of the program go to files, nothing else writes to the terminal. Then the last line is used.
+If stdout and stderr of the program go to files, nothing else writes to the terminal. Then the terminal's last line
+shows the text instead of the title.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ def marks() -> Marks:
 
 
 def _is_file(descriptor: int) -> bool:
-    """Whether an output goes to a file or to `/dev/null`. A program behind a pipe may itself write to the terminal."""
+    """Whether an output goes to a file or to `/dev/null`. False for a pipe: its reader may write to the terminal."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:

@@ -5,11 +5,12 @@ items up to the response that the turn continues, the output of that response, a
 items that were sent before, so a turn that continues another one is not repaired.
 
 A server answers the turns of a stream in their order, so turns under way are a queue for each stream.
-`response.created` belongs to the first turn without a response, and a last event names its response. An `error` belongs
-to a turn without a response, or to an event that is not a turn. It does not end a response.
+`response.created` belongs to the first turn without a response. A response's last event (completed, incomplete or
+failed) has its id. An `error` belongs to a turn without a response, or to an event that is not a turn. It does not end
+a response.
 
-Memory: for each stream of a connection, the items up to its last response. Of more than `MAX_STREAMS` streams, the
-oldest is forgotten. At most `MAX_UNDER_WAY` turns are under way.
+Memory: for each stream of a connection, the items up to its last response. If there are more than `MAX_STREAMS`
+streams, the oldest is forgotten. At most `MAX_UNDER_WAY` turns are under way.
 """
 
 import json
@@ -28,7 +29,7 @@ _OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id"
 
 
 class _LastResponse(NamedTuple):
-    """A stream's last response: its id, and all items of the conversation up to its output."""
+    """A stream's last response: its id, and all items of the conversation, the response's output included."""
 
     response_id: str
     items: list[Any]

@@ -59,7 +59,7 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "endpointslices": _IN_CLUSTER | {"port"},
     "inferencepool": _IN_CLUSTER,
 }
-"""The keys of each kind of [[discovery]], beside the keys of all kinds."""
+"""For each kind of [[discovery]]: its keys, except those that all kinds have."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OF_RECORDS: Final = ("id", "url", "region")

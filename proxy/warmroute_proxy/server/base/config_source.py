@@ -47,7 +47,7 @@ class ConfigSource:
         return ConfigSource(state_dir / ACCEPTED_FILE, self._instead, self._folder)
 
     def accept(self, read: ReadConfig, state_dir: Path) -> None:
-        """Keep what was read for the processes of a proxy: they all apply the same bytes. Raises: OSError."""
+        """Write a copy of the file that was read, so all processes of a proxy apply the same bytes. Raises: OSError."""
         write_whole(state_dir / ACCEPTED_FILE, read.content)
 
 

@@ -50,7 +50,9 @@ class RedisCalls:
         self._moving = asyncio.get_running_loop().create_task(self._move(made))
 
     async def run(self, script: str, keys: tuple[str, ...], *values: str | int) -> Any:
-        """Run a script, and return its result. Raises: RedisAway; after a failure, at once for `RETRY_S`."""
+        """Run a script, and return its result. Raises: RedisAway, if the call fails, or without a call for `RETRY_S`
+        after a failure.
+        """
         if time.monotonic() < self._not_before_s:
             raise RedisAway("it has just not answered")
         try:
@@ -103,7 +105,7 @@ class RedisCalls:
                 async with asyncio.timeout(self._timeout_s):
                     await made.eval("return 1", 0)
                 return
-            except Exception as error:  # of any kind: some bad addresses show only at a connection
+            except Exception as error:  # of any kind: some bad addresses raise only when connecting
                 if not logged:
                     _LOG.error("redis does not answer at its new address: %s", _failure_text(error))
                     logged = True

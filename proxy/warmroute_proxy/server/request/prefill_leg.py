@@ -1,4 +1,4 @@
-"""The leg of a pair that goes to its prefill engine."""
+"""The prefill leg of an attempt: the request to the prefill engine of a pair."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -42,7 +42,7 @@ class PrefillLeg:
             self.parts.append(data)
 
     def streams(self) -> None:
-        """None: its answer is gathered."""
+        """Always None, since the answer is gathered and not passed on as a stream."""
 
     def on_end(self) -> None:
         owner, self._owner = self._owner, None

@@ -24,7 +24,7 @@ SPANS: Final = {
 """Child spans by name."""
 
 REQUEST_ATTRIBUTES: Final = {
-    "gen_ai.operation.name": "`chat`, or `text_completion` and `embeddings` by route.",
+    "gen_ai.operation.name": "`text_completion` for `/v1/completions`, `embeddings` for `/v1/embeddings`, else `chat`.",
     "gen_ai.provider.name": "`warmroute`.",
     "gen_ai.request.model": "The model, by its name in the config.",
     "gen_ai.conversation.id": "The session's hash, as in the receipt. Absent without a session.",
@@ -35,11 +35,11 @@ REQUEST_ATTRIBUTES: Final = {
     "http.request.method": "`POST`.",
     "http.route": "The route.",
     "http.response.status_code": "The status; absent if the client left before it, or another region answers.",
-    "error.type": "The outcome, if it is not `completed`; the code of a refusal.",
+    "error.type": "The code of a refusal, or else the outcome. Absent if that is `completed` or `forwarded`.",
     "warmroute.receipt.id": "The receipt's id, as in the response header.",
     "warmroute.turn": "Number of the turn in its session.",
     "warmroute.stream": "Whether the answer is streamed.",
-    "warmroute.outcome": "The outcome of the ledger entry; `forwarded`, `refused`, `client_left` if it has none.",
+    "warmroute.outcome": "The ledger entry's, or without one: `forwarded`, `refused`, `client_left` or `interrupted`.",
     "warmroute.attempts": "Number of attempts.",
     "warmroute.predicted_cached_tokens": "Prompt tokens that placement predicted to be cached.",
     "warmroute.cached_tokens": "Cached prompt tokens by tier: `.device`, `.host` and `.storage` are appended.",
