@@ -1,8 +1,8 @@
 """Find the problems of a plan, also of one that was edited by hand. Each problem is a sentence that says what would
 work.
 
-The rules are those at which SGLang 0.5.23 stops, and those at which it starts but serves badly. If no formula covers a
-model's cache, only flags are judged, since the memory that it needs is not known.
+The problems are settings with which SGLang 0.5.23 stops, or starts but serves badly. If no formula covers a model's
+cache, only flags are judged, since the memory that it needs is not known.
 """
 
 from collections import defaultdict
@@ -67,7 +67,7 @@ def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    """Divisions that must come out even."""
+    """Problems of the engine's shape, such as divisions with a remainder."""
     shape, model = engine.shape, plan.model
     if shape.tp < 1 or shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
         yield f"attention_dp {shape.attention_dp} does not divide tp {shape.tp}."
@@ -251,8 +251,8 @@ def _pairs(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[
 
 
 def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[str]:
-    """Decode engines whose division of the KV does not fit prefill's: prefill has whole KV or the same division
-    (`disaggregation/common/conn.py:531`).
+    """Problems of decode engines that divide the KV otherwise than prefill. SGLang needs a prefill engine that keeps
+    the KV whole, or divides it in the same way (`disaggregation/common/conn.py:531`).
     """
     for other in others:
         if first.shape.dcp not in {1, other.shape.dcp}:
@@ -261,7 +261,7 @@ def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Itera
 
 
 def _answers(plan: Plan, first: PlannedEngine, decodes: tuple[PlannedEngine, ...]) -> Iterator[str]:
-    """Decode engines whose answers in the store prefill engines would not find."""
+    """Decode engines whose stored answers could not be found by prefill engines."""
     for engine in decodes:
         if engine.storage == "mooncake" and not shares_answers(plan.model, first.shape, engine.shape):
             yield f"{engine.name} writes answers to the store that {first.name} would not find; set storage to none."

@@ -36,7 +36,7 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 def mended(raw: Raw, work: TranslationWork) -> tuple[bytes, dict[str, int]] | None:
     """The list of messages as engines take it, and how many parts of each type were dropped or changed; None if the
-    list stays as it is. Raises: BadRequest, as the next step would.
+    list stays as it is. Raises: BadRequest, if a message is too malformed to mend.
     """
     try:
         messages = _decode_list(raw)

@@ -117,7 +117,7 @@ def _plain(block: object) -> object:
 
 
 def _without_queries(piece: object) -> object:
-    """A part with image addresses without their queries, which hold the signatures."""
+    """A copy of a part without the queries of its image addresses, since the queries hold the signatures."""
     if isinstance(piece, dict):
         found = {}
         for name, value in piece.items():

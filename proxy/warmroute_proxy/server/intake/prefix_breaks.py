@@ -4,7 +4,8 @@ A prompt is compared only if it does not continue a known prompt. It is compared
 memory. The receipt names a break only if tokens are lost as `prefix_changed`. Each process knows only the prompts that
 it has served since its start.
 
-Limits: prompts below `MIN_BYTES` are too short to be worth it. Those that another process reads are too long.
+Limits: prompts below `MIN_BYTES` are too short to be worth it. Prompts in a `LargeBody` are too long: another process
+reads them, and their text is not parsed here.
 """
 
 from typing import Final, NamedTuple
@@ -47,10 +48,11 @@ class PrefixBreaks:
     def look(
         self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
-        """Compare a prompt. Returns the known prompt that it continues, if any; None if it is not to be remembered.
+        """Compare a prompt. Returns the known prompt that this one continues, or `Looked` if it continues none; None if
+        this prompt is not to be remembered.
 
-        `messages`: as in its fingerprint. `agent`: a hash of the session's agent that sends it, 0 if unknown. Prompts
-        of two agents are not compared, because a sub-agent begins anew, with its own tools.
+        `messages`: the prompt's `Fingerprint.messages`. `agent`: a hash of the session's agent that sends it, 0 if
+        unknown. Prompts of two agents are not compared, because a sub-agent begins anew, with its own tools.
         """
         session, chain = routing.session, routing.chain
         if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
@@ -64,7 +66,7 @@ class PrefixBreaks:
         try:
             return self._compared(routing, session, messages, body.members, xxh3_64_intdigest(salt.encode()))
         except (msgspec.MsgspecError, MalformedPrompt, ValueError, KeyError, RecursionError):
-            return None  # what cannot be read twice is not compared
+            return None  # a prompt that cannot be parsed here is not compared
 
     def _compared(
         self, routing: RoutingRequest, session: int, messages: list[int], members: dict[str, msgspec.Raw], key: int

@@ -22,7 +22,7 @@ ANSWER_S: float = 2.0
 PROBE_EVERY_S: Final = 1.0
 PROBE_UNKNOWN_EVERY_S: Final = 0.2
 STARTS_S: Final = 10.0
-"""How long a region that has not answered yet is probed more often, since the regions of a fleet start together."""
+"""After the start, regions without an answer are probed more often for this time: a fleet's regions start together."""
 
 MISSES: Final = 2
 """After this number of missed probes in a row, running requests in a region are given up."""
@@ -45,7 +45,7 @@ class Peers:
         """The regions whose last probe has failed, or that have not been probed yet."""
 
         self.silent: set[str] = set(urls)
-        """The regions whose last probe was answered by no proxy of theirs, ready or not."""
+        """The regions of which no proxy answered the last probe. A proxy that is not ready counts as answering."""
 
         self.rtt_s: dict[str, float] = {}
         """The round trip of each region's last successful probe."""

@@ -1,7 +1,8 @@
 """Reads what all proxies of a fleet have sent to the database: sums, the newest turns, one receipt.
 
 Sums are read from the tables of hourly sums, never from rows, so a query begins at a full hour. The database lacks the
-rows that this proxy has not sent yet. Each answer names this proxy's last row in it, and the caller adds the rest.
+rows that this proxy has not sent yet. Each answer has the number of this proxy's last row in the database. The caller
+adds the later rows.
 
 Limits: `MAX_GROUPS` groups of a sum, and the deadline of each query.
 """
@@ -35,7 +36,7 @@ SEEN_S: Final = 15.0
 
 FORGOTTEN_DAYS: Final = 7
 LONGEST_DAYS: Final = 8
-"""The most days from the drawing of a turn's id to the turn's end."""
+"""A turn ends at most this number of days after its id was drawn."""
 
 _NAMED: Final = ", ".join(f'coalesce(sum("{name}"), 0)::bigint' for name in SUMMED)
 _PRICE: Final = 2 + SUMMED.index("price_nanousd")
@@ -82,7 +83,7 @@ class FleetLedger:
         self._proxy = proxy
 
     async def regions(self) -> dict[str, bool]:
-        """The regions of the last `FORGOTTEN_DAYS`, each with whether the database has all rows of its proxies."""
+        """The regions seen in the last `FORGOTTEN_DAYS`. Value: whether the database has all rows of its proxies."""
 
         async def read(connection: Connection) -> dict[str, bool]:
             return dict(await connection.fetch(_REGIONS))
