@@ -1,7 +1,7 @@
 """Compares receipts with the engines' own counters, and finds how much of the difference has a known cause.
 
 Each computed turn is compared: its prompt and cached tokens with the engine that did the prefill, its answer's tokens
-with the engine that did the decode. A turn counts in the span of that engine in which it was settled.
+with the engine that did the decode. A turn is settled in one span of that engine, and counts there.
 
     difference = what the engine counted - what the receipts say
 
@@ -24,7 +24,7 @@ from warmroute_proxy.core.accounting.engine_counts import EngineCounts, Span
 from warmroute_proxy.core.base.role import Role
 
 EDGE_S: Final = 1.0
-"""The most seconds between an engine counting a turn and the proxy settling it; also the most for a reading."""
+"""The most seconds between an engine counting a turn and the proxy settling it, and the most that a reading takes."""
 
 Kind = Literal["prompt_tokens", "cached_tokens", "completion_tokens"]
 KINDS: Final[tuple[Kind, ...]] = ("prompt_tokens", "cached_tokens", "completion_tokens")

@@ -12,8 +12,8 @@ class MatchedPrompt(Frozen, frozen=True):
     """The size of a prompt, by the learned ratio of bytes to tokens, and what the index knows of it.
 
     `last_turn` is the turn that the prompt continues. `restarted_bytes` of the prompt are known to have been in caches
-    that were lost with their engines. `head_bytes`: the longest prefix that any worker has, if other prompts may leave
-    it too. `fork`: the prompts that left that head just now (`forks`).
+    that were lost with their engines. `head_bytes`: the longest prefix (head) that any worker has, if other
+    prompts may begin with it and differ afterwards. `fork`: the prompts that have just done so (`forks`).
     """
 
     tokens: int
@@ -25,7 +25,7 @@ class MatchedPrompt(Frozen, frozen=True):
     fork: Fork | None = None
 
     def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
-        """What a worker holds, with the answer to the last turn if exactly the last prompt is matched there.
+        """What a worker holds, with the last turn's answer if exactly the last turn's prompt is matched at this worker.
 
         An aggregated worker keeps the answer that it has generated, and the prompt repeats that answer. The index does
         not know it: no prompt has contained it before.

@@ -137,10 +137,13 @@ class Dialect(Protocol):
         """Whether a path of this API counts tokens."""
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Translated:
-        """Translate a request into chat's terms. Its model's rules clean its texts. Raises: BadRequest, TooMuch."""
+        """Translate a request into chat's terms, and clean its texts by the model's rules.
+
+        Raises: BadRequest, TooMuch.
+        """
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
-        """The answer that a prompt has `tokens` tokens. `estimated`: the number is an estimate."""
+        """The answer to a request that counts a prompt's tokens. `estimated`: the number is an estimate."""
 
     def status(self, status: int) -> int:
         """The API's status for one of chat's."""
@@ -160,7 +163,7 @@ class Dialect(Protocol):
         return  # else a type checker takes the method for abstract
 
     def only_kept(self, found: Translated) -> str | None:  # noqa: ARG002
-        """The model of a request that is only kept, without an answer by the model; None if the model is to answer."""
+        """The request's model if the proxy only keeps its messages and no model answers; None if the model answers."""
         return None
 
     def kept_answer(self) -> bytes:

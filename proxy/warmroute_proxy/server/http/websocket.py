@@ -89,7 +89,7 @@ _GONE: Final = _Gone()
 
 
 class WebSocket:
-    """One connection: an `asyncio.BufferedProtocol`, though not by type, as `Connection` is."""
+    """One connection. Like `Connection`, it is an `asyncio.BufferedProtocol`, but does not inherit from that class."""
 
     def __init__(
         self, shared: OpenConnections, tenant: str, application_of: Callable[["WebSocket"], Application]
@@ -112,7 +112,7 @@ class WebSocket:
         self._ends_s = now_s + MAX_OPEN_S
         self._paused = False
         self._written = 0  # bytes since the start
-        self._drained = 0  # bytes that were written and sent at the last look while paused
+        self._drained = 0  # bytes sent when it paused, or at the last deadline since
         self._buffers: Buffers | None = None  # of TLS, once they are large
         self._closes = False  # close once it is idle
         self._ending = False  # end after the current answers
@@ -368,7 +368,7 @@ class WebSocket:
             self._end()
 
     def make_way(self) -> None:
-        """Close in favour of another connection, without waiting: no sweep checks this deadline any more."""
+        """Close in favour of another connection. Do not wait, since nothing checks `deadline_s` any more."""
         if self._unsent_bytes():
             self.abort()
             return

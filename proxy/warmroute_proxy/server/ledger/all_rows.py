@@ -21,7 +21,7 @@ MAX_ROWS: Final = 2_000_000
 MAX_S: Final = 5.0
 ROWS_AT_ONCE: Final = 4_096  # some 40 ms
 DISORDER_S: Final = 60.0
-"""A row may be stored before rows of turns that ended up to this much earlier."""
+"""Rows are slightly out of order: the turn of a later row may have ended earlier, by at most this much."""
 
 NOT_FOLDED: Final = "SELECT value AS record FROM json_each(:not_folded)"
 FOLDED: Final = "SELECT record FROM turn_record WHERE rowid > :low AND rowid <= :high ORDER BY rowid DESC"
@@ -87,7 +87,7 @@ class RowsPass:
             high -= ROWS_AT_ONCE
 
     def _pruned(self) -> int:
-        """The number below the oldest row that is left. If this pass needs deleted rows, it is not complete."""
+        """The oldest remaining row's number minus 1. If this pass needs deleted rows, it is not complete."""
         row: tuple[int, float] | None = self.db.execute(_OLDEST).fetchone()
         pruned = 0 if row is None else row[0] - 1
         if row is not None and pruned > self._above and (self._since_s is None or self._since_s < row[1]):

@@ -150,7 +150,7 @@ class Stream(Carrier):
             self._take_answer(b"", ends=True)
 
     def _count_message(self) -> None:
-        """Count a message, since many small ones cost more than their bytes, like chunks over HTTP. Raises: Refusal."""
+        """Count a message: many small ones cost much for few bytes, like small HTTP chunks. Raises: Refusal."""
         self._messages += 1
         if self._messages - MAX_CHUNKS <= self._body_bytes // BYTES_PER_CHUNK:
             return
@@ -367,8 +367,8 @@ class Stream(Carrier):
             self.outbox.send(wire.REQUEST_TRAILERS)
 
     def check(self, exchange: Exchange, model: str) -> None:
-        """Raise a Refusal if the gateway has left, has named no engine of the model, or does not show us answers that
-        the request needs read.
+        """Raise a Refusal if the gateway has left, has named no engine of the model, or does not send the engine's
+        answer here although the request needs that.
         """
         if self.gone:
             raise left_gateway()

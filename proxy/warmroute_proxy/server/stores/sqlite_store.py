@@ -1,4 +1,4 @@
-"""Budgets of a proxy without a database, in a file beside its ledger. The file has the costs of its rows by hour.
+"""Budgets of a proxy without a database, in a file beside its ledger. The file has the costs of ledger rows by hour.
 
 As in PostgreSQL, one transaction changes the position, the costs and the settled leases. Several processes of one proxy
 share the file.
@@ -86,7 +86,9 @@ class SqliteStore:
         return True
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or what is left if less, but nothing below `least`. A negative amount is given back."""
+        """Lease `amount`, or all that is left if that is less; nothing if less than `least` is left. A negative amount
+        is given back.
+        """
         key = budget.name, budget.period, span.starts_s
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -134,8 +136,8 @@ class SqliteStore:
 
 
 def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """The costs of rows by tenant, key and hour: of all rows, and without rows that give a price back. Sums need few
-    statements: a statement for each row takes three to six times as long.
+    """Two sums for each tenant, key and hour: the cost of all rows, and of those that do not give a price back. Sums
+    need few statements: a statement for each row takes three to six times as long.
     """
     costs: dict[tuple[str, str, int], tuple[int, int]] = {}
     for row in rows:
