@@ -1,8 +1,8 @@
 """Readable names of sessions and agents, and the session that a text names.
 
 Session keys are secret, so receipts have their hashes. A session without a name is called by its program and start
-time. The beginning of its hash follows, which tells sessions of one name apart. Names are read from the `MOST` newest
-turns.
+time. Each name ends with the beginning of the session's hash, to tell sessions of one name apart. Names are read from
+the `MOST` newest turns.
 """
 
 import re
@@ -21,7 +21,7 @@ SHORT_HASH: Final = 6
 LEAST_HASH: Final = 4
 WHOLE_HASH: Final = 16
 UNNAMED: Final = "client"
-"""The name of a program that the turn does not state."""
+"""Stands for the program if a turn does not state it."""
 
 _HASH: Final = re.compile(r"[0-9a-f]{16}")
 _BEHIND: Final = re.compile(rf"\(?([0-9a-f]{{{LEAST_HASH},16}})\)?$")
@@ -71,9 +71,10 @@ def agent_names(turns: Turns) -> list[str]:
 
 
 def question_of(api: "Api | PastFleet", text: str) -> tuple[dict[str, str], str]:
-    """Find the session that a text names. Returns the query parameter with its hash, and its key for the header.
+    """Find the session that a text names. Returns the query parameter with the session's hash, and the session's key
+    for the header. One of the two is empty.
 
-    The text is a name as a table prints it, a hash or its beginning, or else a key. One of the two results is empty.
+    The text is a name as a table prints it, a hash or its beginning, or else a key.
     """
     behind = _BEHIND.search(text)
     if behind is not None and len(behind[1]) == WHOLE_HASH and (text == behind[1] or text.endswith(")")):

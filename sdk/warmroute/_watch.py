@@ -45,7 +45,7 @@ class Watch:
                 self.finished()
 
     def withholds(self, chunk: object) -> bool:
-        """Whether a chunk is the usage that only the SDK requested."""
+        """Whether a chunk has the usage that the SDK requested, and the caller did not."""
         return self._turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
 
     def finished(self) -> None:

@@ -1,14 +1,14 @@
-"""The conversation of a connection, kept once, as the chat messages that the next request begins with.
+"""A connection's conversation, kept as chat messages, so that the next request can begin with them.
 
 A conversation holds the items that the client has sent, and the model's answers as if the client had sent them back. A
-turn that continues it brings new items only. The new items are read with what earlier items mean for them
+turn that continues it brings new items only. The new items are read with the state that earlier items have left
 (`ReadItems`), and their messages are appended. So the chat body is, byte for byte, the body of a request with the whole
 input.
 
 Each conversation has its own buffer. A turn appends to the buffer once the turn has ended well, so a failed turn leaves
 nothing. Another line of turns that continues the same conversation gets a copy. A conversation is kept up to
-`MAX_KEPT_BYTES`. It is continued while a body of its shape would be read in the event loop (`is_light`), since each
-turn makes such a body.
+`MAX_KEPT_BYTES`. Each turn makes a body of the whole conversation. So a conversation can be continued only while such a
+body is simple enough to be read in the event loop (`is_light`).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class ResponsesConversation:
     __slots__ = ("_counted_bytes", "_messages", "_objects", "read")
 
     def __init__(self, messages: bytes | bytearray = b"", read: ReadItems | None = None) -> None:
-        """`messages`: JSON, separated by commas. `read`: what they mean for later items; None if there are none."""
+        """`messages`: JSON, separated by commas. `read`: the state that they leave for later items, if any."""
         self._messages = bytearray(messages)
         self._counted_bytes = self._objects = 0  # what `is_light` has counted
         self.read = read
@@ -49,7 +49,7 @@ class ResponsesConversation:
     def is_light(self) -> bool:
         """Whether a turn that continues the conversation has few enough objects to be read in the event loop.
 
-        Objects are counted here, and not in `append`: a client that sends the whole input again never asks.
+        Objects are counted here, and not in `append`: if a client sends the whole input again, no count is needed.
         """
         self._objects += self._messages.count(b'{"', self._counted_bytes)  # strings escape their quotes
         self._counted_bytes = len(self._messages)

@@ -1,13 +1,14 @@
 """Routes for operators about tenants and API keys in the database, and who changed them.
 
 GET, POST            /admin/tenants             list those of config and database; add one
-GET, PATCH, DELETE   /admin/tenants/{name}      show one; change settings; refuse it everywhere, with its keys
+GET, PATCH, DELETE   /admin/tenants/{name}      show one; change settings; remove it everywhere, and revoke its keys
 GET, POST            /admin/keys                list them; make one, which is shown once
 GET, PATCH, DELETE   /admin/keys/{id}           show one; change its note or end; revoke it
 POST                 /admin/keys/{id}/rotate    make a new key; the old one stays valid for some time
 GET                  /admin/audit               who changed what
 
-Lists come in pages of `limit` entries. `after` names the last entry of the page before (`before` in the audit log).
+Lists come in pages of `limit` entries. `after` names the last entry of the previous page. The audit log has `before`
+instead.
 """
 
 import time
@@ -318,7 +319,7 @@ def _kinds(asked: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _page(rows: list[T], limit: int) -> Page[T]:
-    """A page of a list. `rows`: those of the page, and one more if more follow."""
+    """A page of a list. `rows`: the rows of the page, plus one if the list goes on."""
     return Page(data=rows[:limit], has_more=len(rows) > limit)
 
 

@@ -37,13 +37,13 @@ class Receiver(Protocol):
         """Some of the answer's body."""
 
     def streams(self) -> Stream | None:
-        """The stream behind the head, if it may pass unparsed (`passthrough`). Called for streamed legs only."""
+        """The stream, if its bytes after the head may pass unparsed (`passthrough`). Called for streamed legs only."""
 
     def on_end(self) -> None:
         """The answer has ended in good order."""
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
-        """A whole answer with status 200 at once; `in_parts` splits it. `lines`: its headers, as read."""
+        """A whole answer with status 200 came in one piece; `in_parts` splits it. `lines`: its headers, as read."""
 
     def on_fail(self, cause: Cause, reason: str) -> None:
         """There will be no answer, or no more of it."""
@@ -127,11 +127,11 @@ class Leg:
                 self._crash(receiver, error)
 
     def tenant(self) -> str:
-        """The tenant whose answer it is, as the receiver names it; empty if it names none."""
+        """The tenant that gets the answer, as the receiver states; empty if the receiver names no tenant."""
         return str(getattr(self._receiver, "tenant", ""))
 
     def streams(self) -> Stream | None:
-        """The stream behind the head, if it may pass unparsed."""
+        """The stream, if its bytes after the head may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None
 
     def whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
@@ -173,12 +173,15 @@ class Leg:
         self._receiver = None
 
     def crash(self, error: Exception) -> None:
-        """End the receiver after an error of the proxy's own at the connection."""
+        """End the leg after the proxy itself has failed at the connection, and tell the receiver."""
         if self._receiver is not None:
             self._crash(self._receiver, error)
 
     def _crash(self, receiver: Receiver, error: Exception) -> None:
-        """End the leg after an error in a callback, which may have closed it. Logs the error's type, never its text."""
+        """End the leg after an error; a failed callback may have closed it already.
+
+        Logs the error's type, never its text.
+        """
         log.error("a callback of an upstream answer failed: %s", type(error).__name__)
         self.close()
         receiver.on_crash()

@@ -1,12 +1,17 @@
 """The other processes of a proxy: one process exchanges updates and reports with them through shared memory.
 
-A process sends these updates: the events of its router (`core/replicas/replica.py`), the tag of each prompt that it
-sends (so that each process can match the KV events of all prompts), the newest requests of conversations without a
-session key, operators' drain orders, and the health of engines. The updates of `SEND_WITHIN_S` go in one message.
-Updates are applied before each decision and each look-up of a conversation, and in each sweep.
+A process sends these updates:
 
-A restarted process reads the messages that are still in all rings, its predecessor's too. So it knows the prefixes that
-were sent lately. Its predecessor's open requests no longer count as load.
+- the events of its router (`core/replicas/replica.py`);
+- the tag of each prompt that it sends, so that each process can match the KV events of all prompts;
+- the newest requests of conversations without a session key;
+- operators' drain orders, and the health of engines.
+
+The updates of `SEND_WITHIN_S` go in one message. Updates are applied before each decision and each look-up of a
+conversation, and in each sweep.
+
+A restarted process reads all messages that are still in the rings, including its predecessor's ring. So it knows the
+prefixes that were sent lately. Its predecessor's open requests no longer count as load.
 
 Each process publishes a report of itself in each sweep, mainly its metrics. Any process can answer an operator for all
 processes with the sum of the reports. The report of a killed process stays, and its successor continues its counters,
@@ -58,7 +63,7 @@ class DrainOrder(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"
 
 
 class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
-    """A process requests `/health` of an engine (status None), or has its answer's status; 0: no answer came."""
+    """The status of an engine's `/health`. None: a process has just requested it; 0: no answer came."""
 
     engine: str
     status: int | None
@@ -83,7 +88,7 @@ class Message(msgspec.Struct, gc=False, array_like=True):
 
 
 class Gauges(NamedTuple):
-    """Numbers of a process now. Each field is the gauge of its name."""
+    """The present state of a process, in numbers. Each field has the name of its gauge."""
 
     turns_live: int
     queue_requests: int

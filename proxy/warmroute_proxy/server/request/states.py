@@ -163,7 +163,7 @@ def next_state(table: Mapping[tuple[State, Event], State], state: State, event: 
 
 
 def diagram(table: Mapping[tuple[State, Event], State]) -> str:
-    """The table as a Mermaid state diagram. An event that leads from every state to the same one is drawn once."""
+    """The table as a Mermaid state diagram. An event is drawn once if all states lead to the same state by it."""
     states = type(next(iter(table.values())))
     targets: dict[Event, list[State]] = {}
     for (_, event), after in table.items():

@@ -54,7 +54,7 @@ class Leases(Generic[_Lease]):
     """The leases of one kind. Used in the event loop of requests."""
 
     def __init__(self, clock: Callable[[], float], most_looked_at: int, most_asked: int) -> None:
-        """`clock`: of the leases' times. `most_looked_at`, `most_asked`: the most leases that one sweep covers."""
+        """`clock`: for the leases' times. `most_looked_at`, `most_asked`: the most leases that one sweep covers."""
         self.leases: list[_Lease] = []
         self.on_answer: list[Callable[[], None]] = []
         """Functions to call after each answer: waiting requests may begin then, or have to be refused."""
@@ -71,7 +71,7 @@ class Leases(Generic[_Lease]):
 
     @abstractmethod
     def _rests(self, lease: _Lease, now_s: float) -> bool:
-        """Whether the lease has no question to the store until a request comes."""
+        """Whether the lease asks the store nothing more until a request comes."""
 
     @abstractmethod
     def _question(self, lease: _Lease, now_s: float) -> Coroutine[Any, Any, None] | None:
@@ -126,7 +126,9 @@ class SlotStore(Protocol):
 
 MOST_LOOKED_AT: Final = 1_000
 MOST_ASKED: Final = 100
-"""In one sweep, so that it takes at most 1 ms. Up to 2,000 limits in use are each asked for once in `LEASE_S`."""
+"""Limits of one sweep, so that a sweep takes at most 1 ms. With up to 2,000 limits in use, the store is still
+asked about each of them once in `LEASE_S`.
+"""
 
 
 class SharedSlots(Leases[SlotLease]):
@@ -149,7 +151,7 @@ class SharedSlots(Leases[SlotLease]):
         self._use(leases)
 
     def of(self, tenant: str, key_id: str) -> tuple[SlotLease, ...]:
-        """The leases that hold for a request of this tenant with this key."""
+        """The leases that limit a request of this tenant with this key. From now on, they are in use."""
         leases = self._by_scope.of(tenant, key_id)
         for lease in leases:
             self._in_use.add(lease)

@@ -56,7 +56,7 @@ class Prices:
         return self._books.settling(model, opened_s).rates
 
     def now(self, model: str) -> PriceBook:
-        """The book that settles a turn of a model opened now."""
+        """The book that settles a turn of this model, if the turn is opened now."""
         return self._books.settling(model, self._clock())
 
     def problems(self, models: Iterable[ModelConfig]) -> list[str]:

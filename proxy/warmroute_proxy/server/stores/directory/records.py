@@ -18,7 +18,7 @@ class Records(Generic[R]):
         """`kind`: its name in `directory_version`.
 
         `changed`: the SQL that selects id and JSON of each record above version $1; the JSON of a deleted record is
-        NULL. `decode`: makes a value of an id and its JSON, or raises ValueError.
+        NULL. `decode`: takes an id and its JSON and returns the value, or raises ValueError.
         """
         self.kind = kind
         self.changed = changed
