@@ -144,7 +144,7 @@ def capacity_row(capacity: Capacity) -> str:
 SPEED_HEAD: Final = """
 Speeds: times of a decode step with scheduling, or prompt tokens per second and node, by the roofline. Its shares of
 peaks are from measured kernels, which `kernels.py` names. Only times of a layer and of nodes are from the runs below.
-`left out` is the error of a row if its constants are not from that row; "none" if no other run has that constant.
+`left out` is the error of a row with constants from the other rows only; "none" if no other row has that constant.
 Speeds depend on versions of kernels, so their errors are larger than those of memory. Plans are compared by these
 speeds, and a plan's latency is as uncertain as they are.
 
