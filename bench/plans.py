@@ -57,8 +57,8 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400 --requests-per-s 0.5",
-        "At one request every two seconds with 60,000 tokens, the KV pool is the limit: eight sessions of 65,536 tokens\n"
-        "stay warm in GPU memory, and 46 in host memory.",
+        "At one request every two seconds with 60,000 tokens, the KV pool is the limit: eight sessions of 65,536\n"
+        "tokens stay warm in GPU memory, and 46 in host memory.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
