@@ -318,7 +318,8 @@ NOT_DIVIDED: Final = {
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
         engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
         engine_refusals.MAX_READ_CHARS
-        deletion_costs.MAX_COST event_reader.MAX_EVENT_BYTES work.MAX_EVENT_BRACKETS work.MAX_EVENT_VALUES listener.MAX_WAITING discovery.MAX_FILE_BYTES
+        deletion_costs.MAX_COST event_reader.MAX_EVENT_BYTES work.MAX_EVENT_BRACKETS
+        work.MAX_EVENT_VALUES listener.MAX_WAITING discovery.MAX_FILE_BYTES
         index.MAX_SLOTS
         kubernetes_api.MAX_ANSWER_BYTES minutes.MAX_WORKERS
         kubernetes_api.MAX_LINE_BYTES kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
