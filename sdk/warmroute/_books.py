@@ -34,7 +34,7 @@ MAX_RETURNED: Final = 16
 
 class Beginnings(NamedTuple):
     """The hashes and user messages of a prompt. `hashes`: one for the prompt up to each message. `asked`: the user
-    message at its end, if any. `returned`: the user messages that an assistant's message follows.
+    message at its end, if any. `returned`: the user messages before an assistant's message.
     """
 
     hashes: list[int]
@@ -283,7 +283,7 @@ class Books:
             return None
         if rates is None:
             return Ping(arguments, None)
-        if not prompts[0].tokens:  # its answer is not complete, or it failed: the cost is not known
+        if not prompts[0].tokens:  # its answer is incomplete, or the call failed: the cost is not known
             return Ping({}, 0)
         return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 

@@ -350,7 +350,7 @@ class Observer:
         return identity
 
     def _derived(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> Identity:
-        """The identity of a call that names none: that of its conversation."""
+        """The identity of a call without a named session: that of its conversation."""
         conversation = self.books.conversation(turn, body)
         if conversation is None:
             return Identity(None, None, False)
@@ -406,7 +406,7 @@ def _observed(stream_cls: Any) -> Any:
 
 
 def _of_block(key: str | None, block: Named | None) -> str:
-    """The key of the lineage that prompts are compared in: the session, and kind and agent of its block if set."""
+    """The key of the lineage in which prompts are compared: the session, with kind and agent of its block if set."""
     if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"
