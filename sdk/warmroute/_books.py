@@ -274,7 +274,7 @@ class Books:
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
-        """The last prompt of a session's main loop as a call, and the highest cost of that; None if it is not known."""
+        """The call that repeats the last prompt of a session's main loop, and its highest cost; else None."""
         with self._lock:
             known = self.guard.memory.known(session)
             prompts = list(known.prompts) if known is not None else []

@@ -358,7 +358,7 @@ class Observer:
         return Identity(conversation.key, conversation.key, True)
 
     def _request_usage(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
-        """Request usage if the answer is a stream that can withhold it, and the caller did not set the option."""
+        """Request usage if the answer is a stream that may lack it, and the caller did not set the option."""
         with self.books.shelter():
             ours = _observed(call.stream_cls) if turn.streamed else None
             if ours is None:

@@ -94,8 +94,8 @@ class Setup:
     """A fleet. Each region has `prefills` workers that compute prompts and, if the fleet is split, `decodes` workers
     that generate. `kv_tokens` and `host_tokens` are per worker, `store_tokens` per region.
 
-    `each_turn`: each turn comes in at a random region, else all turns of a session at one. `home_share` of the sessions
-    come in at one region in any case. `naming_share`, `routers`, `share_lag_s` (None: routers share nothing),
+    `each_turn`: each turn comes in at a random region, else all turns of a session come in at one. `home_share` of the
+    sessions come in at one region in any case. `naming_share`, `routers`, `share_lag_s` (None: routers share nothing),
     `share_loss` and `event_lag_s` are for the production policy.
     """
 
