@@ -100,7 +100,8 @@ def _missed(found: dict[str, list[Verdict]]) -> list[str]:
     """The rows on which one of our policies does not hold the rule, and by how much."""
     pairs = zip(*(found[policy] for policy in OURS), strict=True)
     rows = [(pair[0].row.name, *map(_shortfall, pair)) for pair in pairs if not all(each.holds for each in pair)]
-    return ["The rule fails on these rows (its bound is in brackets):\n", *table(("row", *OURS), rows)] if rows else []
+    heading = "The rule, which is defined below, fails on these rows (its bound is in brackets):\n"
+    return [heading, *table(("row", *OURS), rows)] if rows else []
 
 
 def _shortfall(found: Verdict) -> str:

@@ -123,7 +123,7 @@ def _reason(body: str) -> str:
 # A cache belongs to a worker. So a trial counts only if the same worker served the prompt both times.
 
 MOST_TRIALS: Final = 8
-"""At most this many times `trials` are made, until enough of them were served by one worker."""
+"""At most `trials` times this number are made, until enough of them were served by one worker."""
 
 
 class Relation(Enum):

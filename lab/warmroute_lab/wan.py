@@ -1,10 +1,10 @@
-"""A wide area between two regions, on one machine: a TCP relay that holds every byte back for a fixed time.
+"""A wide-area network between two regions, on one machine: a TCP relay that delays every byte by a fixed time.
 
 Each link listens on its own port and passes connections to its targets in rotation, like a load balancer in front of a
 region. A target that refuses a connection is skipped. The relay starts before its targets are known, since its address
-is in the configuration of the proxies. It reads the target from a line `{"<link>": "http://host:port"}` on standard
-input. Later lines replace targets or delays: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`, with either
-member. Bytes, ends and aborts travel with the delay of their direction, in order. The process ends with its standard
+is in the configuration of the proxies. A line `{"<link>": "http://host:port"}` on standard input names the target.
+Later lines replace targets or delays: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`, with one member or
+both. Bytes, ends and aborts travel with the delay of their direction, in order. The process ends with its standard
 input, so it never outlives its parent.
 
 At most `PENDING_BYTES_MAX` wait in one direction; above that the sender is paused, as by a full pipe.
@@ -70,7 +70,7 @@ class Link:
 
 
 class End(asyncio.Protocol):
-    """One end of a relayed connection. Its peer sends on what it receives, `delay_s()` later."""
+    """One end of a relayed connection. Its peer sends on the bytes that this end receives, `delay_s()` later."""
 
     def __init__(self, delay_s: Callable[[], float]) -> None:
         self.delay_s = delay_s

@@ -47,7 +47,7 @@ def tenants_api(arguments: Namespace) -> "Api | PastFleet":
 
 
 def admin_apis(arguments: Namespace) -> dict[str, Api]:
-    """Region -> admin listener. With `--config`, that proxy's only; else those of all proxies of the running fleet.
+    """Region -> admin listener. With `--config`, only that of its proxy; else those of the running fleet's proxies.
 
     Raises: ApiError, ConfigError, SecretError.
     """

@@ -63,7 +63,7 @@ def _restore(dump: Path, address: str, environment: dict[str, str]) -> bool:
 
 
 def _statements(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of the dump without the drops in `_OF_A_DAY` that come before its first CREATE."""
+    """The lines of the dump, without those before its first CREATE that match `_OF_A_DAY`."""
     dropping = True
     for line in lines:
         dropping = dropping and not line.startswith(b"CREATE ")
@@ -72,7 +72,7 @@ def _statements(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _without_password(dsn: str) -> tuple[str, dict[str, str]]:
-    """The address without its password, since others can read command lines, and an environment with the password."""
+    """The address without its password, and an environment with it, since others can read command lines."""
     parts = urlsplit(dsn)
     environment = dict(os.environ)
     if parts.password is not None:

@@ -105,7 +105,7 @@ def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] |
 
 
 def receipts_table(turns: list[dict[str, Any]], most: int, names: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of a table of turns, at most `most` columns wide. A turn that was not completed has its outcome.
+    """The lines of a table of turns, at most `most` columns wide. A turn that was not completed shows its outcome.
     `names`: hash of a session -> its name.
     """
     known = session_names(turns) | (dict(names) if names else {})

@@ -70,8 +70,8 @@ def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], boo
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int, comma: str = ",") -> list[str]:
-    """The lines of a table. None is wider than `most`, unless a single cell is. `comma`: the separator of notes, empty
-    if the notes are the words of a sentence. Control characters are shown as escapes.
+    """The lines of a table. A line is wider than `most` only if a single cell is. `comma`: the separator of notes,
+    empty if the notes are the words of a sentence. Control characters are shown as escapes.
     """
     columns = [column._replace(name=printable(column.name)) for column in columns]
     rows = [Row([printable(cell) for cell in row.cells], [printable(note) for note in row.notes]) for row in rows]

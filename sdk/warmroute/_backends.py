@@ -1,8 +1,8 @@
 """The headers and body fields that name a call's session, by the kind of its server (`contract.providers`).
 
 The kind is given by name (`OpenAI(backend="litellm")`) or follows from the host of `base_url`. A host that no row names
-counts as warmroute: other servers read its header `x-session-affinity`, too. A server of another vendor gets only that
-vendor's signal.
+counts as warmroute, whose header `x-session-affinity` other servers read, too. A server of another vendor gets only
+that vendor's signal.
 """
 
 import hashlib

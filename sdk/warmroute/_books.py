@@ -34,7 +34,7 @@ MAX_RETURNED: Final = 16
 
 class Beginnings(NamedTuple):
     """The hashes and user messages of a prompt. `hashes`: one for the prompt up to each message. `asked`: the user
-    message at its end, if any. `returned`: the user messages that an assistant's message follows.
+    message at its end, if any. `returned`: the user messages before an assistant's message.
     """
 
     hashes: list[int]
@@ -274,7 +274,7 @@ class Books:
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
-        """The last prompt of a session's main loop as a call, and the highest cost of that; None if it is not known."""
+        """The call that repeats the last prompt of a session's main loop, and its highest cost; else None."""
         with self._lock:
             known = self.guard.memory.known(session)
             prompts = list(known.prompts) if known is not None else []
@@ -283,7 +283,7 @@ class Books:
             return None
         if rates is None:
             return Ping(arguments, None)
-        if not prompts[0].tokens:  # its answer is not complete, or it failed: the cost is not known
+        if not prompts[0].tokens:  # its answer is incomplete, or the call failed: the cost is not known
             return Ping({}, 0)
         return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 

@@ -350,7 +350,7 @@ class Observer:
         return identity
 
     def _derived(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> Identity:
-        """The identity of a call that names none: that of its conversation."""
+        """The identity of a call without a named session: that of its conversation."""
         conversation = self.books.conversation(turn, body)
         if conversation is None:
             return Identity(None, None, False)
@@ -358,7 +358,7 @@ class Observer:
         return Identity(conversation.key, conversation.key, True)
 
     def _request_usage(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
-        """Request usage if the answer is a stream that can withhold it, and the caller did not set the option."""
+        """Request usage if the answer is a stream that may lack it, and the caller did not set the option."""
         with self.books.shelter():
             ours = _observed(call.stream_cls) if turn.streamed else None
             if ours is None:
@@ -406,7 +406,7 @@ def _observed(stream_cls: Any) -> Any:
 
 
 def _of_block(key: str | None, block: Named | None) -> str:
-    """The key of the lineage that prompts are compared in: the session, and kind and agent of its block if set."""
+    """The key of the lineage in which prompts are compared: the session, with kind and agent of its block if set."""
     if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

@@ -20,7 +20,7 @@ class Price(NamedTuple):
 
     @property
     def hour_factor(self) -> float:
-        """The same for a cache of one hour. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
+        """`write_factor` of a one-hour cache. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
         return 1.0 if self.write_factor == 1.0 else max(self.write_factor, 2.0)
 
     @property
@@ -34,7 +34,7 @@ class Price(NamedTuple):
         return self.cached / self.input if self.input > 0 else None
 
     def worst_nanousd(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """The highest cost of a turn: no prompt token is cached, and all are written to a cache that lives an hour."""
+        """The highest cost of a turn: that of no cached token, with all written to a cache that lives an hour."""
         return math.ceil((prompt_tokens * self.input * self.hour_factor + completion_tokens * self.output) * 1000)
 
 

@@ -2,7 +2,7 @@
 
 Such calls ask for the shortest answer that the server allows. Their turns and receipts are counted separately
 (`CacheReport.warmed`). A ping repeats the last prompt of a session, so that the whole prompt stays cached. A ping is
-sent only if its highest cost is within the budget: no token is cached, and all are written to the cache. Without known
+sent only if the budget covers its highest cost: that of no cached token, with all written to the cache. Without known
 rates, no ping is sent.
 """
 
@@ -157,7 +157,7 @@ class KeptWarm:
         return self.stopped_because is None
 
     def next(self, ping: Ping | None) -> Mapping[str, Any]:
-        """The arguments of the next ping; none if nothing is sent now."""
+        """The arguments of the next ping; empty if nothing is sent now."""
         self.stopped_because = self.stopped_because or reason_to_stop(self.plan, self.spent_nanousd, ping, time.time())
         return {} if self.stopped_because or ping is None else ping.arguments
 

@@ -13,7 +13,7 @@ _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response
 
 
 class Watch:
-    """Observes a turn's answer while it is read. It is stored in the `extensions` of httpx's response."""
+    """Observes a turn's answer while it is read. Stored in the `extensions` of httpx's response."""
 
     __slots__ = ("_books", "_turn", "usage")
 

@@ -142,7 +142,7 @@ def _written(port: Rdma, peer: str) -> float | str:
 
 
 def _wait_until_it_listens(server: subprocess.Popen[str], port: int) -> None:
-    """Wait until `server` listens, has ended or is late. A test connection would be taken for that of the client, so
+    """Wait until `server` listens, has ended or is late. The server would take a test connection for the client's, so
     the system's list of sockets is read instead. The server's output stays in its buffer.
     """
     deadline_s = time.monotonic() + RDMA_TIMEOUT_S

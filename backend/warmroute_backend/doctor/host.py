@@ -19,7 +19,7 @@ from warmroute_backend.plan.files.proxy import STORE
 SIZE_BYTES: Final = 256 << 20
 BLOCK_BYTES: Final = 4 << 20
 LIMIT_S: Final = 10.0
-"""Writing ends after this time; on a slow disk, the speed is then that of fewer bytes."""
+"""Writing ends after this time; on a slow disk, fewer bytes are then measured."""
 
 
 def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:

@@ -1,9 +1,9 @@
 """Find the NUMA node and the network cards near each GPU by `nvidia-smi topo -m`, and give them to engines.
 
 The matrix has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over the sockets' link), each
-GPU's NUMA node, and the cards' names in its second legend. GPUs have the numbers of `nvidia-smi`, so engines whose
-environment has `CUDA_VISIBLE_DEVICES` are given nothing. SGLang 0.5.23 takes a NUMA node for each GPU of the machine
-(`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and for the store cards
+GPU's NUMA node, and the cards' names in its second legend. GPUs are numbered as by `nvidia-smi`, so engines whose
+environment has `CUDA_VISIBLE_DEVICES` get nothing. SGLang 0.5.23 takes a NUMA node for each GPU of the machine
+(`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and, for the store, cards
 for each rank (`mem_cache/storage/mooncake_store/mooncake_store.py`).
 """
 

@@ -74,8 +74,8 @@ def disagreements(
     route: Mapping[str, Any], prefill: Mapping[str, Any], decode: Mapping[str, Any], names: tuple[str, str]
 ) -> list[str]:
     """The settings on which a prefill and a decode engine disagree. `route`: the answer of prefill's bootstrap server,
-    which decides for each key that it has (SGLang's has no version); `prefill`, `decode`: the engines' `/server_info`;
-    `names`: of the two.
+    whose keys win over those of `prefill` (SGLang's has no version); `prefill`, `decode`: the engines' `/server_info`;
+    `names`: their names.
     """
     found = []
     for key, words in _AGREED:

@@ -1,13 +1,13 @@
-"""Decide whether an engine hangs: for a bounded time it has running requests and its scheduler does nothing, or
+"""Decide whether an engine hangs: for longer than a limit it has running requests and its scheduler does nothing, or
 `/metrics` does not answer. Pure.
 
-SGLang 0.5.23 counts tokens after each batch (`realtime_tokens_total`). It shows its running requests every 40 decode
-batches, at each prefill, and when it becomes idle (`managers/scheduler_components/metrics_reporter.py`). That number is
-not updated while the scheduler has no batch and is not idle: decode waits for KV of prefill, prefill waits for a place
-in decode, or the engine is paused. So tokens alone prove nothing. The scheduler also counts its CPU time in each second
-of its loop (`_record_scheduler_time`), in these cases too, but not inside a batch that does not end. The process that
-answers `/metrics` is not the scheduler, so it goes on answering while the scheduler hangs. Ranks are judged together:
-with attention groups all compute the same batches, and a rank without requests keeps its last number.
+SGLang 0.5.23 counts tokens after each batch (`realtime_tokens_total`). SGLang shows running requests every 40 decode
+batches, at each prefill, and when it becomes idle (`managers/scheduler_components/metrics_reporter.py`). The number of
+running requests is not updated while the scheduler has no batch and is not idle: decode waits for KV of prefill,
+prefill waits for a place in decode, or the engine is paused. So tokens alone prove nothing. The scheduler also counts
+its CPU time in each second of its loop (`_record_scheduler_time`), in these cases too, but not inside a batch that does
+not end. Another process answers `/metrics`, and goes on while the scheduler hangs. Ranks are judged together: with
+attention groups all ranks compute the same batches, and a rank without requests keeps its last number.
 
 SGLang's own watchdog (`--watchdog-timeout`, 300 s) writes stacks and ends a server whose batch does not end. The
 watchdog is a thread of the scheduler, so it cannot act if the scheduler is stopped or keeps the interpreter's lock.

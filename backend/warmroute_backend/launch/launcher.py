@@ -2,7 +2,7 @@
 
 The launcher looks at each process every `POLL_S`, or when a child ends, and acts by the process' state (`states`). An
 engine that is ready gets no test requests for tokens, since a busy engine answers late. The launcher reads the engine's
-metrics instead. It restarts an engine that hangs (`hangs`) or has ended, or whose start takes too long.
+metrics instead, and restarts an engine that hangs (`hangs`) or has ended, or whose start takes too long.
 """
 
 import contextlib
@@ -245,7 +245,7 @@ class Launcher:
             self._start(process)
 
     def _may_start_again(self, process: Process) -> bool:
-        """Whether nothing of its last run is left, and all programs that it needs serve."""
+        """Whether nothing is left of the last run, and all programs that the process needs serve."""
         return process.is_gone() and self._has_needs(process)
 
     def _has_needs(self, process: Process) -> bool:
@@ -256,7 +256,7 @@ class Launcher:
         return [name for name in process.program.needs if name not in ready]
 
     def _lacks_needs(self, process: Process) -> bool:
-        """Whether a program that it needs has gone. A process that an earlier launcher started with another command
+        """Whether a program that the process needs has gone. One that an earlier launcher started with another command
         line needs none.
         """
         if process.state not in {State.STARTING, State.READY, State.DRAINING}:
@@ -341,7 +341,7 @@ class Launcher:
             self._show(f"{process.name}: {what}, {waited_s:.0f} s{line}")
 
     def _pair_problems(self, process: Process) -> list[str]:
-        """The settings on which it disagrees with engines of the other role that serve already."""
+        """The settings on which the process disagrees with engines of the other role that serve already."""
         kind = process.program.kind
         if kind not in {"prefill", "decode"}:
             return []
@@ -381,7 +381,7 @@ class Launcher:
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def _ended(self, process: Process, how: str = "") -> None:
-        """Handle a process that ended by itself, or that did not become ready."""
+        """Handle a process that ended unasked, or that did not become ready."""
         was_draining = process.state is State.DRAINING
         how = how or process.how_it_ended()
         process.end_leftovers()

@@ -42,8 +42,8 @@ class Program:
     """One process to run. `host`: its address as seen from this machine; `ports`: name of a use -> port.
 
     `ready_path`: the path that answers 200 once the program serves. If it is empty, the program serves once its port
-    `http` takes connections, or at once without such a port. `ready_line`: instead, a part of a line of its log.
-    `needs`: names of programs that have to serve as long as this one runs. `source`: where its weights come from.
+    `http` takes connections, or at once without such a port. `ready_line`: in place of both, a part of a line of its
+    log. `needs`: names of programs that have to serve as long as this one runs. `source`: where its weights come from.
     """
 
     name: str

@@ -16,7 +16,7 @@ from warmroute_backend.launch.program import Program
 PROBE_TIMEOUT_S: Final = 2.0
 MAX_ANSWER_BYTES: Final = 8 << 20
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-"""With all ranks -1, the answer has facts of the whole group, or 503 until all of its ranks have registered
+"""If all ranks in the query are -1, the answer has facts of the whole group, or is 503 until all ranks have registered
 (`sglang/srt/disaggregation/common/conn.py`, `_handle_route_get`)."""
 
 

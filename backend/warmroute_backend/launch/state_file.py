@@ -2,7 +2,7 @@
 
 The whole file is replaced with each change, and also before a process is started. If a launcher is killed between the
 start and the note of the pid, the entry has no pid, and the next launcher looks for the mark (`identity.MARK`). Only
-one launcher at a time has the directory. It holds `lock`, which the system releases however the launcher ends.
+one launcher at a time has the directory. The system releases its `lock` however the launcher ends.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Entry:
     """Whether the launcher had the proxy drain it, and has to undo that."""
     restarts_s: list[float] = field(default_factory=list)
     last_words: str = ""
-    """The end of its log when it last ended by itself."""
+    """The last lines of its log when it last ended unasked."""
     findings: list[str] = field(default_factory=list)
     """How it differs from the plan, and whether it hangs."""
     start_records: list[StartRecord] = field(default_factory=list)

@@ -20,12 +20,12 @@ class State(StrEnum):
     DRAINING = "draining"
     """The proxy gives it no new work. The launcher stops it when its requests have ended."""
     STOPPING = "stopping"
-    """It was asked to end."""
+    """Asked to end."""
     STOPPED = "stopped"
     BACKING_OFF = "backing_off"
-    """It ended by itself, and will start again after a pause."""
+    """Ended unasked; will start again after a pause."""
     FAILED = "failed"
-    """It ended too often. Only an operator's order starts it again."""
+    """Ended too often. Only an operator's order starts it again."""
 
 
 class Event(StrEnum):

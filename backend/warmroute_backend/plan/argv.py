@@ -24,7 +24,7 @@ LMCACHE_CONFIG: Final = "lmcache.yaml"
 """One file for all engines: on each node, the daemon has the same local address (`lmcache`)."""
 
 PD_TIMEOUT_S: Final = 120
-"""The limit of each stage, in place of SGLang's 300 s: a pair that is stuck fails while its client still waits."""
+"""The limit of the bootstrap and of the wait for KV, not SGLang's 300 s: a stuck pair fails while its client waits."""
 
 LEAST_FREE_DISK: Final = "64Gi"
 """The least free space on the file tier's disk: SGLang evicts the oldest files for it. Without this bound the tier
@@ -80,7 +80,7 @@ def mooncake_file(engine: PlannedEngine) -> str:
 
 
 def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
-    """The variables of an engine's processes. Those of the site come last, and win."""
+    """The variables of an engine's processes. The site's variables come last, and win."""
     found = {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
     if plan.is_split:
         found["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] = str(PD_TIMEOUT_S)

@@ -72,8 +72,8 @@ _STATE_BYTES: Final = 4
 
 def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
     """`DSV4PoolConfigurator` of `pool_configurator.py`. The ratio scales rows of the window pool and the states of
-    its compression. In addition there are a row and an index key for 4 tokens, and a row for 128. A draft adds its
-    layers to all of this."""
+    its compression. Each 4 tokens also have a row and an index key, and each 128 a row. A draft adds its layers to all
+    of these."""
     ring = 16 if draft_layers else 8
     states = 4 * (model.head_dim + model.index_dim) * _STATE_BYTES * ring / COMPRESSED_PAGE_TOKENS
     window = COMPRESSED_ROW_BYTES * model.layers + states * model.quarter_layers
@@ -84,7 +84,7 @@ def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
 
 
 def state_bytes(model: Model, requests: int, *, drafts: bool) -> int:
-    """Bytes of a rank beside its pools: for each request, vectors that stand for 128 tokens and are not complete
+    """Bytes of a rank beside its pools: for each request, incomplete vectors, each for 128 tokens
     (`_get_c128_state_fixed_bytes`)."""
     ring = 256 if drafts else 128
     rows = -(-((requests + 2) * ring + 1) // 128) * 128

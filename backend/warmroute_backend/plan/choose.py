@@ -151,7 +151,7 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 
 
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
-    """An engine on at most `gpus` GPUs. It spans nodes if one node does not hold the model, if it has pipeline
+    """An engine on at most `gpus` GPUs. The engine spans nodes if one node does not hold the model, if it has pipeline
     stages, or if DeepEP moves tokens to experts on all nodes. Otherwise it is inside a node."""
     wide = _wide(wanted, cluster, gpus, role)
     if wide is not None:

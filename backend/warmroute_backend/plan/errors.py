@@ -17,7 +17,7 @@ class PlanError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
-    """The error for a name that is not in a table. It lists the nearest names, or all."""
+    """The error for a name that is not in a table, with the nearest names, or all."""
     names = sorted(known)
     near = get_close_matches(name.lower(), [each.lower() for each in names], NAMES_SHOWN, 0.4)
     shown = [each for each in names if each.lower() in near] or names

@@ -46,9 +46,9 @@ class Kernels:
 _H, _L, _S = CacheKind.HEADS, CacheKind.LATENT, CacheKind.SPARSE
 
 PLAIN_LAYER: Final = 0.6
-"""The share of a layer's time for a layer without experts: it has no router and no sums over experts. On Hopper it
-takes 74 of 123 us: 14 us of attention, two all-reduces of 13 and four products of 8 to 10 (the tables above, of 8
-KiB and one token)."""
+"""A layer without experts, router and sums over experts takes this share of a layer's time. On Hopper these are 74 of
+123 us: 14 us of attention, two all-reduces of 13 and four products of 8 to 10 (the tables above, of 8 KiB and one
+token)."""
 
 AMPERE: Final = Kernels(
     dense={"bf16": 0.77},
@@ -91,7 +91,7 @@ HOPPER: Final = Kernels(
     layer_s={_H: 123e-6, _L: 123e-6, _S: 123e-6},
 )
 """The time of a layer: GLM-4.6-FP8 decodes 70 tokens/s alone on 8 H100, Qwen3-Coder-480B 100 (zai-org/GLM-4.5#113).
-A token takes 14.3 and 10 ms; less bytes and `STEP_S`, over 92 and 62 layers, this gives 127 and 119 us."""
+A token takes 14.3 and 10 ms; minus bytes and `STEP_S`, 127 and 119 us are left for each of 92 and 62 layers."""
 
 BLACKWELL: Final = Kernels(
     dense={"bf16": 0.64, "fp8": 0.45, "nvfp4": 0.29},
@@ -147,7 +147,7 @@ def dense_tflops(gpu: Gpu, model: Model) -> float:
 
 
 def experts_tflops(gpu: Gpu, model: Model, columns: float) -> float:
-    """The speed of products with experts of which a GPU has `columns` each."""
+    """The speed of products with experts if a GPU has `columns` of each."""
     found = kernels(gpu).experts
     weight_format = model.weight_format if model.weight_format in found else "bf16"
     share, half = found[weight_format]

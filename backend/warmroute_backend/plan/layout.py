@@ -71,9 +71,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an engine must be. `context_tokens`: what a rank must hold. None of `fraction` or `attention_dp`: to
-    choose.
-    """
+    """What an engine must be. `context_tokens`: what a rank must hold. `fraction` or `attention_dp` None: to choose."""
 
     gpu: Gpu
     model: Model
@@ -93,7 +91,7 @@ class Wanted:
 
 
 def divides_kv(model: Model, shape: EngineShape) -> bool:
-    """Whether an engine can have its `dcp`. Only latent attention can. Sparse attention could, but only without
+    """Whether an engine can divide KV by its `dcp`. Only latent attention can. Sparse attention could, but only without
     HiCache and without disaggregation (`model_overrides/deepseek_v2.py:18`). The KV of heads is divided by tensor
     parallelism."""
     return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
@@ -245,8 +243,8 @@ def request_tokens(traffic: Traffic | None) -> int:
 
 def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
     """`--ep-size`. With DeepEP: all GPUs. For throughput with attention groups: all GPUs, so that each has whole
-    experts. Otherwise: as few groups as leave each GPU's part of an expert a multiple of the 128 columns that share
-    a scale in fp8."""
+    experts. Otherwise: the fewest groups that give each GPU a multiple of 128 columns of an expert, since that many
+    share a scale in fp8."""
     model = wanted.model
     if not model.experts:
         return 1

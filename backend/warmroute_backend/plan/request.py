@@ -44,8 +44,8 @@ class PlanRequest:
     chunk_tokens: int | None = None
     fraction: float | None = None
     most_fraction: bool = False
-    """Whether to take the largest fraction that leaves what SGLang reserves, without more for a vision tower. It counts
-    if no fraction is given.
+    """Whether to take the largest fraction that leaves what SGLang reserves, without more for a vision tower. Ignored
+    if a fraction is given.
     """
     hicache: bool | None = None
     speculation: bool | None = None

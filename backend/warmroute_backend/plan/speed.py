@@ -37,7 +37,7 @@ LEAST_ALL_TO_ALL_S: Final = 100e-6
 """The least time of dispatch and combine, however few the tokens: two messages over the network; an assumption."""
 
 OVERLAP_SHARE: Final = 0.5
-"""The part that two batches hide of the shorter of computing and DeepEP's exchange. DeepSeek-V3 on 72 H100 decodes
+"""Of the shorter of computing and DeepEP's exchange, the part that two batches hide. DeepSeek-V3 on 72 H100 decodes
 22,282 tokens a second and node with `--enable-two-batch-overlap`, and a fifth fewer without (LMSYS, as above)."""
 
 OVERLAP_TOKENS: Final = 128
@@ -55,8 +55,8 @@ HOP_S: Final = 50e-6
 """The time from a pipeline stage to the next one, over a network card: an assumption."""
 
 DCP_LAYER_S: Final = 30e-6
-"""The additional time of a layer whose GPUs divide the KV: queries and partial results cross NVLink. It is an
-assumption, a quarter of a layer's time on Hopper, since SGLang's a2a kernels on Hopper have no published figure."""
+"""The additional time of a layer whose GPUs divide the KV: queries and partial results cross NVLink. Assumed: a quarter
+of a layer's time on Hopper, since SGLang's a2a kernels on Hopper have no published figure."""
 
 STEP_S: Final = 0.001
 """The time of scheduling between two steps that is not hidden behind the GPU; an assumption."""
@@ -152,8 +152,8 @@ def stages_at_work(shape: EngineShape, load: Load) -> float:
 
 def overlaps(model: Model, shape: EngineShape) -> bool:
     """Whether an engine computes one half of a batch while it exchanges tokens of the other
-    (`--enable-two-batch-overlap`). It does with DeepEP and without drafts: always in prefill, and in decode with
-    enough tokens."""
+    (`--enable-two-batch-overlap`). With DeepEP and without drafts: always in prefill, and in decode with enough
+    tokens."""
     if shape.all_to_all == "none" or not model.is_latent or shape.draft_tokens:
         return False
     return shape.role == "prefill" or (shape.role == "decode" and shape.graph_batch >= OVERLAP_TOKENS)

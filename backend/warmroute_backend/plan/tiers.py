@@ -94,8 +94,8 @@ def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
 
 
 def store_tokens(plan: Plan) -> int:
-    """Tokens that the shared store holds. It has the KV of latent attention once, and otherwise each GPU's part. KV in
-    its memory is also on its disk.
+    """Tokens that the shared store holds. The store has the KV of latent attention once, and otherwise each GPU's part.
+    KV in its memory is also on its disk.
     """
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:

@@ -11,9 +11,9 @@ from typing import Final
 from warmroute_backend.plan.model import CacheKind, Model
 
 LOADED_PER_STORED: Final = 1.02
-"""Bytes on the GPU for each byte of weights, by copies that are made at load (absorbed projections, packed scales,
-rotary tables). SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of
-71.7 GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
+"""Bytes on the GPU for each byte of weights, because of copies made at load (absorbed projections, packed scales,
+rotary tables). SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of 71.7
+GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
 
 FP4_LOADED_PER_STORED: Final = 1.25
 """As above, for fp4: DeepSeek V4 Pro loads 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128), 1.25 times

@@ -16,7 +16,7 @@ POLL_S = 1.0
 
 
 def main() -> int:
-    """Serve; 0 when it was asked to stop, 1 when a server ended by itself, 2 when it did not start."""
+    """Serve; 0 when it was asked to stop, 1 when a server ended unasked, 2 when it did not start."""
     arguments = _parser().parse_intermixed_args()  # options may also stand before `--`
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder: Path = arguments.folder

@@ -23,7 +23,7 @@ CONTEXT_TOKENS = 16_384
 
 POOL_TOKENS = 32_768
 HOST_POOL_RATIO = 2
-"""The host pool's size over the pool's: HiCache's, and decode's for requests that it has to put off."""
+"""The host pool's size over the device pool's: for HiCache, and for requests that decode has to put off."""
 
 RUNNING_REQUESTS = 8
 QUEUED_REQUESTS = 8

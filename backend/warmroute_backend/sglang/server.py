@@ -34,7 +34,7 @@ MAX_STRETCH = 4.0
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
 CHILDREN_GRACE_S = 3.0
-"""The time for the children of a killed server to end by themselves: the last of them tidies up shared memory."""
+"""The time for the children of a killed server to end: the last of them tidies up shared memory."""
 
 LOG_LINES_SHOWN = 25
 PORTS_OF_A_SERVER = 5
@@ -56,7 +56,7 @@ class PortTaken(StartError):
 
 
 class Server:
-    """A server of a role with its log and its storage tier in `folder`. It keeps its addresses when it is restarted."""
+    """A server of a role with its log and its storage tier in `folder`. A restart keeps its addresses."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """End the server and its children at once, as a crash would. It can be started again."""
+        """End the server and its children at once, as a crash would. The server can be started again."""
         if self._process is None:
             return
         snapshots = self._load_snapshots()

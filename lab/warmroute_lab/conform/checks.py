@@ -28,8 +28,8 @@ REPEATS: Final = 3
 """How often a prompt is sent again, since it may reach a worker that does not have it."""
 
 BETWEEN: Final = (0, 1)
-"""How many small requests of other sessions come before a turn, alternately. So a rotation over workers separates the
-turns of the session."""
+"""How many small requests of other sessions come before one turn and before the next. So a rotation over workers
+separates the turns of the session."""
 
 NO_COUNT: Final = "the usage has no count of cached tokens"
 

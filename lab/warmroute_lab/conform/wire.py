@@ -36,7 +36,7 @@ class Hider:
         self._forms = sorted(forms, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
         self.longest = max([0, *map(len, self._forms)])
-        """The longest form of a key. Read this much more of a text than is shown, to see a key at its end whole."""
+        """The longest form of a key. Read this many more characters than are shown, to see a key at their end whole."""
 
     def text(self, text: str) -> str:
         return self._any.sub(HIDDEN, text)

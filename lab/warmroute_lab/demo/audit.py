@@ -1,6 +1,6 @@
 """The audit of a pass: the logs of clients, ledgers and engines must agree.
 
-`audit` is a pure function over three logs that different processes have written. It finds these violations:
+`audit` is a pure function over three logs that different processes have written. These violations are found:
 
     from the receipt alone     cached outside [0, prompt]; tiers or losses that do not sum; a price that does not
                                recompute

@@ -1,6 +1,6 @@
 """`warmroute demo --tight`: more sessions than a small fleet has KV for, without and with admission by working set.
 
-Each pass starts two embedded engines, or one real SGLang on this CPU, and a new proxy. It plays the same sessions, all
+Each pass starts two embedded engines, or one real SGLang on this CPU, and a new proxy, and plays the same sessions, all
 at once. Each session has a long prompt that no other session shares, and some turns with a pause for tools between
 them. Without admission the sessions evict each other's KV between turns. With admission, only the sessions whose KV
 fits run, and the others wait.

@@ -3,8 +3,8 @@
 `toolagent` resembles the published figures of the Mooncake trace of that name: 60 prompts of tools, two thirds of the
 sessions with one request, a mean prompt of 8,000 tokens. `bursty` is `toolagent` in waves, with fewer shared tokens.
 The other traces have agents: in `inference-day` all share a prompt of 42,000 tokens, `short` has sessions of few turns
-and twenty kinds of agents, and in `waves` sessions start in twelve bursts. In `fork-43-40k` 43 sub-agents start at once
-over a context of 40,000 tokens; in `fork-43-40k-cold` no worker has this context.
+and twenty kinds of agents, and in `waves` sessions start in twelve bursts. In `fork-43-40k` 43 sub-agents that share a
+context of 40,000 tokens start at once; in `fork-43-40k-cold` no worker has this context.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ from warmroute_lab.replay.trace import Request, Trace, mixed
 class ToolCalls:
     """Sizes are in tokens, times in seconds. Values with a median and a sigma are lognormal.
 
-    With `wave_s`, arrivals come in waves of this period: each is up to `swing_s` early or late.
+    With `wave_s`, arrivals come in waves of this period: each is late by at most twice `swing_s`.
     """
 
     sessions: int = 7400
@@ -129,7 +129,7 @@ _IDS_OF_A_BRANCH: Final = 1 << 12
 
 
 class Fork(NamedTuple):
-    """`branches` sub-agents over a context of `head_tokens`; `cold`: no worker has this context."""
+    """`branches` sub-agents that share a context of `head_tokens`; `cold`: no worker has this context."""
 
     branches: int
     head_tokens: int

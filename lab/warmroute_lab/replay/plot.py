@@ -161,7 +161,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
 
 
 def _empty(dots: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The place for the `better` arrow: the first without dots, from the upper left corner on."""
+    """The place for the `better` arrow: the first place without dots, searched from the upper left corner."""
     corners = [(_LEFT + 10.0 + x, _TOP + 8.0 + y) for y in range(0, 200, 50) for x in range(0, 340, 85)]
     free = (
         (left, top)

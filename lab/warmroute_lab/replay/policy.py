@@ -1,11 +1,11 @@
 """The interface of placement policies in a replay, and `InRegion`, which serves several regions with any policy.
 
-A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
+A policy is made for one run: `SomePolicy(fleet)`. Then the simulation calls, in order of virtual time:
 
 - `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`),
-  or None if the turn waits at the router; the policy calls `send(turn, worker, now_s)` when it has waited;
+  or None if the turn waits at the router: later the policy calls `send(turn, worker, now_s)` for it;
 - `choose_decode(turn, prefill, now_s)` then in a split fleet; by default the decode worker with the fewest tokens;
-- `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; nothing by default;
+- `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; both do nothing by default;
 - `lost(turn, now_s)` if the worker went away before the end; `choose` is then called for the turn again;
 - `changed(now_s)` after workers came or went (`self.fleet.prefills` is then another list), `restarted(worker, now_s)`
   after a worker restarted with an empty cache; both before `lost` for the turns of that worker;
@@ -14,7 +14,7 @@ A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual tim
 `turn.request` has `blocks` (ids of full blocks, each standing for all before it), `input_tokens`, `session`, `turn`;
 `turn.state` is for the policy. A worker has `cached_tokens(request)` (also `in_flight=True`), `pending_tokens()`,
 `requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All these values are exact and of
-this instant. If the source of a policy works with an approximation, the policy keeps it in `self`.
+this instant. If the source of a policy approximates such a value, the policy keeps the approximation in `self`.
 
 Determinism: no clock and no global randomness. A policy that draws has its own `random.Random(seed)`.
 A baseline is a file in `baselines/`, names its source (repository, path, commit, or paper) and what differs from it,

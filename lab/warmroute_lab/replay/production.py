@@ -1,10 +1,10 @@
 """The policy that production runs: the same `core.Router`, with the inputs that a proxy would have.
 
-Block ids stand for the prompt's chain, which is cut at the end of each block, of the prompt and of the previous turn's
-prompt. A token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off. Like the
-server, the proxy observes the first token and the end of a turn, and the cached tokens that the engine reports at the
-end. Once a second it reads each worker's `/v1/loads`, with the size of its KV pool. It does not observe tokens in
-between (`progress`): a turn counts as its prompt until it ends. With `event_lag_s` it also gets each worker's KV
+Block ids stand for the prompt's chain. The chain is cut at the end of each block, of the prompt, and of the previous
+turn's prompt. A token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off.
+Like the server, the proxy observes the first token and the end of a turn, and the cached tokens that the engine reports
+at the end. Once a second it reads each worker's `/v1/loads`, with the size of its KV pool. Tokens in between are not
+observed (`progress`): until a turn ends, only its prompt counts. With `event_lag_s` it also gets each worker's KV
 events, delayed by that time.
 
 Each region has `routers` proxies, and requests go to them in rotation. Without `share_lag_s` they know of each other
@@ -46,15 +46,15 @@ from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 
-# The hints of clients on when their sessions return, which a proxy cannot know by itself: with a turn, how soon the
-# next turn comes; after the last turn, that the session is over.
+# Hints of clients about what a proxy cannot know: with a turn, how soon the session's next turn comes; after the last
+# turn, that the session is over.
 
 SOON_S: Final = 20.0
 """A next turn within this time counts as after tools, a later one as after a person."""
 
 
 class Hints:
-    """The hints of a trace, drawn for a share of its turns and sessions, by the number of the request."""
+    """The hints of a trace, by request number, drawn for a share of its turns and sessions."""
 
     __slots__ = ("by_turn", "last_turns")
 
@@ -95,7 +95,7 @@ _UNDER_WAY: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The configuration of the proxies. `naming_share`: sessions that name themselves; matters with several regions."""
+    """The configuration of the proxies. `naming_share`: share of named sessions, which matters with several regions."""
 
     routers: int = 1
     share_lag_s: float | None = None
@@ -412,8 +412,8 @@ class Production(Policy):
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
-    """Numbers of an engine's report: waiting requests (0, since they count as running here), tokens in use and of
-    waiting prompts, and the most requests that it runs and tokens that it holds.
+    """Figures of an engine's report: waiting requests (0, since they count as running here), tokens in use or in
+    waiting prompts, and the most requests that it runs and the most tokens that it holds.
     """
     idle = scheduler.cache.idle_pages + scheduler.free_pages
     tokens = (scheduler.capacity_pages - idle) * scheduler.page_size

@@ -18,7 +18,7 @@ class Result:
     interpolation.
 
     `hit`: cached input tokens / input tokens. `tpot`: the time for each token after the first, for answers of two or
-    more. `imbalance`: the workers' largest / mean number of outstanding tokens, as a mean over arrivals.
+    more tokens. `imbalance`: the workers' largest / mean number of outstanding tokens, as a mean over arrivals.
     """
 
     trace: str
@@ -86,7 +86,7 @@ class LoadSamples:
             self._next_s = now_s + self.interval_s
 
     def imbalance(self) -> float:
-        """The workers' largest / mean number of outstanding tokens, as a mean over arrivals."""
+        """The largest number of a worker's outstanding tokens / the workers' mean, averaged over arrivals."""
         return self._imbalance / self._arrivals if self._arrivals else 0.0
 
 

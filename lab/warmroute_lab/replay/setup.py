@@ -37,7 +37,7 @@ MAX_BYTES: Final = 1_048_576
 
 
 class WorkerKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`count` workers that are alike. None: the value of the `Setup`."""
+    """`count` workers that are alike. A field that is None has the value of the `Setup`."""
 
     count: int = 1
     speed: float = 1.0
@@ -92,10 +92,10 @@ ACROSS_REGIONS: Final = frozenset({*OURS, "skylb"})
 @dataclass(frozen=True, slots=True)
 class Setup:
     """A fleet. Each region has `prefills` workers that compute prompts and, if the fleet is split, `decodes` workers
-    that generate. `kv_tokens` and `host_tokens` are of a worker, `store_tokens` of a region.
+    that generate. `kv_tokens` and `host_tokens` are per worker, `store_tokens` per region.
 
-    `each_turn`: each turn comes in at a random region, else all turns of a session at one. `home_share` of the sessions
-    come in at one region in any case. `naming_share`, `routers`, `share_lag_s` (None: routers share nothing),
+    `each_turn`: each turn comes in at a random region, else all turns of a session come in at one. `home_share` of the
+    sessions come in at one region in any case. `naming_share`, `routers`, `share_lag_s` (None: routers share nothing),
     `share_loss` and `event_lag_s` are for the production policy.
     """
 
@@ -140,7 +140,7 @@ def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress
 
 
 def run_watched(trace: Trace, setup: Setup, policy: str) -> tuple[Result, list[ReplayTurn]]:
-    """As `run`, and also return the turns, with what caches held when each turn was sent."""
+    """As `run`, and also return the turns; each has what caches held when it was sent."""
     return _played(trace, setup, policy, 1.0, None, watch_caches=True)
 
 

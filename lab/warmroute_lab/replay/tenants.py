@@ -1,4 +1,4 @@
-"""The tenants of a replay: which sessions are whose, and the figures of each."""
+"""The tenants of a replay: the sessions and the figures of each tenant."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -10,7 +10,7 @@ from warmroute_lab.replay.trace import mixed
 
 
 def tenants_of(sessions: int, shares: Sequence[float]) -> list[int]:
-    """The number of each session's tenant, from 0, drawn by these shares. Equal calls have equal results."""
+    """For each session, the number of its tenant, from 0, drawn by these shares. Equal calls have equal results."""
     bounds = [bound / sum(shares) for bound in accumulate(shares)][:-1]
     return [sum(drawn / 2.0**64 >= bound for bound in bounds) for drawn in mixed(range(sessions), 4)]
 

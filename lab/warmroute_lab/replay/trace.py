@@ -1,4 +1,4 @@
-"""A trace: requests in blocks of tokens, each named by an id that stands for the whole prefix up to its end.
+"""A trace: requests in blocks of tokens. A block's id stands for the whole prefix up to the end of the block.
 
 In *open loop*, requests come at their recorded time whatever happens (chat of many users). In *closed loop*, a turn of
 a session comes some time after the previous turn has ended (an agent that thinks and runs tools). A trace may have
@@ -33,9 +33,9 @@ class Request(msgspec.Struct, eq=False, gc=False):
 
     `blocks` has the ids of the prompt's blocks and then, if the trace knows the answer, of the answer's blocks. The
     block in which the prompt ends may be partial; the answer then fills it. `tail` is the id of this partial block with
-    the prompt's end alone; None if the prompt ends with a block. `at_s` is the time of arrival or, if the request
-    follows request `after` of the trace, the time from the end of `after`. `session` is a number within the trace;
-    `turn` counts from 1. `continued_tokens`: how many tokens of the prompt the previous turn has already sent.
+    the prompt's tokens alone; None if the prompt ends with a full block. `at_s` is the time of arrival or, if the
+    request follows request `after` of the trace, the time from the end of `after`. `session` is a number within the
+    trace; `turn` counts from 1. `continued_tokens`: how many tokens of the prompt the previous turn has already sent.
     """
 
     number: int

@@ -77,7 +77,7 @@ def _limits(config: Config, host: Host) -> Iterator[Finding]:
 
 
 def _working_set(config: Config) -> Iterator[Finding]:
-    """The KV memory in use by the running proxy's books; no findings if the proxy does not answer."""
+    """The KV memory in use, as the running proxy counts it; no findings if the proxy does not answer."""
     try:
         found = admin_of(config).ask("/admin/admission", {})
     except (ApiError, SecretError):

@@ -93,7 +93,7 @@ def _steps(sums: LadderSums, most: int) -> list[str]:
 
 
 def _reasons(sums: LadderSums, step: str) -> list[str]:
-    """Why a step is below the step before it; first the number of turns with a known step, if it is not all."""
+    """Why a step is below the step before it. The first text counts the turns with a known step, if some have none."""
     rows = sums.known_rows[step]
     coverage = [] if rows == sums.rows else [f"known of {rows:,} of {sums.rows:,} turns"]
     return coverage + [f"{cause} {tokens:,}" for cause, (tokens, _) in sums.causes(step).items() if tokens]

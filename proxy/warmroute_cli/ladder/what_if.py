@@ -1,7 +1,7 @@
 """Replay the same trace with another placement, fleet, KV memory or prices, and explain the difference by causes.
 
-The differences by cause, with `prices` as one more cause if the rates differ, add up to the difference of the two
-prices to the nanodollar. Figures come from the replay's model of engines (docs/reference/replay.md).
+The differences by cause add up to the difference of the two prices, to the nanodollar. If the rates differ, `prices` is
+one more cause. Figures come from the replay's model of engines (docs/reference/replay.md).
 """
 
 from argparse import ArgumentTypeError
@@ -153,7 +153,7 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
 
 
 def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
-    """For each request: the tokens of its longest prefix that earlier requests sent or were answered with."""
+    """For each request: the tokens of its longest prefix that earlier requests sent or got as answers."""
     seen: set[int] = set()
     found = []
     for request in trace.requests:

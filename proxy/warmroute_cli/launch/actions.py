@@ -57,7 +57,7 @@ class ProxyDrains:
 
 
 class NoDrains:
-    """Stands in for a proxy on a node that has none: a drain fails."""
+    """Replaces `ProxyDrains` on a node without a proxy: a drain fails."""
 
     def drain(self, engine: str) -> bool:
         raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` if it does")
@@ -127,7 +127,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Tell a launcher that waits for this order to start all nodes."""
+    """Order a waiting launcher to start all nodes."""
     record = _record(arguments.state_dir)
     waits = any(entry.state is State.WAITING for entry in record.entries.values())
     if not _is_watched(record) or not waits:

@@ -206,7 +206,7 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
 
 
 def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
-    """The problem if new pre-sharded files do not fit on their disk. Each engine writes a checkpoint's size."""
+    """The problem if new pre-sharded files do not fit on their disk. Each engine writes all weights of the model."""
     names = [program.name for program in programs if program.source == "presharded"]
     new = [name for name in names if not presharded_dir(plan, name, cache_dir).exists()]
     nearest = next(each for each in (cache_dir, *cache_dir.parents) if each.exists())
@@ -220,7 +220,7 @@ def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[st
 def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
     """The configuration of the proxy; None on all nodes but the first, even if `--proxy-config` is given.
 
-    A trial runs all nodes on this machine. It writes its own configuration, unless one is given.
+    A trial runs all nodes on this machine, and writes its configuration unless one is given.
     """
     if arguments.node and arguments.engine == "sglang":
         return None

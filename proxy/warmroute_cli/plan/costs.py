@@ -4,7 +4,7 @@
     weights  = seconds of a GPU for one token: computed (prefill), fetched from host memory (cached), decoded (output)
     price    = cost/s * (1 + margin) * weight / sum of tokens/s * weight, over the three kinds
 
-At this rate, the traffic earns exactly the cost of the GPUs and the margin. Less traffic earns less.
+At these prices, the traffic earns exactly the cost of the GPUs and the margin. Less traffic earns less.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class TokenPrices:
 
 def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> TokenPrices:
     """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError if the
-    GPUs cannot serve the traffic: it would then be charged for tokens that are never computed."""
+    GPUs cannot serve the traffic, which would pay for tokens that are never computed."""
     traffic = request.traffic
     assert traffic is not None
     if sizing.saturated:

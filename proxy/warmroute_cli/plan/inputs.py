@@ -110,7 +110,7 @@ def find_model(name: str, *, flags_only: bool = False) -> Model:
 
 
 def _checkpoint_bytes(folder: Path) -> int:
-    """The size of all tensors from the index, or the size of the file if the checkpoint is a single one."""
+    """The size of all tensors from the index, or the size of the file if the checkpoint is a single file."""
     if (folder / INDEX).is_file():
         metadata = _object(folder / INDEX).get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else None

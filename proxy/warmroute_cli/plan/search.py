@@ -2,12 +2,12 @@
 
 The search goes by steps. KV of the model's own type comes first, then KV of 8 bits. Each type is tried with SGLang's
 memory fraction, and then with the largest fraction that leaves what SGLang reserves. The last step, for latent
-attention, divides the KV of each sequence among the GPUs of its group, which SGLang runs without drafts. The search
-ends with the first step that has a plan that keeps up and reaches the targets.
+attention, divides the KV of each sequence among the GPUs of its group; SGLang runs that without drafts. The search ends
+with the first step that has a plan that keeps up and reaches the targets.
 
-A step compares all divisions into engines, sizes of engines and attention groups of both sides. Its best plan is then
-varied: half the chunk, other drafts, other tiers. Lower bounds from the same roofline rule out plans before they are
-played.
+A step compares all divisions into engines, sizes of engines and attention groups, for prefill and decode. Its best plan
+is then varied: half the chunk, other drafts, other tiers. Lower bounds from the same roofline rule out plans before
+they are played.
 """
 
 from collections import Counter
@@ -284,7 +284,7 @@ def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
 
 def _groups(step: PlanRequest) -> Iterable[tuple[int | None, int | None]]:
     """Attention groups of prefill (or of all engines) and of decode. For latent attention, whose KV is the same on all
-    GPUs of a group, they are the divisors of an engine's GPUs. Else the layout chooses."""
+    GPUs of a group, all divisors of an engine's GPUs. Else the layout chooses."""
     plain = step.model.is_latent and not step.lmcache and step.all_to_all != "deepep"
     if step.attention_dp is not None or not plain or step.tp is None:
         return [(step.attention_dp, step.decode_dp)]

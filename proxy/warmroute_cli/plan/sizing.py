@@ -169,8 +169,8 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
 
 
 def _tokens(plan: Plan, engine: PlannedEngine, load: Load) -> int:
-    """Tokens of requests of this load that a rank's pools hold: fewer than its first pool has, if the pool of sliding
-    windows is full before."""
+    """Tokens of requests of this load that a rank's pools hold: fewer than its first pool holds, if the pool of sliding
+    windows is full earlier."""
     found, each = plan.memory(engine), max(1, int(load.input_tokens + load.output_tokens))
     held = requests_held(found, plan.model, engine.shape, each)
     return found.tokens if held == found.tokens // each else held * each

@@ -220,7 +220,7 @@ def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     for each in runs:
         with _bar(f"{each.label} {each.speed_up:g}x", requests) as report:
             results.append(_one(source, each, report))
-    gc.freeze()  # at its end the process need not walk the last run: 80 ms
+    gc.freeze()  # saves 80 ms: the ending process need not walk the last run
     return results
 
 

@@ -1,7 +1,7 @@
 """`warmroute run`: choose the proxy and the model, start the program, report when it ends.
 
-The proxy is that of `--base-url`, else a proxy of the fleet that runs in the state directory, else of a fleet that is
-started for the time of the program.
+The proxy is that of `--base-url`, else a proxy of the fleet that runs in the state directory, else of a fleet that runs
+as long as the program.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _program(arguments: Namespace) -> Program:
-    """The settings of the named program. Any other program is the first word behind `--`, before its arguments."""
+    """The settings of the named program, or of the program that is the first word behind `--`."""
     if arguments.program is not None:
         return PROGRAMS[arguments.program]
     if not arguments.passed:

@@ -23,7 +23,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
 
 
 def made_ids(rid: str) -> str:
-    """The beginning of ids for calls without an id of the engine; each answer has another one."""
+    """The beginning of ids that the engine has not given; it differs between answers."""
     return f"call_{xxh3_64_hexdigest(rid.encode())}"
 
 

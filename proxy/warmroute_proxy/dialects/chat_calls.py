@@ -51,7 +51,7 @@ class Piece(msgspec.Struct):
 
 
 class CallIds:
-    """The ids of the calls of one answer. `made`: how ids begin that the engine has not given."""
+    """The ids of the calls of one answer. `made`: the beginning of ids that the engine has not given."""
 
     def __init__(self, made: str) -> None:
         self.made = made
@@ -170,7 +170,7 @@ class CallPieces:
     """
 
     def __init__(self, made: str) -> None:
-        """`made`: how ids begin that the engine has not given."""
+        """`made`: the beginning of ids that the engine has not given."""
         self._calls: list[_Begun] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}

@@ -101,9 +101,9 @@ class _Shape:
 
 
 class ChatStream:
-    """One stream. `feed` takes any bytes of it, and returns in the dialect all events that are whole by then.
+    """One stream. `feed` takes any bytes of it, and returns all events that are whole by then, in the dialect.
 
-    A dialect overrides `began`, `added`, `completed` and `failed`. It overrides `waits` if it has a sign of life.
+    A dialect overrides `began`, `added`, `completed` and `failed`, and `waits` if it has a sign of life.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class ChatStream:
         shape = self._shape
         if data.endswith(shape.end) and data.startswith(shape.head) and not self._reader.held and not self.ended:
             text = data[shape.text_at : shape.text_end]
-            # As in `_is_plain`, whose call would be a tenth of a chunk.
+            # As in `_is_plain`, whose call would be a tenth of a chunk's work.
             if (
                 _QUOTE not in text
                 and _LINE_FEED not in text

@@ -37,7 +37,7 @@ _OTHER_TEXTS: Final = frozenset(
 )  # fmt: skip
 """Names under which servers write text in unknown places."""
 _OTHER_THOUGHTS: Final = ("reason", "think", "thought")
-"""The beginnings of the names of members that hold thoughts, which may repeat those of another member."""
+"""How names of members with thoughts begin; such thoughts may repeat those of another member."""
 _NESTED: Final = frozenset({0x5B, 0x7B})
 
 

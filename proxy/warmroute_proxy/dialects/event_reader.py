@@ -11,7 +11,7 @@ from typing import Final
 
 MAX_EVENT_BYTES: Final = 16_777_216
 ERROR_EVENT: Final = b"event: error\ndata: "
-"""The beginning of events that are named `error`: their data may not say that they are errors."""
+"""The beginning of events that are named `error`: the name may be the only sign of the error."""
 
 _BLANK: Final = b"\n\n"
 _MARK: Final = b"\xef\xbb\xbf"

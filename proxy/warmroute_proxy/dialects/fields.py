@@ -145,8 +145,8 @@ def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
 class Members(NamedTuple):
     """The members of a body after the check.
 
-    `values` are the decoded members. Those in `dropped` must not reach an engine. `bounded`: all that reaches an engine
-    is on the list, within bounds, and needs no grant.
+    `values` are the decoded members. Members in `dropped` must not reach an engine. `bounded`: all that reaches an
+    engine is on the list, within bounds, and needs no grant.
     """
 
     values: dict[str, Any]

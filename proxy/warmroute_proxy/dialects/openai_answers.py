@@ -1,6 +1,6 @@
 """Drops members of whole answers to which engines give another type than OpenAI.
 
-Clients read answers with the models of OpenAI's libraries. These models let unknown members pass, and refuse a known
+Clients read answers with the classes of OpenAI's libraries. These classes let unknown members pass, and refuse a known
 member of another type: with an error in pydantic-ai, or with a warning at `model_dump()`. So such a member is dropped,
 and all others pass. For example, SGLang's chats have the list `metadata.weight_versions`, but OpenAI's `metadata` holds
 only texts.

@@ -1,4 +1,4 @@
-"""Makes call arguments in a history objects: engines parse them, and a cut-off call stays there for ever."""
+"""Turns call arguments in a history into objects: engines parse them, and a cut-off call stays there for ever."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
 """Bounds the work for one body: by a count over its bytes before parsing, then by the objects that a translator makes.
 
 The time for a body depends on its values, not its bytes: a translator takes a second for 2 MB of `{}`, and 3 ms for a
-chat of long texts. Two counts bound the time. `is_dense` counts brackets, colons and commas in the bytes. They are at
-least as many as values, and agents send few (a bracket in 230 bytes, a comma in 67, in the recorded sessions).
+chat of long texts. Two counts bound the time. `is_dense` counts brackets, colons and commas in the bytes. A body has at
+least as many of these as values. Agents send few (a bracket in 230 bytes, a comma in 67, in the recorded sessions).
 `TranslationWork` counts the steps of a translator. Each step makes a message, a block or a tool, and takes 10 to 20 us.
 
 A body is read in the event loop if both counts are small. Any other body goes to the process that reads large bodies.
@@ -29,7 +29,7 @@ SMALL_BYTES: Final = 32_768
 BYTES_PER_BRACKET: Final = 256
 MOST_BRACKETS: Final = 6144
 """A body in the event loop may have min(1,024 + bytes / BYTES_PER_BRACKET, MOST_BRACKETS) lists and objects, three
-times as many members and six times as many values. MOST_BRACKETS costs as much as three chats of 2 MB.
+times as many members and six times as many values. A body with MOST_BRACKETS takes as long as three chats of 2 MB.
 """
 
 TEXTS_BYTES: Final = 262_144
@@ -124,7 +124,7 @@ def is_dense(raw: bytes | memoryview) -> bool:
     raw = bytes(raw)
     most = most_brackets(size)
     if not _is_more(raw.translate(None, _NO_STRUCTURE), most):
-        return False  # the usual case: few, even with its strings
+        return False  # the usual case: few brackets and commas, even with those in strings
     if size > TEXTS_BYTES:
         return True
     bare = _unescaped(raw).translate(None, _NO_STRUCTURE_OR_QUOTES)
@@ -148,7 +148,7 @@ def check_values(raw: bytes) -> None:
 def check_answer(raw: bytes) -> None:
     """Raises: ValueError, if an answer of an engine holds too many values to be translated in the event loop."""
     if len(raw) <= SMALL_BYTES or raw.count(b"{") + raw.count(b"[") <= MAX_BRACKETS:
-        return  # the usual case: few, even with its strings
+        return  # the usual case: few brackets, even with those in strings
     brackets = 0
     for outside, _ in _outside_of_texts(raw):
         brackets += _counted(outside)[0]
@@ -162,7 +162,7 @@ def check_event(raw: bytes) -> None:
     if raw.count(b"\\u") > MAX_EVENT_VALUES:
         raise ValueError(f"an event holds more than {most}")
     if not _is_much(*_counted(raw)):
-        return  # the usual case: few, even with its strings
+        return  # the usual case: few brackets and commas, even with those in strings
     brackets = members = commas = 0
     for outside, _ in _outside_of_texts(raw):
         more_brackets, more_members, more_commas = _counted(outside)

@@ -1,7 +1,7 @@
 """Makes turns of the ladder from rows of the ledger.
 
-A receipt has a class for each token that was not cached. It also has the cached tokens that the proxy expected of the
-chosen worker. Together they give each step, from the bottom up:
+A receipt has a class for each token that was not cached, and the cached tokens that the proxy expected of the chosen
+worker. Together they give each step, from the bottom up:
 
     delivered = cached                                chosen    = predicted_cached
     predicted = chosen + moved + elsewhere            kept      = cached + unknown + moved + elsewhere

@@ -41,7 +41,7 @@ class LadderSums:
         self.saved_nanousd = 0
         """List price minus price, of the rows whose billed amount is known."""
         self.off_rows = 0
-        """Rows whose price differs from their own counts and rates; `off_nanousd` sums the absolute differences."""
+        """Rows whose price is not that of their counts and rates; `off_nanousd` sums the absolute differences."""
         self.off_nanousd = 0
 
     @property

@@ -97,7 +97,7 @@ def _date_tag(text: str, ended: int, at: int) -> tuple[int, int] | None:
 RULES: Final = (
     # Claude Code's first system block: `x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=sdk-cli;
     # cch=36ee5;`. `cch` changes with each request, the end of `cc_version` with each start. The block tells Anthropic
-    # whom to bill, and a model nothing (anthropics/claude-code#68900, sgl-project/sglang#36877,
+    # whom to bill, and says nothing to a model (anthropics/claude-code#68900, sgl-project/sglang#36877,
     # vllm-project/vllm#36829).
     Rule("billing_line", _SYSTEM, BILLING_MARK, 64, _without_billing_line, True),
     # From 2.1.233, Claude Code sends a system message with a token count after each user's turn and tool result. A
@@ -120,8 +120,8 @@ RULES: Final = (
 )
 
 LATE_SYSTEM: Final = "late_system"
-"""This rule changes a role: a system message that is not the first message becomes a user's message at its place. It is
-for models whose template refuses such a message. Moving the message to the front would change the prompt from there on.
+"""Changes a role: a system message that is not the first message becomes a user's message at its place. The rule is for
+models whose template refuses such a message. Moving the message to the front would change the prompt from there on.
 """
 
 

@@ -1,4 +1,4 @@
 """All I/O of the proxy: protocol, request path, connections to engines, stores, metrics, pages.
 
-Decisions are made in `core`, which never waits. Which room may import which others is a contract in pyproject.toml.
+Decisions are made in `core`, which never waits. A contract in pyproject.toml says which room may import which.
 """

@@ -126,7 +126,7 @@ class Arrival:
         self._claim: Forward | None = None  # the forwarding proxy's, once it is spent
         self._call: IdempotentCall | None = None  # the call that its Idempotency-Key names
         self._chat: Request | None = None  # the request in chat's terms
-        self._found: Any = None  # the translation, which translates the answer
+        self._found: Any = None  # the translated request, which also translates the answer
         self._read: ReadRequest | None = None
         if dialect is not None:
             self._steps = iter(_TRANSLATED)

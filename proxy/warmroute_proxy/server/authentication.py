@@ -16,7 +16,7 @@ from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
 
 PROXIES: Final = "other proxies"
-"""The name that counts connections of other proxies with requests of their own. Tenants' names have no spaces."""
+"""The name under which connections for other proxies' own requests are counted. Tenants' names have no spaces."""
 
 
 def bearer(request: Request) -> bytes:

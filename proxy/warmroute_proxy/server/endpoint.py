@@ -197,7 +197,7 @@ class PublicEndpoint:
         return counter
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:
-        """Have the control plane answer. `refusal`: set if another proxy of the region has had the request's claim."""
+        """Have the control plane answer. `refusal`: set if another proxy of the region spent the request's claim."""
         if exchange.ended:
             return
         if refusal is not None:

@@ -173,8 +173,8 @@ def _listening(address: dict[str, Any], processes: list[int]) -> None:
 class _Signals:
     """The first signal begins a graceful shutdown; a second one cuts it short.
 
-    Signals within `SAME_SIGNAL_S` of the first count as the same one. For a process can get one signal twice: systemd
-    or a terminal sends it to all processes, and the parent or a wrapper passes it on.
+    Signals within `SAME_SIGNAL_S` of the first count as the same one. A process can get one signal twice: systemd or a
+    terminal sends it to all processes, and the parent or a wrapper passes it on.
     """
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> Co
 
 
 def _collect_less_often() -> None:
-    """Tune garbage collection: objects of the start stay until the end, and few later ones are in reference cycles."""
+    """Tune garbage collection: initial objects stay until the end, and few later ones are in reference cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

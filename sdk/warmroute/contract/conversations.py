@@ -2,7 +2,7 @@
 
 A request *continues* a conversation of its tenant if it repeats the newest request of that conversation whole and adds
 to it. Every other request begins a new conversation: a title, a compaction, a changed system prompt, another branch. An
-equal request does so, too, unless the earlier one got no answer. The first texts of a prompt do not tell conversations
+equal request also does, unless the earlier one got no answer. The first texts of a prompt do not tell conversations
 apart: agents put the same examples and instructions there for all users.
 
 One change is allowed. If the newest request ended with a user's message, that message may come back shortened, with an
@@ -15,7 +15,7 @@ The beginning in front of a user's message is its *stem*; messages that may come
 stem.
 
 A key names one conversation. The key consists of a number and a name that no other process or start has. So processes
-of a proxy can send each other the requests that they note (`observe`), and two conversations never get one key.
+of a proxy can send each other the requests that they note (`observe`), and no two conversations get the same key.
 
 Limits: `MAX_CONVERSATIONS`, divided by tenant (`shares`). The tenant that has most forgets its least recently continued
 conversation, whose next request then begins a new one. Of conversations with the same newest request, `MAX_ALIKE` are
@@ -184,7 +184,7 @@ class Conversations:
         return whole
 
     def _repeated_whole(self, tenant: str, hashes: Sequence[int]) -> tuple[Conversation | None, int]:
-        """The conversation with the longest newest request that this request repeats, and the cuts of that one."""
+        """Of the newest requests that this request repeats, the longest one's conversation and number of cuts."""
         by_tip = self._by_tip
         if by_tip.keys().isdisjoint(hashes):
             return None, 0

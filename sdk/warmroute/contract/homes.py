@@ -84,7 +84,7 @@ def lineage_of(
 ) -> Lineage | None:
     """The lineage of a call; None without a session. `caller`: the headers that the caller has set, in lower case.
 
-    Of tools, only the names count. Of system prompts, the beginning counts without numbers: a date makes no difference.
+    Of tools, only the names count; of system prompts, the beginning without numbers, so a date makes no difference.
     """
     if session is None:
         return None

@@ -244,7 +244,7 @@ def _metadata_session(user_id: object) -> str | None:
     if user_id.startswith("{"):
         try:
             found = json.loads(user_id)
-        except (ValueError, RecursionError):  # nested too deeply is not JSON that we read
+        except (ValueError, RecursionError):  # JSON that is nested too deeply is not read
             return None
         session = found.get("session_id") if isinstance(found, dict) else None
         return session if isinstance(session, str) else None

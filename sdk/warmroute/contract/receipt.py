@@ -136,7 +136,7 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
 
 def _check_amounts(receipt: Mapping[str, Any], rates: Rates) -> list[str]:
     """Check the credit, which is for `moved` tokens, and `prefix_break`, which is for `prefix_changed` tokens. Each
-    token of both counts with the difference of the rates `input` and `cached`.
+    token of both costs the difference of the rates `input` and `cached`.
     """
     problems = []
     credit = receipt.get("credit")

@@ -4,8 +4,8 @@ A single owner may fill the whole table. With several owners, the one that holds
 tenant makes a proxy forget the entries of another tenant. Each step takes constant time: owners are grouped by the bit
 length of the weight that they hold. In the group with most, only the first `MAX_COMPARED` owners are compared.
 
-A table that is at most half full drops nothing soon. So its `Division` begins with the entry that makes the table more
-than half full, and costs nothing before.
+A table that is at most half full drops nothing soon. So its `Division` starts to count at the entry that makes the
+table more than half full, and costs nothing before.
 """
 
 from collections import OrderedDict

@@ -11,11 +11,11 @@ from typing import Final
 
 REMOVED_FIELDS: Final = frozenset(
     {
-        "session_id",  # OpenRouter clients name their session by it; an engine tags KV for eviction with it
+        "session_id",  # OpenRouter clients name their session so; an engine tags KV for eviction by this field
         "conversation",
         "promptCacheKey",
         "prompt_cache_key",
-        "return_cached_tokens_details",  # the proxy sets it itself
+        "return_cached_tokens_details",  # the proxy itself sets this field
         "kv_hints",
         "priority",
         "rid",

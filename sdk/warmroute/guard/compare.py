@@ -1,8 +1,8 @@
 """The first break between two prompts, in template order, and its cause.
 
-Two prompts are *related* if one continues the other, or would without a change. Only related prompts are compared. A
-session has unrelated prompts, too (a title, a sub-agent, the next conversation under the same key). An unrelated prompt
-begins its own lineage and is not a break.
+Two prompts are *related* if one continues the other, or would do so but for a change. Only related prompts are
+compared. A session has unrelated prompts, too (a title, a sub-agent, the next conversation under the same key). An
+unrelated prompt begins its own lineage and is not a break.
 """
 
 from collections.abc import Sequence

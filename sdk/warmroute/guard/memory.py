@@ -228,7 +228,7 @@ def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
 
 
 def _opening(body: Mapping[str, Any]) -> int:
-    """A hash of the model, the number of tools and the first two messages' beginnings, valid in this process only."""
+    """A hash of model, number of tools and beginnings of the first two messages, valid in this process only."""
     messages = body.get("messages") or body.get("input") or body.get("contents") or ()
     first = [text_of(piece)[:_FEW_CHARS] for piece in messages[:2]] if isinstance(messages, list) else []
     tools = body.get("tools")

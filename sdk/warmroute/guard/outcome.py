@@ -28,7 +28,7 @@ UNKNOWN: Final = Keeping(0, 0)
 def outcome(
     expected_tokens: int, cached_tokens: int | None, prompt_tokens: int, idle_s: float, keeping: Keeping
 ) -> Cause | None:
-    """The cause of uncached tokens in an intact prompt; None if enough are cached, or without a report.
+    """The cause of uncached tokens in an intact prompt; None if enough are cached, or if the count is unknown.
 
     `expected_tokens`: the tokens of the earlier prompt that this prompt repeats; 0 on the first turn.
     """

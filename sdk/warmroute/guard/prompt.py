@@ -109,7 +109,7 @@ class Prompt:
         return "\n".join(map(text_of, self.system.raw or ()))
 
     def marked(self) -> dict[str, str]:
-        """The marks of the system text, computed on first use."""
+        """The marks of the system text (`volatile.marks`), computed on first use."""
         if not self.marks and self.system.raw is not None:
             self.marks = marks(self.system_text())
         return self.marks

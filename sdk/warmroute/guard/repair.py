@@ -1,8 +1,8 @@
 """Rules that undo a client's changes, so that the prefix of the session stays as it was sent.
 
 The client names the rules that it wants. A rule is applied only if the comparison found its cause; only
-`anthropic-breakpoints` counts marks instead. A rule returns a new request and leaves the caller's objects as they are.
-After each rule the request is compared again, at most `MAX_STEPS` times.
+`anthropic-breakpoints` counts `cache_control` marks instead. A rule returns a new request and leaves the caller's
+objects as they are. After each rule the request is compared again, at most `MAX_STEPS` times.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -34,7 +34,7 @@ def pruned(
 ) -> list[Any] | None:
     """The messages with tool results cleared except the last `keep`; None if clearing costs more than it saves.
 
-    `turns_ahead`: turns that are expected to follow. `cached_share`: price of a cached token over an uncached one.
+    `turns_ahead`: turns that are expected to follow. `cached_share`: price of a cached token / an uncached one.
     """
     if keep < 0 or turns_ahead < 1:
         raise ValueError("prune() needs keep of 0 or more, and turns_ahead of 1 or more")

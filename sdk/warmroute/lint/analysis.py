@@ -1,7 +1,7 @@
 """Analyse the turns of recorded sessions: cached and lost tokens of each turn, and the cost of each cause.
 
 Token counts are those of the recorded answers. For an answer without counts, tokens are the bytes of the canonical
-prompt over 4. The part that such a turn repeats of its session counts as cached: the best that any server can do.
+prompt divided by 4. The part that such a turn repeats of its session counts as cached: the best that any server can do.
 """
 
 import re

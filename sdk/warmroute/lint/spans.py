@@ -64,7 +64,7 @@ def _message(message: object) -> object:
 
 
 def _block(block: object) -> object:
-    """The part of a request for a part of the conventions, `{"type": "text", "content": ...}`."""
+    """A part of a span's message, such as `{"type": "text", "content": ...}`, as a part of a request."""
     if isinstance(block, Mapping) and block.get("type") == "text" and isinstance(block.get("content"), str):
         return {"type": "text", "text": block["content"]}
     return block

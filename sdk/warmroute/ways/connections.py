@@ -4,10 +4,9 @@ A turn on a WebSocket sends only its new items. So this module builds the input 
 items up to the response that the turn continues, the output of that response, and the new items. A repair cannot change
 items that were sent before, so a turn that continues another one is not repaired.
 
-A server answers the turns of a stream in their order, so turns under way are a queue for each stream.
-`response.created` belongs to the first turn without a response. A response's last event (completed, incomplete or
-failed) has its id. An `error` belongs to a turn without a response, or to an event that is not a turn. It does not end
-a response.
+A server answers the turns of a stream in their order, so each stream has a queue of turns under way. `response.created`
+belongs to the first turn without a response. A response's last event (completed, incomplete or failed) has its id. An
+`error` belongs to a turn without a response, or to an event that is not a turn, and ends no response.
 
 Memory: for each stream of a connection, the items up to its last response. If there are more than `MAX_STREAMS`
 streams, the oldest is forgotten. At most `MAX_UNDER_WAY` turns are under way.

@@ -139,8 +139,8 @@ def _needs_rdma(plan: Plan, engine: PlannedEngine) -> bool:
 
 
 def _waits(plan: Plan, engine: PlannedEngine, *, leads: bool) -> list[Manifest]:
-    """Init containers that wait for servers before an engine starts. The store's master: SGLang asks it once, and
-    then gives up. For decode, also prefill's bootstrap server; only the group's leader waits for it."""
+    """Init containers that wait for servers before an engine starts. All wait for the store's master, if any, which
+    SGLang asks only once. Decode's leaders also wait for prefill's bootstrap server."""
     wanted = []
     if engine.storage == "mooncake":
         wanted.append(("master", f"{MASTER}.{plan.site.namespace}.svc", plan.site.store_port))
@@ -163,7 +163,7 @@ _HEALTHY: Final = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1
 
 
 def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """LMCache's daemon beside an engine. It is a sidecar, which the kubelet starts first and restarts. A restart of the
+    """LMCache's daemon beside an engine: a sidecar, which the kubelet starts first and restarts. A restart of the
     daemon restarts the group (`RecreateGroupOnPodRestart`), since an engine without its daemon hangs. Engine and daemon
     map each other's memory by the pod's IPC. The daemon sees the engine's GPUs without requesting any
     (docs.nvidia.com/dynamo, "Deploy LMCache MP").
@@ -189,8 +189,8 @@ def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 
 def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """The node's network, for RDMA. If engines of a role share a node, their ports would collide, so they get the pods'
-    own.
+    """The node's network, for RDMA. Engines of a role that share a node get the pods' network, since their ports would
+    collide.
     """
     beside = [each for each in plan.of(engine.role) if each.node == engine.node]
     return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}

@@ -93,7 +93,7 @@ def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str
     `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes of an engine. In Kubernetes all pods of a role have the file
     of its first engine.
 
-    `check_server` is not set: with it, an engine waits until the master has a segment before it gives its own
+    `check_server` is not set: with it, an engine gives its own segment only once the master has one
     (`mooncake_store.py`, SGLang 0.5.23).
     """
     stored = [engine for engine in plan.engines if engine.storage == "mooncake"]

@@ -13,8 +13,8 @@ is those bytes as a little-endian uint32. So the hash runs over the text bytes o
 With EAGLE a unit of the tree is a pair of neighbouring tokens: a page of n units covers n + 1 tokens, `token_ids` are
 pairs, and the hash runs over the pairs.
 
-The recorder gets the changes from a rank's scheduler and keeps them for the publisher. It has one entry for every
-resident page (bounded by the tiers' capacities). It merges consecutive pages of a path into one event, as long as they
+The recorder gets the changes from a rank's scheduler and keeps them for the publisher. The recorder has one entry for
+every resident page (bounded by the tiers' capacities). Consecutive pages of a path become one event, as long as they
 differ only in hashes and tokens. Pages that a request computed carry its `session_id`; copies between tiers do not.
 """
 

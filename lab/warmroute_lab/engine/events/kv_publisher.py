@@ -2,7 +2,7 @@
 
 A message is three frames: topic, sequence number (8 bytes, big endian, from 0 for each rank of each process), and the
 batch as msgpack. Rank r publishes on the endpoint's port + r, and replays on the replay endpoint's port + r. A
-subscriber that missed a batch sends ["", first wanted sequence number] to the replay socket. It gets
+subscriber that missed a batch sends ["", first wanted sequence number] to the replay socket, and gets
 ["", topic, sequence, batch] for each batch from that number on that is still in the buffer, then ["", "", -1, ""].
 
 The publisher binds an endpoint with a wildcard host and connects to any other, unless `bind` says otherwise. With port
@@ -87,8 +87,8 @@ class Publisher:
             self._routers: list[zmq.Socket[bytes]] = []
             self.replay_port: int | None = None
             if config.replay_endpoint is not None:
-                # A ROUTER drops messages above its high-water mark. It learns only every half mark how many were read.
-                # So a whole replay, with its end, must fit beside half a mark of the previous replay.
+                # A ROUTER drops messages above its high-water mark. Only every half mark, the ROUTER learns how many
+                # were read. So a whole replay, with its end, must fit beside half a mark of the previous replay.
                 hwm = 2 * (config.buffer_steps + 2)
                 self._routers, self.replay_port = self._sockets(zmq.ROUTER, config.replay_endpoint, ranks, hwm)
         except OSError:

@@ -1,7 +1,7 @@
 """The KV capacity of one rank: pages reserved for running work, pages cached, and the tiers below.
 
-At admission, a request reserves all its pages that are not cached on the device, also for its answer, whose length the
-model knows. Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages.
+At admission, a request reserves all its pages that are not cached on the device, those of its answer too, whose length
+the model knows. Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages.
 Computed pages move from the reservation into the cache.
 
 A page can be a hit only if all of it was computed, and the last token of a prompt is always computed anew. So the

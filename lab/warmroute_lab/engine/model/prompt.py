@@ -78,7 +78,7 @@ def render_call(name: Any, arguments: Any) -> tuple[bytes, bytes]:
 def page_keys(rendered: bytes, page_size: int, namespace: bytes, *, bigram: bool = False) -> list[int]:
     """The chained key of every complete page, starting from a namespace (the salt).
 
-    With `bigram`, a page consists of pairs of neighbouring tokens, as with EAGLE, so it includes the token after it.
+    With `bigram`, a page consists of pairs of neighbouring tokens, as with EAGLE, so its key covers one token more.
     """
     page_bytes = page_size * TOKEN_BYTES
     reach = page_bytes + TOKEN_BYTES if bigram else page_bytes

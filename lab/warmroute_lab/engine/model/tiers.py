@@ -78,7 +78,7 @@ class LowerTiers:
         return self._stored(keys, max(device_pages, self.host.known(keys, limit)), limit)
 
     def _stored(self, keys: Sequence[int], known: int, limit: int) -> int:
-        """How many leading pages are known with those in storage, if the first `known` are."""
+        """How many leading pages are known, storage included, if the first `known` are."""
         storage = self.storage
         if storage is None or (limit - known) * self.page_size < self.prefetch_threshold_tokens:
             return known

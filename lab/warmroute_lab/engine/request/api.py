@@ -140,7 +140,7 @@ def ending(answer: ScriptedAnswer, *, aborted: bool) -> Json:
 
 
 def call_id(job: Job, choice: int, index: int) -> str:
-    """The id of a tool call. It contains a hash of the request's id, so the requests of a session get different ids."""
+    """The id of a tool call, with a hash of the request's id: the requests of a session get different ids."""
     return f"call_{crc32(job.rid.encode()):08x}{choice:x}{index:03x}"
 
 

@@ -83,7 +83,7 @@ class Shown:
         return found[0] if found else modelled
 
     def total(self, family: str, modelled: float) -> float:
-        """The value to report for a total. What a condition added stays after it ends, since totals never fall."""
+        """The value to report for a total. Each total keeps what a condition has added, since totals never fall."""
         return modelled + self._added.get(family, 0.0)
 
 

@@ -7,7 +7,7 @@ sides live. If the decode engine disconnects or gives up, the prefill leg ends a
 disconnects, the decode leg ends.
 
 SGLang exchanges addresses over this port, pushes KV out of band, and notices a dead partner by heartbeat after about
-10 s. Here one call does both, and its connection shows a dead partner at once.
+10 s. Here one call does the first two, and its connection shows a dead partner at once.
 
 If a decode leg gives up before its partner has come, the room is remembered, and the partner fails when it comes.
 
@@ -59,7 +59,7 @@ class Handover(msgspec.Struct):
 
 @dataclass(slots=True)
 class BootstrapRoom:
-    """A rendezvous. It has the prefill engine's `job`, the decode engine's `call`, or both."""
+    """A rendezvous with the prefill engine's `job`, the decode engine's `call`, or both."""
 
     timer: asyncio.TimerHandle
     job: Job | None = None

@@ -39,8 +39,8 @@ from warmroute_lab.engine.settings import Settings
 # Runs the modelled steps of one scheduler at the pace of the wall clock, and passes on the tokens of each step.
 #
 # The schedule is the model's: a step starts at the virtual time at which the last one ended, whatever the wall clock
-# shows. A process that is late (too many streams for its core) sends tokens late. It catches up with several steps in
-# one turn of the event loop. The virtual times that it reports do not change.
+# shows. A process that is late (too many streams for its core) sends tokens late. To catch up, it takes several steps
+# in one turn of the event loop. The virtual times that it reports do not change.
 
 MAX_STEPS_PER_TURN = 8
 """The steps that a late process applies before the event loop gets to write and read."""
@@ -264,7 +264,7 @@ class EmbeddedEngine:
             )
 
     def _turned_away(self, jobs: Sequence[Job]) -> Refusal | None:
-        """The scheduler's refusal, or None. It is sent as an answer of the job, so a stream begins with 200."""
+        """The scheduler's refusal, or None. A refusal is sent as the job's answer, so a stream begins with 200."""
         if self._full(jobs):
             return Refusal(503, "The request queue is full.")
         role = self.settings.role

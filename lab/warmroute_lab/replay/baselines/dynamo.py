@@ -10,9 +10,9 @@ distinct full blocks of all requests that have not ended, this one included. A p
 0; ties are broken at random. `prefill_load_scale` is 1 by default.
 
 An independent implementation of this rule reaches a hit ratio that is 0.01 to 0.02 higher on 8 workers at 1x
-(conversation 0.254 against 0.242 here, synthetic 0.588 against 0.571). It may leave the blocks of the placed request
-out of the decode blocks: counted so, the ratios here are 0.244 and 0.578. The source above counts these blocks. The
-rest of the difference is not explained.
+(conversation 0.254 against 0.242 here, synthetic 0.588 against 0.571). Perhaps its decode blocks leave out those of the
+placed request, which the source above counts: without them, the ratios here are 0.244 and 0.578. The rest of the
+difference is not explained.
 
 KV events feed Dynamo's index; here the index is exact and always current. Dynamo's optional queue, decay, predicted
 inserts and session affinity are off, as by default.

@@ -5,13 +5,13 @@
 Load is imbalanced if the request counts of the busiest and the idlest worker differ by more than a number and by more
 than a factor. Then the worker with the fewest requests gets the request. Otherwise, if more than a share of the prompt
 is in the tree, the worker that was last sent that prefix gets it; if not, the worker with the fewest requests. A tie
-goes to the worker that has processed the fewest. In each case the tree then has the prompt for that worker, cached
+goes to the worker that has processed the fewest. In each case the tree then lists the prompt under that worker, cached
 there or not.
 
 Share, number and factor are 0.5, 32 and 1.0001 in sglang-router's first release and in most comparisons (`FIRST`). The
 command line of both gateways now has 0.3, 64 and 1.5 (model_gateway/src/main.rs; `CLI`). Every 120 s, SMG cuts the tree
 to 2^26 characters over all workers, by the least recently used leaves first; here to 2^24 tokens, in blocks. The first
-release cut only each worker's part, which is left out: `FIRST` has no limit on its tree.
+release limited each worker's part instead, which is left out: `FIRST` has no limit on its tree.
 """
 
 from collections import OrderedDict

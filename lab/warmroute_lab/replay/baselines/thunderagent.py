@@ -9,10 +9,10 @@ the backend with the fewest tokens among those where it fits; otherwise it is pa
 wait. Every 5 s:
 
 1. Resume: the router selects paused programs up to the free tokens of all backends. Programs with a request come first,
-   then new ones, then idle ones, each group from the smallest on. It then places the selected programs, the largest
+   then new ones, then idle ones, each group from the smallest on. Then it places the selected programs, the largest
    first, each on the backend with the most free tokens.
 2. Pause: if the programs of a backend need more tokens than it has, idle ones are paused, the smallest first, until the
-   rest fits. If that is not enough, all that reason there are paused when their request ends.
+   rest fits. If that is not enough, all reasoning programs there are paused when their request ends.
 
 A request that has waited for 30 minutes is sent in any case: to the backend where its program was, or to the one with
 the fewest programs. As by default, acting tokens count in full, without decay, and shared prefixes are not subtracted

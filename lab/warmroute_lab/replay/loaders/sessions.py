@@ -6,10 +6,10 @@
 The first `shared_blocks` blocks of a turn's prompt are those of turn `base_turn` of the same session (-1: none); its
 other blocks are new. Sessions in which tools and system prompt have the same sizes share both.
 
-Sessions start at a random time within an hour (equal for equal seeds, one draw a session in file order). A turn comes
+Each session starts at a random time within an hour, drawn in file order; equal seeds give equal times. A turn comes
 `think_s`, at most half an hour, after the previous turn has ended. A session is cut after an hour of thinking and
-answering. Blocks are coarsened to `BLOCK_TOKENS`: the id of a coarse block has the id of its last fine block, and
-whether the coarse block is full. Answers have no ids of their own.
+answering. Blocks are coarsened to `BLOCK_TOKENS`: the id of a coarse block is made of the id of its last fine block,
+and of whether the coarse block is full. Answers have no ids.
 """
 
 from typing import Annotated, Final
@@ -38,7 +38,7 @@ class _Session(msgspec.Struct, gc=False):
 
 
 class _Chains:
-    """The coarse chains of a session's turns. Equal ids are one object in memory, since a prompt has hundreds."""
+    """The coarse chains of a session's turns. Equal ids share one object in memory: a prompt has hundreds."""
 
     def __init__(self, shared: list[int], fine_tokens: int, number: int, salt: int, ids: IdCount) -> None:
         """`ids` counts the coarse ids of the trace. Fine ids are counted apart, since they end with the session."""

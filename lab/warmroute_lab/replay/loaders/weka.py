@@ -12,13 +12,13 @@ An id stands for its block and all blocks before it, within its session alone: s
 sub-agent's requests count from the start of the session. But if any such request of a session has an earlier time than
 its sub-agent, they all count from the start of their sub-agents.
 
-The trace does not record what a request waited for. In the replay a request follows the request that had ended last
-when it came, after the recorded pause, at most half an hour. The followed request is of the same session; for a
-sub-agent it is of the sub-agent or, before its first, of the session. A turn after sub-agents therefore waits for the
-last of them. Each sub-agent counts as a separate session. AIPerf also splits agents that are recorded as one stream;
-here such agents are one session that forks.
+The trace does not record what a request waited for. In the replay a request follows the request of its session that had
+ended last when it came, after the recorded pause, at most half an hour. A sub-agent's request follows one of the same
+sub-agent; its first request follows one of the session. A turn after sub-agents therefore waits for the last of them.
+Each sub-agent counts as a separate session. AIPerf also splits agents that are recorded as one stream; here such agents
+are one session that forks.
 
-Sessions start at a random time within an hour (equal for equal seeds, one draw a session in the order of files).
+Each session starts at a random time within an hour, drawn in the order of files; equal seeds give equal times.
 """
 
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ class _Session(msgspec.Struct, gc=False):
 
 
 class _Ended(msgspec.Struct, gc=False):
-    """A request, when it ended in the recording, and its chain, whose beginning a later request may share."""
+    """A request, its end in the recording, and its chain, whose beginning a later request may share."""
 
     number: int
     ended_s: float

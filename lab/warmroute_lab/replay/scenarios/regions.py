@@ -2,7 +2,7 @@
 
 Cloudflare wrote on 16 April 2026 that the share of cached input tokens rose from 60 % to 80 % at peak times when its
 heaviest users adopted a session affinity header, which sends a session to the region that has its tensors. Inside a
-region they place by KV cache already. Not all traffic adopted it, and the baseline was not random.
+region they place by KV cache already. Not all traffic adopted the header, and the baseline was not random.
 
 The scenario has 4 regions of 4 replicas with 3.5M KV tokens each, and 1,200 agents that start within an hour. Each turn
 comes in at a random region. Without the header a turn stays in that region, which has at best the context of some turns

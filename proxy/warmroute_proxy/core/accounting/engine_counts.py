@@ -6,8 +6,8 @@ other without a gap, so that each settled turn is in one of them: a span ends wi
 the next span begins there. If nothing is read for hours because the proxy is stopped, one span covers those hours.
 
 A counter that goes back means that the engine has restarted and counts from 0. Its counts between the last reading and
-its end are unknown, so the span counts a restart. If the clock of the proxy goes back, or the engine has another role,
-the span ends as it was, and another span begins.
+its end are unknown, so the span counts a restart. If the clock of the proxy goes back, or the engine gets another role,
+the span ends unchanged, and another span begins.
 """
 
 from typing import Final, NamedTuple

@@ -38,7 +38,7 @@ def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
     """Yield one turn for each engine of an ended entry.
 
     Entries that are credits or void another entry yield nothing: a voided turn was computed all the same. `engines`:
-    known ids. The id of a worker that is a rank of an engine is the engine's id and the rank's number.
+    known ids. If a worker is a rank of an engine, its id is the engine's id and the rank's number.
     """
     if turns_in(entry.id) != 1:
         return

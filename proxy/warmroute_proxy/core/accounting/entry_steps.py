@@ -81,7 +81,7 @@ def settle(
 ) -> None:
     """dispatched -> settled, priced by the last attempt. Sets the entry's `usage`, the object for the client.
 
-    `reported` is the engine's own usage object, whose unknown fields are kept. It may be JSON if its counts are exactly
+    `reported` is the engine's own usage object, whose unknown fields are kept. JSON is allowed if its counts equal
     those of the argument `usage`.
     """
     if entry.state != "dispatched":

@@ -13,17 +13,17 @@ previous turn, K is the end of that turn's prompt (an exact count), with these e
 - Known text ends clearly earlier in the index: the client rewrote part of the old prompt. K is what the index knows,
   and the rest of the old prompt is `prefix_changed`.
 - The index knows text beyond the old prompt from another conversation: K is what the index knows.
-- Both prompts were compared and differ (`rewritten`), and the engine found what the index expects, within its error. A
-  change near the end of a long prompt is within that error too, so K is C. If the index knows the whole prompt, the
-  client sent an older one again, and K is its end.
+- Both prompts were compared and differ (`rewritten`), and the engine found what the index expects, within the index's
+  error. A change near the end of a long prompt is within that error too, so K is C. If the index knows the whole
+  prompt, the client sent an older one again, and K is its end.
 
-Tokens beyond the previous prompt are `new`. The last answer is the first part of these; if prefill and decode run on
+Tokens beyond the previous prompt are `new`. They begin with the previous turn's answer; if prefill and decode run on
 separate engines it is `not_kept`, because its KV stayed with the decode engine.
 
 R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
 
 [C, R) should have been cached and was not. A new salt epoch explains all of it. Otherwise up to one page is still
-rounding (page borders of estimates are off by one). More is explained by position, and by what was seen (`Seen`):
+rounding (page borders of estimates are off by one). Longer gaps are judged by position, and what was seen (`Seen`):
 
 - `not_computed_yet`: other requests were still computing it when this one was sent.
 - `evicted`: this worker was expected to hold it, and an eviction was seen; `forgotten`: the same, on a server that
@@ -37,9 +37,9 @@ lost that when it restarted or left.
 
 Index figures are estimated from bytes and are off by a few per cent; counts of turns are exact. So a difference between
 an estimate and a count is ignored up to `ESTIMATE_ERROR` of it plus a page. Classes that blame a worker or a client
-(`evicted`, `moved`, `prefix_changed`) are not given for less. Within one prompt, tools and prose differ more in bytes
-per token (`RATIO_ERROR`). If a new lineage finds only the beginning of text that the index expects whole, the index was
-wrong about the number of tokens, not about the cache. Within that error the rest is `cold`.
+(`evicted`, `moved`, `prefix_changed`) are not given for a smaller difference. Within one prompt, tools and prose differ
+more in bytes per token (`RATIO_ERROR`). If a new lineage finds only the beginning of text that the index expects whole,
+the index was wrong about the number of tokens, not about the cache. Within that error the rest is `cold`.
 """
 
 from typing import Final
@@ -95,8 +95,8 @@ class IndexEstimates(Frozen, frozen=True):
     """Lengths of the prompt's prefixes in the index, in tokens.
 
     `known`: the longest that is known anywhere in the tenant. `here`: on the chosen worker. `moved`: on the best other
-    worker of its region. `elsewhere`: in the best other region. What another region announced that it has computed of
-    this prompt counts as known, and as held there. `restarted`: lost with engines that have restarted or left.
+    worker of its region. `elsewhere`: in the best other region. Prefixes that another region announced as computed
+    count as known, and as held there. `restarted`: lost with engines that have restarted or left.
     """
 
     known: int
@@ -235,8 +235,8 @@ def _gone(evicted: bool, forgets: bool) -> str:
 def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_turn: LastTurn | None) -> bool:
     """Whether the index overestimated the text that a new lineage shares, so that no cache lost any of it.
 
-    The chosen worker was expected to hold all of that text and holds its beginning. An eviction also takes text from
-    its end, but then the index or another cache knows more of it than this worker.
+    The chosen worker was expected to hold all of that text and holds its beginning. An eviction also takes the end of a
+    text, but then the index or another cache knows more of the text than this worker.
     """
     if last_turn is not None or not cached or reusable - cached > RATIO_ERROR * reusable:
         return False

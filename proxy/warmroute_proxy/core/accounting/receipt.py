@@ -65,7 +65,7 @@ def usage_object(
     receipt_fields: bytes = b"",
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
-    `changes`: what was changed in the request; `receipt_fields`: members from its caller, as JSON.
+    `changes`: what was changed in the request; `receipt_fields`: further members of the receipt, as JSON.
 
     `reported` is JSON (bytes) if its counts are exactly the settled ones (`plain_usage`). Also returns, in nanodollars,
     what the turn would have cost with nothing cached, and what it costs.

@@ -17,8 +17,8 @@ If a request ran and no engine counted its prompt, it is charged what placement 
 client that leaves before the count arrives would compute for free.
 
 For several answers to one prompt (`n` > 1), engines report the cached tokens of a later answer, whose prompt the first
-answer has just computed. A request for two answers would thus get a new prompt at the price of a cached one. So its
-cached tokens are limited to what placement expected in the cache (`before_answers`).
+answer has just computed. A request for two answers would thus get a new prompt at the price of a cached one. So the
+cached tokens of such a request are limited to what placement expected in the cache (`before_answers`).
 
 A prompt has at least one token. An engine that reports zero has not counted, because the request was aborted or refused
 while it waited. Then neither its prompt tokens nor its cached tokens are known.
@@ -139,7 +139,7 @@ def merge_usage(
 
 
 def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The counts by OpenAI's names, from those of Anthropic, which add up to the prompt, or of the Responses API."""
+    """The counts under OpenAI's names, also from Anthropic's (which add up to the prompt) or the Responses API's."""
     if "input_tokens" not in counts or "prompt_tokens" in counts:
         return counts
     read, written = _count(counts.get("cache_read_input_tokens")), _count(counts.get("cache_creation_input_tokens"))

@@ -1,4 +1,4 @@
-"""A unix time that a forward jump of the wall clock does not move: data that is too old by it may be deleted.
+"""A unix time that a forward jump of the wall clock does not move: data that is too old by this time may be deleted.
 
 A wall clock that is 41 days ahead for one reading must not delete 41 days of data. So each reading is compared with the
 monotonic clock since the last reading, and the first reading with the times of the stored data. A wall clock that goes

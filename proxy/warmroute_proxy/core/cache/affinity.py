@@ -4,8 +4,8 @@ Three bounded maps:
 
 Lineage -> its last settled turns. The loss classes compare a new turn with one of them, whose bytes per token are also
 the best guess for the new turn. A lineage has several if it forks: a named session may have several conversations, or
-two requests at once. A prompt continues the longest turn whose last cut is at the same position in the prompt's chain.
-If no turn matches, the client has rewritten a conversation under way, and the prompt continues the newest turn.
+two requests at once. A prompt continues the longest turn whose last cut its own chain has at the same position. If no
+turn matches, the client has rewritten a conversation under way, and the prompt continues the newest turn.
 
 Thread (a lineage without its system prompt) -> its last settled turn. If the system prompt of a running conversation
 changes, the conversation becomes a new lineage, and what it lost is its old prompt.
@@ -133,7 +133,7 @@ class Affinity:
         self._store(lineage, turns, settled, session, thread, tenant)
 
     def observe(self, served: RegionalTurn) -> None:
-        """Store a turn that another region serves. It replaces the turn that it continues."""
+        """Store a turn that another region serves, in place of the turn that it continues."""
         settled, turns = served.turn, []
         for turn in self._turns_by_lineage.get(served.lineage, ()):
             old = turn[1]

@@ -157,8 +157,8 @@ class PrefixIndex:
         """Note that the caches `slots` have, or will have soon, the cuts `keys`. Keys beyond `MAX_CUTS` are left out.
 
         `begins`: a new conversation begins with these cuts, and counts as one more sharer of those already known.
-        `cached`: how many of the first cuts were in these caches at the last walk. Those are skipped if that walk had
-        the same list of keys, and no entry was removed or moved since.
+        `cached`: how many of the first cuts were in these caches at the last walk. These cuts are skipped if that walk
+        had the same list of keys, and no entry was removed or moved since.
         """
         limit = self._entries_per_generation
         newest = self._generations[0]

@@ -5,14 +5,14 @@ home: the next turn has no reason to wait there, and its prompt would be unfores
 
 Engines drop what was used least recently (SGLang: the leaves of its tree, so a conversation loses its end first). So
 the histories of a worker are kept here in the order of their last use, each with the tokens that it alone uses. While
-all histories together exceed what the cache can hold, the oldest that no turn under way uses has lost its end, or is
-gone. A prompt displaces as many tokens as it has.
+all histories together exceed what the cache can hold, the oldest history that no turn under way uses has lost its end,
+or is gone. A prompt displaces as many tokens as it has.
 
 `kept_tokens` is what the cache can hold: the KV pool that the engine reports, corrected by experience. If a turn finds
 its history gone although it counted as cached, all older histories are gone too. The cache holds no more than was used
-since, and `kept_tokens` falls to that, in steps. If a turn finds its history although it counted as evicted,
-`kept_tokens` rises. If the engine does not report its pool, `kept_tokens` is infinite until the first history is
-missed.
+since that history's last use, and `kept_tokens` falls towards that, in steps. If a turn finds its history although it
+counted as evicted, `kept_tokens` rises. If the engine does not report its pool, `kept_tokens` is infinite until the
+first history is missed.
 
 Nothing is learned from engines that never report cached tokens or whose events report evictions, from workers with a
 host tier or a store, or from other regions. Limit: `MAX_HISTORIES` for each worker, divided by tenant

@@ -6,7 +6,7 @@ import msgspec
 class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash.
 
-    `turn` is its number, counted in its prompt; `turns_before`: how many earlier turns a compaction removed from it.
+    `turn`: its number, as counted in its prompt; `turns_before`: how many turns a compaction removed from that prompt.
     """
 
     workers: tuple[str, ...]

@@ -23,7 +23,7 @@ FETCH_S_PER_TOKEN_PRIOR: Final = 1e-5
 MOVE_S_PER_TOKEN_MIN: Final = 1e-8
 MOVE_S_PER_TOKEN_MAX: Final = 0.01
 MOVE_WEIGHT_TOKENS: Final = 20_000
-"""New evidence of as many tokens weighs as much as all that was learned before."""
+"""Tokens of new evidence that weigh as much as all that was learned before."""
 
 MIN_FETCH_TOKENS: Final = 256
 """An engine computes shorter prefixes rather than fetch them from storage: SGLang's `prefetch_threshold`."""

@@ -1,4 +1,4 @@
-"""What a new request at a worker would wait for. The value is valid until the worker's load changes."""
+"""What a new request at a worker would wait for, valid until the worker's load changes."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 

@@ -41,7 +41,7 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
 
 
 def level_sizes(loads: Collection[WorkerLoad]) -> None:
-    """Set for each worker how much sooner its cache fills than the mean one, by the KV pools that engines report."""
+    """Set for each worker how much sooner its cache fills than one of mean size, by the engines' KV pools."""
     pools = [load.capacity.pool_tokens for load in loads if load.capacity.pool_tokens]
     mean = sum(pools) / len(pools) if pools else 0
     for load in loads:

@@ -9,11 +9,10 @@ own count at that moment. The difference is added until the report is too old (`
 
 A worker that restarted, or was added to a fleet that serves, is unproven. Its queue is empty, so it looks best to every
 proxy. Its speed is not known yet: kernels are compiled, graphs captured, other proxies see the same empty queue. So
-prefill that was sent to it, beyond the tokens that it has computed since its start, counts twice. The cost thereby lets
-about as much work wait there as the worker has proved to compute, an amount that doubles with each round. After
-`PROVEN_S` of work at its rate the worker is treated like the others. Its rate begins as the mean of the others
-(`comparison.restart_among`): its own past rate belongs to another process, and the prior may be far from what this
-fleet does.
+prefill that was sent to it, beyond the tokens that it has computed since its start, counts twice. So about as much work
+waits there as the worker has proved to compute, and this amount doubles with each round. After `PROVEN_S` of work at
+its rate the worker is treated like the others. Its rate begins as the mean of the others (`comparison.restart_among`):
+its own past rate belongs to another process, and the prior may be far from what this fleet does.
 """
 
 import math
@@ -46,8 +45,8 @@ from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, Pr
 # better than computing elsewhere.
 #
 # Prompts that share a prefix share its blocks in the pool, so a sum over requests counts such blocks more than once.
-# Each report of the pool's use teaches which share of our sum is real. What a report shows beyond our own count counts
-# as the load of other proxies once two reports in a row show it: a single report may include requests that have ended.
+# Each report of the pool's use teaches which share of our sum is real. A surplus over our own count is taken for the
+# load of other proxies once two reports in a row show it: a single report may include requests that have ended.
 #
 # A server that does not report always has capacity, unless `max_running` is set for it.
 
@@ -57,7 +56,7 @@ PREFILL_AHEAD_S: Final = 2.0
 
 SHARE_MIN: Final = 1 / 16
 SHARE_WEIGHT: Final = 0.5
-"""The weight of a report of more sharing: each at most doubles the bound. Less sharing counts at once."""
+"""The weight of a report of more sharing: each such report at most doubles the bound. Less sharing counts at once."""
 
 SHARE_FROM: Final = 1 / 8
 """The share of the pool that our own tokens must reach before a report teaches anything about sharing."""

@@ -41,8 +41,8 @@ class Sign(NamedTuple):
 HIT_SHARE: Final = 0.2
 """An interval has hits of lower tiers if at least this share of its prompt tokens came from them."""
 ACCEPT_SHARE: Final = 0.8
-"""An accept length with such hits is bad below this share of the one without. sglang#31600 and #28771 report falls to a
-half and less.
+"""The accept length of an interval with such hits is bad below this share of the length without. sglang#31600 and
+#28771 report falls to a half and less.
 """
 LEARN: Final = 0.3
 
@@ -58,7 +58,7 @@ MISSING_SHARE: Final = 0.5
 LEAST_EXPECTED: Final = 2_000
 
 STARVING_QUEUE: Final = 4.0
-"""Waiting requests for each engine, from which its side is short."""
+"""From this number of waiting requests for each of its engines, a side is short."""
 IDLE_QUEUE: Final = 1.0
 IDLE_USAGE: Final = 0.5
 

@@ -4,7 +4,7 @@ Some requests end the process that serves them, and a retry then ends the next o
 when a process goes away, each of its requests without a first token becomes a *suspect*. The rules:
 
 - A suspect is retried once, and only if the dialect's list bounds all of its fields.
-- A suspect does not go to an engine that runs another tenant's suspect, so that an end there harms one tenant only.
+- A suspect never goes to an engine with another tenant's suspect, so the end of a process harms one tenant only.
 - A request that was a suspect at two such ends is refused for `REFUSED_S`.
 
 Requests are identified by tenant and fingerprint of the prompt. At most `MAX_SUSPECTS` are remembered, divided by
@@ -82,7 +82,7 @@ class Suspects:
             self._division.discard(request)
 
     def _forget(self, now_s: float) -> None:
-        """Drop the suspects of more than `REFUSED_S` ago; the oldest end comes first."""
+        """Drop the suspects whose last process ended more than `REFUSED_S` ago; they are sorted by that time."""
         while self._by_request:
             request, suspicion = next(iter(self._by_request.items()))
             if now_s - suspicion.last_end_s < REFUSED_S:

@@ -22,7 +22,7 @@ MEMORY_S: Final = 300.0
 """A few times the pause before an agent or a chat sends its next turn (median about 120 s in public traces)."""
 RENEW_S: Final = 100 * MEMORY_S
 BEFORE_S: Final = 30.0
-"""A tenth of the memory."""
+"""A tenth of `MEMORY_S`."""
 
 
 class Traffic:

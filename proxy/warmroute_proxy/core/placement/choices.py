@@ -215,7 +215,7 @@ class Choices:
 
 def _suspect(peers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:
     """The peers that are down by one lost probe only, for a request that nothing else may serve. Workers in `exclude`
-    may only be full.
+    may only be full, so those of this region still may.
     """
     return tuple([peer for peer in peers if peer.load.availability.is_last_resort(now_s) and peer.id not in exclude])
 

@@ -143,7 +143,7 @@ def peer_costs(
     """The cost of each peer region.
 
     `churn`: what a token of a new conversation costs there, 0 for a known one. The home region has no churn: what a
-    session writes is better together than balanced.
+    session writes is better kept together than balanced.
     """
     found: list[PeerCost] = []
     bytes_by_slot = prompt.match.bytes_by_slot

@@ -95,13 +95,13 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
     prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`:
-    how much of the prompt another worker of this region has. `other_region_tokens`: how much the other region with most
-    of it has. `shared_bytes` of the prompt also begin other conversations. `known`: whether the request is the next
-    turn of a known conversation (`placement.is_known`); None for round robin and in records older than the field.
+    how much of the prompt another worker of this region has. `other_region_tokens`: the most that any other region has.
+    `shared_bytes` of the prompt also begin other conversations. `known`: whether the request is the next turn of a
+    known conversation (`placement.is_known`); None for round robin and in records older than the field.
     `restarted_tokens` of the prompt are known to have been in caches that were lost with their engines.
     `memory_wait_s`: how long the request waited for KV memory before it was sent. `waited_to_begin`: whether its
-    session had not begun at that time. `head_bytes`: the prefix that some worker has and that other prompts may leave
-    too; `branches`: how many other prompts have just left that head (`forks`). `priority`, `program` and
+    session had not begun at that time. `head_bytes`: the prefix that some worker has, and after which other prompts may
+    differ; `branches`: how many others have just differed after it (`forks`). `priority`, `program` and
     `ignored_headers` are what its client said of its place in the queue, if anything.
     """
 

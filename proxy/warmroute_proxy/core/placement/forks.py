@@ -18,8 +18,8 @@ A fork is identified by the cut at which its prompts leave the cached prefix. Fo
 
 Identical prompts (several answers to one question) do not fork, nor do prompts with a short head.
 
-Limit: the last `MAX_FORKS` to twice as many cuts, each of use for seconds. Each process counts only the branches that
-it sends itself.
+Limit: between `MAX_FORKS` and twice as many of the latest cuts; each is of use for seconds. Each process counts only
+the branches that it sends itself.
 """
 
 from typing import Final

@@ -139,7 +139,7 @@ class Histories:
             division.discard(first)
 
     def is_there(self, lineage: int, worker: WorkerState) -> None:
-        """Forget that a worker has evicted some of a lineage's history: it has it now, or the index knows."""
+        """Forget that a worker has evicted some of a lineage's history: it has it again, or the index was told."""
         elsewhere = self.gone.get(lineage)
         if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
             del self.gone[lineage]

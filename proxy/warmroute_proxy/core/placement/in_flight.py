@@ -70,7 +70,7 @@ class InFlight:
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefills.busy_s(now_s)
             ticket.slowdown_s = load.slowdown_s() - load.slower_s
-        # The entries made at dispatch may have been evicted since, and named only the device of a tiered worker.
+        # The entries made at dispatch may have been evicted since; for a tiered worker they named only its device.
         if (ticket.removals != fleet.index.removals or cache_worker.tiered) and fleet.has_same_cache(cache_worker):
             fleet.index.insert(ticket.chain.hashes, cache_worker.slots)
 

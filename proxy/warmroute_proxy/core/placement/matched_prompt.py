@@ -28,7 +28,7 @@ class MatchedPrompt(Frozen, frozen=True):
         """What a worker holds, with the last turn's answer if exactly the last turn's prompt is matched at this worker.
 
         An aggregated worker keeps the answer that it has generated, and the prompt repeats that answer. The index does
-        not know it: no prompt has contained it before.
+        not know this answer: no prompt has contained it before.
         """
         turn, target = self.last_turn, worker.worker
         if turn is None or matched != turn.prompt_bytes or target is None or worker.role != "aggregated":

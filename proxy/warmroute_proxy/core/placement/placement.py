@@ -4,8 +4,8 @@
 computing the prefix again is cheaper for the fleet than waiting. A known conversation stays at a home that has capacity
 while that is cheaper for the turn itself (see below). Nothing else ties a session to a worker.
 
-A *home* region (`homes`) saves one network hop. If this proxy's index does not know what the previous turn must have
-cached there, that still counts as cached. For a derived session, an uncertain home counts only if the index knows no
+A *home* region (`homes`) saves one network hop. Text that the previous turn must have cached there counts as cached,
+even if this proxy's index does not know it. For a derived session, an uncertain home counts only if the index knows no
 prefix of the prompt at all.
 
 Ties are broken in favour of that home, then of this region, then by rendezvous hash of (session, worker), so that

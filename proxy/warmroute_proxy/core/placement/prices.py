@@ -1,16 +1,16 @@
 """What placing a request costs all other requests: three prices of a token that has to be computed.
 
 **others**: later requests at the same worker wait longer. An engine prefills in order of arrival. So work x behind a
-queue q delays by x each request that arrives until then: (returning requests a second) * q of them. Only requests that
-return for what is cached there count: any other request would have gone elsewhere. This term keeps the sessions of an
-overloaded fleet on separate workers.
+queue q delays by x each request that arrives in those q seconds: (returning requests a second) * q of them. Only
+requests that return for what is cached there count: any other request would have gone elsewhere. This term keeps the
+sessions of an overloaded fleet on separate workers.
 
     others = DELAYED * returning_per_s * queue * compute
 
-**reuse**: it is avoidable work to compute a token at one worker that is cached at the worker with most of the prompt.
-This work delays all requests that arrive until the worker is idle again. By the theory of the M/G/1 queue the waiting
-work grows as 1 / (1 - busy), and so does the time in which a second of work is completed. So the number of delayed
-requests grows as the square of that. The same square is what one more second of work adds to the wait of each.
+**reuse**: computing a token is avoidable work if the worker with most of the prompt has it cached. Such work delays all
+requests that arrive until the worker is idle again. By the theory of the M/G/1 queue the waiting work grows as
+1 / (1 - busy), and so does the time in which a second of work is completed. So the number of delayed requests grows as
+the square of that. The same square is what one more second of work adds to the wait of each.
 
     reuse = private tokens computed again * (AGAIN / (1 - busy)^2 - 1) * s_per_token
           + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / workers) - 1) * s_per_token
@@ -18,14 +18,14 @@ requests grows as the square of that. The same square is what one more second of
 Tokens that only this conversation has used are private: their second copy serves no other request. Tokens of a prefix
 that other conversations have begun with are shared. Their second copy would have been made some time anyway, so its
 price is only what it costs more now than in an idle fleet. The copy also serves conversations that will begin at this
-worker: as many are still to come as have come, in equal shares to all workers. Without that rule, new conversations
-with one long system prompt would all join the worker that has it. The last -1: the request's own time is in `compute`
-already. For shared tokens even that time is spread over the conversations to come.
+worker: as many are expected as have come, in equal shares at all workers. Without that rule, new conversations with one
+long system prompt would all join the worker that has it. The last -1: the request's own time is in `compute` already.
+For shared tokens even that time is spread over the conversations to come.
 
 **churn**: a new conversation that settles at a worker displaces what was used there least recently. Workers that write
 more to their caches keep everything for a shorter time. So churn is proportional to what this worker has written lately
-for the size of its cache, as a multiple of the mean. Churn is 0 if some worker has more of the prompt than what other
-conversations share: balance then does not matter for the turn.
+relative to the size of its cache, as a multiple of the mean. Churn is 0 if some worker has more of the prompt than what
+other conversations share: balance then does not matter for the turn.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 

@@ -6,8 +6,8 @@ inputs. So recorded traffic that is replayed through a router gives the same dec
 
 The prefix of a dispatched request counts as cached before the engine has computed it: otherwise overload scatters
 sessions. An engine computes prompts in order of arrival, so the prefix is cached when a later request is computed. The
-queue term of that request contains the wait. Histories that a worker must have evicted by now (`cache.occupancy`) do
-not count. A router serves one region, on one thread.
+queue term of the later request contains the wait. Histories that a worker must have evicted by now (`cache.occupancy`)
+do not count. A router serves one region, on one thread.
 """
 
 import math
@@ -285,7 +285,7 @@ class Router:
             each.updated("add_worker", worker)
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove a worker. This method and those below ignore unknown ids, because probes race with removals."""
+        """Remove a worker. Unknown ids are ignored here and in the methods below, as probes race with removals."""
         self.fleet.remove_worker(worker_id)
         for each in self.listeners:
             each.updated("remove_worker", worker_id)
@@ -412,8 +412,8 @@ class Router:
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
         """How many turns a compaction took out of a prompt.
 
-        As many as of the turn that it continues. If it continues none and `is_compacted`, it follows the newest turn of
-        its lineage, of `last_number`. Any other counts by its prompt alone: it may be a fork.
+        As many as for the turn that the prompt continues. If it continues none and `is_compacted`, it follows the
+        newest turn of its lineage, number `last_number`. No turns for any other prompt: it may be a fork.
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is not None and repeats(routing.chain, turn):

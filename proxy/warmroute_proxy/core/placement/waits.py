@@ -1,8 +1,8 @@
-"""What waits for memory at other processes and proxies, as they announce it, so that all doors (`queue.door`) shut.
+"""Turns that wait for memory at other processes and proxies, as announced, so that all doors (`queue.door`) shut.
 
 Each process announces, by model and tenant, how many turns of running sessions wait for memory in its queue, and how
 many tokens all waiting turns of the tenant need. The numbers are absolute and repeated every few seconds, so the next
-message makes up for a lost one. What was not repeated for `KNOWN_S` is forgotten, and so is a process that has gone.
+message makes up for a lost one. A number not repeated for `KNOWN_S` is forgotten, and so is a process that has gone.
 
 Limit: `MAX_WAITS` tenants of each process.
 """

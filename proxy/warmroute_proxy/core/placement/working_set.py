@@ -1,11 +1,11 @@
 """The working set: whether a turn may take KV memory now, or would evict conversations that come back within seconds.
 
 If the KV memory of a fleet is too small for all conversations, they evict each other between their turns, and each turn
-computes its whole prompt again. This is thrashing, as in virtual memory, and the cure is the same (P. Denning, 1968):
-only as many conversations run as fit, and the others wait (`queue.memory_wait`).
+computes its whole prompt again. Such thrashing is known from virtual memory, and the cure is the same (P. Denning,
+1968): only as many conversations run as fit, and the others wait (`queue.memory_wait`).
 
     FREE    the turn takes little new memory: few tokens of it are uncached, or its conversation is there already
-    FITS    it takes new memory, and that worker has room for it (`cache.residents`)
+    FITS    it takes new memory, and its worker has room for it (`cache.residents`)
     LACKS   it would evict what is likely to be used again within the window (`cache.return_times`)
 
 A worker counts only if it is in this region, its engine reports its pool, and it has no second tier: a host tier gives

@@ -1,9 +1,9 @@
 """Messages and tools in their canonical form: the bytes that a fingerprint hashes.
 
 The canonical form keeps what chat templates print. Of a message it keeps the raw JSON of role, content, reasoning, tool
-calls, tool call id and name; of a tool it keeps the function. It drops member order, unknown members, space between
-members, `null` members, empty content and `cache_control`. It also drops space in the JSON of a call's arguments and of
-a tool's schema, because engines parse both. It keeps the order of their keys, because templates print it. Media
+calls, tool call id and name; of a tool it keeps the function. Dropped are member order, unknown members, space between
+members, `null` members, empty content and `cache_control`. Space in the JSON of a call's arguments and of a tool's
+schema is dropped too, because engines parse both. The order of their keys stays, because templates print it. Media
 (images, audio, files) count by their content, or by its digest above `LONG_MEDIA_BYTES`: the number of their tokens
 does not follow from their bytes.
 """

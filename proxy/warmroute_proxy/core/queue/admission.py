@@ -15,8 +15,8 @@ The cost of a request is the tokens that engines are predicted to compute for it
 **Short work first, but not at the expense of long waits.** Of one tenant's requests, the one that is due first is next.
 A request is due when it has waited `PATIENCE` times the compute time of its own prompt, but not later than after half
 of the time that it may wait. So a warm request passes a cold one, whose computation takes much longer than the added
-wait. A request that comes after another one is due does not pass it. (Shortest first alone has the shortest mean wait,
-but starves long requests. In order of arrival, all requests wait behind the longest one.)
+wait. A request that comes when another one is already due does not pass that one. (Shortest first alone has the
+shortest mean wait, but starves long requests. In order of arrival, all requests wait behind the longest one.)
 
 **Fair between programs, and by priority**, within a tenant (`programs`): the order by due time holds among the requests
 of one program and one priority.
@@ -25,8 +25,8 @@ of one program and one priority.
 request, only other requests of that key wait behind it.
 
 **Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. If the queue is full, a newcomer pushes
-out the newest requests of the tenant that holds most of it for a model. It does so only while that tenant holds more
-than the newcomer's tenant would; else the newcomer is refused. So a tenant that floods the queue is refused first.
+out the newest requests of the tenant that holds most of it for a model. If that tenant does not hold more than the
+newcomer's tenant would, the newcomer is refused. So a tenant that floods the queue is refused first.
 """
 
 import heapq
@@ -473,7 +473,7 @@ class Queue(Generic[T]):
             del line.flows[waiter.tenant]
 
     def _pushed_out_by(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
-        """The requests that a newcomer pushes out: the newest of the tenant that holds most. None: refuse it."""
+        """The requests that a newcomer pushes out: the newest of the tenant that holds most. None: it is refused."""
         requests = self.requests + 1 - self.max_requests
         size = self.bytes + waiter.bytes - self.max_bytes
         if requests <= 0 and size <= 0:

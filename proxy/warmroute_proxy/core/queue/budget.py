@@ -25,8 +25,8 @@ Periods are minutes, days and months of UTC. A new period begins with a new slic
 
 Limits on requests and tokens per minute are leased in slices by the same rules, but no request waits for the store. A
 request is granted before the store's first answer in a minute, and while the store had enough left at its last answer.
-What the request takes beyond the slice is a debt that the next slice pays. So several processes together can exceed the
-limit by what they admit during one round trip. While the store is away, only the limits of each process hold (`quota`).
+An amount beyond the slice is a debt that the next slice pays. So several processes together can exceed the limit by
+what they admit during one round trip. While the store is away, only the limits of each process hold (`quota`).
 """
 
 from datetime import UTC, datetime
@@ -228,7 +228,7 @@ class Lease:
         return self.left is None and not (self.asking or self.in_hand or self.reserved or self.needed)
 
     def asked(self, amount: int, now_s: float) -> None:
-        """The store is asked. What is given back cannot be used, unless the store does not answer (`not_answered`)."""
+        """The store is asked. Returned amounts cannot be used, unless the store does not answer (`not_answered`)."""
         self.asking = True
         self._asked_s = now_s
         self._asked_for = self.budget

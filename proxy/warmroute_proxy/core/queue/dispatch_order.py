@@ -3,7 +3,7 @@
 The home is the worker that placement prefers. If the home has no capacity, its engine would queue one more request
 (`load.load`). Then the request either goes to the cheapest worker with capacity, or waits. In a busy fleet every worker
 is full, and a worker gets a free slot whenever one of its requests ends. If requests left a full home at once, the next
-one would take that slot, wherever its prefix is cached. That would scatter sessions when it costs most. But a request
+one would take that slot, wherever its prefix is cached. Sessions would be scattered when that costs most. But a request
 should not wait long for its home while another engine is idle. So the costs of both are compared (`placement.costs`),
 with the time to wait:
 
@@ -12,7 +12,7 @@ with the time to wait:
 `before` is how many other requests are likely to go to the home first. A worker for which other requests wait does not
 count as one with capacity. The right side contains the computation of the prompt, the wait for that, and what both cost
 other requests. The time between two ends is how long requests stayed at the home lately, divided by the number that
-run. It is at least the time since the last end, so that no request waits for a stuck engine (`Departures`). If a
+run. At least the time since the last end counts, so that no request waits for a stuck engine (`Departures`). If a
 prefill worker has capacity and its decode worker is full, the ends at the decode worker count.
 
 Measurements and rejected variants: docs/decisions/019-waiting-for-a-place.md.
@@ -31,7 +31,7 @@ from warmroute_proxy.core.queue.door import Door
 from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, lacking_elsewhere
 
 MAX_BEGIN: Final = 4
-"""How many turns that begin a session are considered of each tenant at once: few, so few pass a larger one."""
+"""How many turns that begin a session are considered of each tenant at once: few, so that few pass a larger one."""
 MAX_RECHECKED: Final = 32
 """How many requests are checked again at once: each takes one or two decisions, of 0.1 ms or more."""
 
@@ -106,8 +106,8 @@ def next_dispatches(
     """The queued requests that can go, in fair order. The caller dispatches each before it takes the next. Requests
     that move to the line of another worker are yielded, too, so that the caller can bound the work.
 
-    `find`: `place_queued` for a waiter, or None if the request cannot go, even with capacity. `again`: place some of
-    the requests again whose worker has no capacity, because another worker may be preferable by now.
+    `find`: `place_queued` for a waiter, or None if the request cannot go, even with capacity. `again`: place again some
+    requests whose worker has no capacity, because another worker may be preferable by now.
     """
     lines = queue.lines()
     for key in lines:

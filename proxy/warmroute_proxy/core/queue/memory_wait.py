@@ -9,8 +9,8 @@ As in the other lines, the tenant that was served least is first. Of one tenant,
 came at the same time. The large one catches up by `TOKENS_PER_S` tokens for each second that it waits. A request for
 which no worker has room does not stop others.
 
-A worker with room may not compute the prompt soon. So a request goes there only if its cost exceeds that of the best
-worker by at most `MARGIN_S` plus the time that the request has waited.
+A worker with room may not compute the prompt soon. So a request goes there only if its cost there exceeds the cost at
+the best worker by at most `MARGIN_S` plus the time that the request has waited.
 
 Bounded: after `memory_wait_s` a request no longer waits for memory, whatever it evicts. Such requests go next, oldest
 first. A request that begins a session waits behind all others, and while the `door` is shut.

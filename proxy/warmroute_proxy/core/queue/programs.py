@@ -6,7 +6,7 @@ session key belongs to that program anyway. A client may also name a program (`x
 
 The next request of a tenant is, in this order,
 
-    one that is late, the one first that was due first: so that nothing starves
+    one that is late, the earliest due first, so that nothing starves
     one of the highest priority
     one of the program that was served the fewest tokens (start-time fair queueing, as between tenants)
     the one that is due first

@@ -2,7 +2,7 @@
 
 A limit per minute is a bucket that holds one minute's worth and fills evenly. A request reserves the estimated tokens
 of its prompt and the expected tokens of its answers. When it is settled, the unused tokens are given back. A request
-counts once for each of its sequences, because each answer of `n`, and each prompt of a list, runs by itself in an
+counts once for each of its sequences, because each answer of `n`, and each prompt of a list, runs separately in an
 engine. All prompt tokens count, as at OpenAI; a limit may give cached tokens another weight. A request that is larger
 than the bucket passes when the bucket is full, and leaves it in debt.
 

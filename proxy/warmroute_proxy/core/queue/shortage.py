@@ -4,8 +4,8 @@ Turns that wait for memory need tokens that no worker has room for. The mean of 
 what the fleet's pools lack. A burst may be gone after a minute, so only waits for most of `MINUTES_S` are a shortage.
 More memory would have saved the tokens that were computed again after an eviction (the loss class `evicted`).
 
-By the law of the `door`, the tokens that waiting turns of running sessions need are computed again once per bound.
-Turns that begin a session force no prefill while they wait.
+By the law of the `door`, the tokens that waiting turns of running sessions need are computed again once in the time
+that a turn may wait. Turns that begin a session force no prefill while they wait.
 """
 
 import math
@@ -16,7 +16,7 @@ from warmroute_proxy.core.load.signs import Sign
 MEAN_S: Final = 60.0
 MINUTES_S: Final = 120.0
 MOST: Final = 0.8
-"""The share of the last minutes in which turns have to wait."""
+"""In a shortage, turns waited in at least this share of the last minutes."""
 DAY_S: Final = 86_400.0
 
 

@@ -24,7 +24,7 @@ from warmroute_proxy.core.queue.scope import Scope
 LEASE_S: Final = 5.0
 ASK_AGAIN_S: Final = 1.0
 KEPT_FRESH_S: Final = 60.0
-"""How long a process goes on asking for the places that are left, after its last request."""
+"""How long after its last request a process goes on asking how many places are left."""
 
 SPARE_PART: Final = 8
 """While places are left, a process with running requests holds an eighth of the limit beyond those in use."""

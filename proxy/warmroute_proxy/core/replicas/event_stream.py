@@ -3,12 +3,12 @@
 The sender numbers its events. A message holds consecutive events and the number of the first. At most one message is
 under way: the sender repeats it until the peer confirms it, so that events arrive in order. The receiver skips events
 that it has applied already. If events are missing, it forgets the open requests of that sender, as if the sender had
-died. For the end of a request may be among the missing events, and no request must count as load for ever.
+died. Otherwise a request whose end is among the missing events would count as load for ever.
 
 Limits: `MAX_WAITING` events of `MAX_WAITING_BYTES` wait for a peer, and the oldest are dropped first. Events larger
 than a message, and messages that a peer refuses, are dropped, too. A receiver knows `MAX_SENDERS` senders and forgets
-the one that was silent longest first. It also forgets a sender that was silent for `SILENT_S`. A sender without events
-sends an empty message each `ALIVE_EVERY_S`.
+the one that was silent longest first. A sender that was silent for `SILENT_S` is forgotten, too. A sender without
+events sends an empty message each `ALIVE_EVERY_S`.
 """
 
 from collections import OrderedDict, deque

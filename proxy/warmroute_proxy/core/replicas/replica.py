@@ -1,14 +1,14 @@
 """A router with peer processes: several processes behind one port, each of which decides for a share of the requests.
 
 Many routers decide as well as one if each knows what the others know. So each router sends its peers three things: what
-became of its requests, which history it found evicted, and what clients say of their sessions. The first comes as the
+became of its requests, which history it found evicted, and what clients say of their sessions. The first is sent as the
 four calls that change a router's state: sent, first token, served, lost. A peer makes the same calls on its own state,
 with its own ticket for each request. Then its index, loads, traffic, affinity and known evictions equal, some ms late,
 those of one router that gets all requests. Decisions of two processes within that time do not see each other.
 
-Load is not sent as a number: the order of all prompts decides when an engine computes each of them. Numbers alone cost
-a third of the gain in TTFT p90 (docs/decisions/011-processes.md). Each load belongs to an open request of one peer, and
-ends with the request or with the peer, so loads do not drift.
+Load is not sent as a number: the order of all prompts decides when an engine computes each of them. With numbers alone,
+a third of the gain in TTFT p90 was lost (docs/decisions/011-processes.md). Each load belongs to an open request of one
+peer, and ends with the request or with the peer, so loads do not drift.
 
 Not sent: tokens that were generated so far (a request counts as its prompt), probes and KV events (each process gets
 those itself), and what only pages show.

@@ -22,7 +22,7 @@ class AnswerTerms(NamedTuple):
 
     @property
     def call_ids(self) -> str:
-        """How ids of calls begin that the engine has not given."""
+        """The beginning of ids of calls that the engine has not given."""
         return f"call_{self.receipt_id}"
 
 

@@ -1,7 +1,7 @@
 """The events of a chat stream as Gemini's: partial answers, as events or as the elements of one JSON array.
 
 Gemini's Python client takes a comment among the events for JSON, so an empty line is the sign of life. A call has to be
-one part, so all calls come whole, with the last answer.
+one part, so all calls come whole, with the last partial answer.
 """
 
 from typing import Final

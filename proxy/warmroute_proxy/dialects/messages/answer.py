@@ -54,7 +54,7 @@ def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, 
 
 
 def ids_of(message_id: str) -> str:
-    """How ids of calls begin that the engine has not given."""
+    """The beginning of ids of calls that the engine has not given."""
     return message_id.replace("msg_", "toolu_", 1)
 
 

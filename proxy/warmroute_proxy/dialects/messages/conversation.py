@@ -1,6 +1,6 @@
 """The system prompt and the messages of a request, each translated by itself.
 
-If a client has cut off a call but not its result, the result becomes part of the user's message.
+If a client has removed a call but not its result, the result becomes part of the user's message.
 """
 
 from typing import Final, NamedTuple
@@ -53,7 +53,7 @@ _MARK: Final = "cache_control"
 _NO_TEXT: Final = frozenset(
     {"thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback"}
 )
-"""Blocks without a text for the model if chat has no place for them: other models' thoughts, and calls."""
+"""Blocks that give the model no text if chat has no place for them: other models' thoughts, and calls."""
 
 _AVAILABLE: Final = {
     "tool_reference": "Tool available: ",

@@ -1,6 +1,6 @@
 """Tools, and `tool_choice`.
 
-All tools are offered. Those with `defer_loading` stand behind the others: tools are the head of a prompt, and Claude
+All tools are offered. Tools with `defer_loading` stand behind the others: tools are the head of a prompt, and Claude
 Code adds such a tool to the list once the model has searched for it (decision 051). Tools that are defined in messages
 (`tool_addition`) come last, in the order of their addition.
 

@@ -1,4 +1,4 @@
-"""The answer to a request for a summary of its conversation: one item, whose summary is sealed like reasoning.
+"""The answer to a request for a summary of the conversation: one item, whose summary is sealed like reasoning.
 
 When a client sends the item back, its summary becomes a user's message (`item_reading`). So Codex compacts as it does
 at OpenAI, and nothing is stored. If the model writes only reasoning, the reasoning is the summary; if it only calls a
@@ -35,7 +35,7 @@ def whole_compaction(raw: bytes, response: Response) -> bytes:
 
 
 class CompactionTranslator(EventTranslator):
-    """A streamed answer. Its item is added and done at the end. No request can continue this response by its id."""
+    """A streamed answer. The events of its item come at the end. No request can continue this response by its id."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response)
@@ -47,7 +47,7 @@ class CompactionTranslator(EventTranslator):
         self._thoughts.pieces.append((output.reasoning_content or "").encode())
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:  # noqa: ARG002
-        """Return None: `added` gathers the text, and the client gets it only sealed."""
+        """Return None: `added` gathers the text, which the client gets only sealed."""
         return None
 
     def gathered_bytes(self) -> int:

@@ -34,7 +34,7 @@ _Of = Callable[[str], Json]
 
 
 class _Kind(NamedTuple):
-    """Names of an item's events and members. `piece`: the event prefix and the index member of its one part, if any."""
+    """Names of an item's events and members. `piece`: its part's event prefix and index member; None without a part."""
 
     delta: str
     done: str
@@ -57,7 +57,7 @@ _SUMMARY: Final = _Kind(
 )  # fmt: skip
 _FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments")
 _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
-_SEARCH: Final = _Kind("", "", "")  # a search has only the events of an item
+_SEARCH: Final = _Kind("", "", "")  # a search has no delta events, only those that all items have
 
 
 ITEM_BYTES: Final = 1024  # of an item without its text

@@ -1,4 +1,4 @@
-"""Reads one item of a request's input by itself: it becomes a chat message, or a piece of one.
+"""Reads the items of a request's input one by one: each becomes a chat message, or a piece of one.
 
 If chat has no place for an item, the model gets the item's texts, and the item is counted by its type. Only a
 reference to another item (`item_reference`) is refused: nothing is stored, so the conversation would lack the item.
@@ -58,7 +58,7 @@ _EMPTY_BYTES: Final = len(b'""')
 
 _CIPHER: Final = "gAAAA"
 """The beginning of texts that OpenAI has encrypted. Codex keeps a model's messages to other agents in the member for
-encrypted content; those of a model behind this proxy are plain text.
+encrypted content. If the model is behind this proxy, these messages are plain text.
 """
 
 MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64

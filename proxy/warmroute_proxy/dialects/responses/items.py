@@ -1,9 +1,9 @@
 """Joins the items of a request's input into chat messages: an item is a message, or a piece of the model's message.
 
 The model's items of one turn make one chat message: reasoning, then text, then calls, whichever order they come in. The
-images of results follow the last result, since nothing may stand between a call and its result. Each item is read by
-itself (`item_reading`), so its translation is kept by its bytes (`Known`). Its effect on the items around it is worked
-out each time.
+images of results follow the last result, since nothing may stand between a call and its result. Each item is read
+alone (`item_reading`), so its translation is kept under its bytes (`Known`). Its effect on the items around it is
+worked out each time.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _KNOWN: Final[Known[InChat]] = Known()
 
 
 class ReadItems(NamedTuple):
-    """What earlier items mean for later ones. `scope`: what a translation depends on: the tenant's key and the rules.
+    """What earlier items leave for later ones. `scope`: what a translation depends on: the tenant's key and the rules.
 
     `calls`: the ids of their calls; `ids_bytes`: the memory of these ids. `tools`: the tool definitions in the items.
     `reasoning`, `content` and `called`: pieces of the model's message, if it is still open. `applied` and `off`: as in
@@ -69,7 +69,7 @@ class ItemReader(HistoryDraft):
     def __init__(
         self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None, *, is_led: bool = False
     ) -> None:
-        """`before`: what earlier items mean, in the same scope. `is_led`: whether other messages come first."""
+        """`before`: what earlier items leave, in the same scope. `is_led`: whether other messages come first."""
         super().__init__(texts, seal.key, work)
         self.tools: list[bytes] = []
         self.compacts = False
@@ -108,7 +108,7 @@ class ItemReader(HistoryDraft):
             self.messages.append(encode({"role": role, "content": text}))
 
     def read(self, raws: list[Raw]) -> None:
-        """Take all items of an input; the model speaks next, so its own message ends. Raises: BadRequest."""
+        """Take all items of an input. The model answers next, so its open message ends. Raises: BadRequest."""
         self.take(raws)
         self._end_message()
 

@@ -83,7 +83,7 @@ class RequestReading:
     ) -> None:
         """Read the members. Raises: BadRequest, OtherScope.
 
-        `before`: what earlier items of the conversation mean. `compacts`: whether the answer is a summary of the input,
+        `before`: what the conversation's earlier items leave. `compacts`: whether the answer is a summary of the input,
         and repeats the last messages of users.
         """
         self._kept_items: list[dict[str, Any]] | None = [] if compacts else None

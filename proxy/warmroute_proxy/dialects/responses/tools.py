@@ -53,7 +53,7 @@ class Tool(NamedTuple):
 
 
 def chat_name(name: str, namespace: str | None) -> str:
-    """The name of a tool in chat, with its namespace: names are unique only within one."""
+    """The name of a tool in chat, with its namespace: names are unique only within a namespace."""
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name
 
 

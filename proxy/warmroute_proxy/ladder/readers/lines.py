@@ -1,7 +1,7 @@
 """The protocol of log readers, and how they read values.
 
-Limits: a line of more than `MAX_LINE_BYTES` is passed over. `MAX_OPEN` requests wait for further lines of theirs; then
-the oldest is read as it is.
+Limits: a line of more than `MAX_LINE_BYTES` is passed over. At most `MAX_OPEN` requests wait for further lines;
+beyond that, the oldest is read with the lines that it has.
 """
 
 from collections.abc import Iterable, Iterator

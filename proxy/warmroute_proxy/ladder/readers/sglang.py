@@ -23,7 +23,7 @@ FINISHED: Final = "request.finished"
 _OUT: Final = ", out={"
 _TEXT_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?Finish: obj=")
 _JSON_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?(?=\{)")
-"""The mark is at the beginning of a line or behind the timestamp: anywhere else, it may come from a prompt."""
+"""Both patterns match only the beginning of a line: anywhere else, such text may come from a prompt."""
 
 _LITERAL: Final = re.compile(r"""'[^'\\]*+(?:\\.?[^'\\]*+)*+(?:'|\Z)|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)""", re.DOTALL)
 """A Python string literal, with either quotes. An unclosed literal ends with the line, so each byte is read once."""

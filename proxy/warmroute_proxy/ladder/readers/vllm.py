@@ -19,7 +19,7 @@ _IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
 _AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
 _REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request [!-~]{1,300} details: prompt: ")
-"""Matches a line up to its first text of a client."""
+"""Matches a line up to the first text that comes from a client."""
 
 
 def is_request(line: bytes) -> bool:

@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class ConfigChange(NamedTuple):
-    """One difference. `name`: the element; empty if it is of the whole table. `keys`: the keys that changed."""
+    """One difference. `name`: the element; empty for a change of the whole table. `keys`: the keys that changed."""
 
     table: str
     name: str

@@ -44,7 +44,7 @@ def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[Pric
 
 
 def read_credit_moved(values: Any, problems: list[str]) -> bool:
-    """Whether turns served elsewhere get a credit for tokens that were cached at home, by the table [prices]."""
+    """Whether turns that placement moves get a credit for tokens cached at their home worker, by the table [prices]."""
     table = Table({} if values is None else values, "prices", problems)
     is_on = table.flag("credit_moved")
     table.close()

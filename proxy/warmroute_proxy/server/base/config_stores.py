@@ -94,8 +94,8 @@ class BudgetKeys(NamedTuple):
 
 
 class ReadBudgets(NamedTuple):
-    """What the tables [[budget]] say. `budgets`: one in USD for each period with a limit; `limits`: those by the minute
-    and at once; `tenants`: as `with_limits` returns them.
+    """What the tables [[budget]] say. `budgets`: one in USD for each period with a limit; `limits`: limits per minute
+    and of concurrent requests; `tenants`: as `with_limits` returns them.
     """
 
     tenants: tuple[TenantConfig, ...]
@@ -220,7 +220,7 @@ def check_counted(
     problems: list[str],
 ) -> None:
     """Check that limits which several proxies share have a store. If there are other proxies or regions, amounts of USD
-    need the database. If the region has other proxies, limits by the minute or at once need Redis.
+    need the database. If the region has other proxies, per-minute and concurrency limits need Redis.
 
     `regions`: the names of all regions.
     """
@@ -254,7 +254,7 @@ def limited(tenants: Iterable[TenantConfig]) -> list[str]:
 
 
 def counts_limits_alone(config: Config) -> bool:
-    """Whether this proxy, beside others, counts tenants' limits alone, though its config does not say so."""
+    """Whether this proxy, one of several, counts tenants' limits alone for lack of Redis, not by `counts_alone`."""
     proxy = config.proxy
     return bool(proxy.other_proxies and not proxy.counts_alone and config.redis is None and limited(config.tenants))
 

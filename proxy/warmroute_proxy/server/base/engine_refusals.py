@@ -290,7 +290,7 @@ def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | 
 
 
 def _of_engine(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
-    """The engine has failed; its queue may be full, but not for long."""
+    """The engine has failed. A 503 may mean a queue that is full for a short time."""
     if status == 408:
         return _broken(504, _message_of(504, words), code="engine_timeout")
     if status < 400:

@@ -47,7 +47,7 @@ def write_kept(path: Path, value: object) -> None:
 
 class FileChanges:
     """Tells whether files have changed since the last look, by ctime (content or mode), size and inode. At the first
-    look a file counts as changed, since its content was read before.
+    look a file counts as changed, since its content was read before that look.
     """
 
     def __init__(self, *paths: Path | None) -> None:

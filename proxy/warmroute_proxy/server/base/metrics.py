@@ -19,7 +19,7 @@ _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0,
 _LAG_BOUNDS_S: Final[tuple[float, ...]] = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 SIZE_BOUNDS: Final = (1_024, 16_384)
-"""Prompt tokens from which a prompt is of the next size of `SIZES`."""
+"""The numbers of prompt tokens at which the next size of `SIZES` begins."""
 
 SIZES: Final = ("short", "medium", "long")
 

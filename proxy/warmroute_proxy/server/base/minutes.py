@@ -31,7 +31,7 @@ FINE_BOUNDS_S: Final[tuple[float, ...]] = tuple(
     for low, high in zip((0.0005, *TTFT_BOUNDS_S), TTFT_BOUNDS_S, strict=False)
     for step in range(1, STEPS + 1)
 )
-"""`STEPS` bounds up to and with each of `TTFT_BOUNDS_S`: close enough for percentiles."""
+"""`STEPS` bounds for each of `TTFT_BOUNDS_S`, which is the last of them: close enough for percentiles."""
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):

@@ -1,4 +1,4 @@
-"""Seals the reasoning that clients keep for us: only proxies with the key of its tenant can read or make a seal.
+"""Seals the reasoning that clients keep for us: only proxies with the tenant's key can read or make a seal.
 
 The cipher is AES-SIV (RFC 5297), which needs no nonce: the same text under the same key gives the same seal. So an
 answer that is sent twice has the same bytes.

@@ -4,9 +4,9 @@
     GET    /admin/engines/{id}          one
     GET    /admin/engines/{id}/drain    the same, for scripts that wait until it is drained
     POST   /admin/engines/{id}/drain    no new work; what runs there ends in peace
-    DELETE /admin/engines/{id}/drain    it may get work again, unless it says itself that it wants none
+    DELETE /admin/engines/{id}/drain    it may get work again, unless its own report says that it drains
 
-Each answers with the engine as it is now. Asking twice changes nothing.
+Each answer shows the engine as it is now. A repeated request changes nothing.
 """
 
 from collections.abc import Callable

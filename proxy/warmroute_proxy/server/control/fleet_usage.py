@@ -87,7 +87,7 @@ class FleetUsage:
         return regions, answers
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:  # noqa: ARG002
-        """A receipt of another proxy, if it can be read here. Without a database it cannot: other proxies are asked."""
+        """A receipt of another proxy. Always None here, without a database: other proxies are asked instead."""
         return None
 
     async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:  # noqa: ARG002

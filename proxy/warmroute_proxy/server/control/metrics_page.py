@@ -60,7 +60,7 @@ class MetricsPage:
     def render(self, *, open_metrics: bool = False) -> str:
         """The page, in Prometheus' text format or in OpenMetrics.
 
-        The page has this process's metrics of now, and those of the others at their last sweep or page.
+        The page has this process's current metrics, and those of the others as of their last sweep or page.
         """
         began_s = self._clock()
         page = self._render(open_metrics)

@@ -62,7 +62,7 @@ class Readiness:
         return []
 
     def can_answer(self) -> bool:
-        """Whether a gateway should ask this picker. Without engines it should: only the picker tells clients so."""
+        """Whether a gateway should ask this picker. Without engines it should: only it tells clients of the lack."""
         return not any(problem.trouble not in OF_ENGINES for problem in self.problems())
 
     def troubles(self) -> tuple[str, ...]:

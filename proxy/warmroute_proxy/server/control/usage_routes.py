@@ -89,7 +89,7 @@ class Asking:
         """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""
         tenant = tenant_of(question, self.live.now)
         turns, session = _turns(request, question, tenant, self._secrets)
-        # A forward token always names a tenant. The path that it is for says that an operator asks.
+        # A forward token always names a tenant. The path in the token says that an operator asks.
         name = tenant or _any_tenant(self.live.now)
         own = self._usage.here(turns, question.by, operator=True)
         asked = Elsewhere(name, _target(OPERATOR_PATH, question), session, of_all=tenant is None)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _LINE_FEED: Final = 0x0A  # as a number: CPython takes five times as long to find bytes
 _MANY: Final = 4096
-_SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a table costs a third of a format
+_SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a look-up costs a third of formatting
 _STEP_BYTES: Final = 16_384  # of a stream, between two checks of how much its translator keeps
 _PREFIX: Final = "wr-"  # of a receipt's id
 

@@ -1,7 +1,7 @@
 """Tracks which WebSocket streams have each conversation, to notice when a client has ended a conversation.
 
-A conversation is over if its client closes the last stream that has it, between two turns, and its last turn was
-answered on one of these streams. Otherwise it may go on elsewhere: a client may connect again before its earlier
+A conversation is over if its last turn was answered on a WebSocket, and its client then closes, between two turns, the
+last stream that has it. Otherwise it may go on elsewhere: a client may connect again before its earlier
 connection is closed, send its next turn by POST, or reach another process. Sub-agents of a session may share a lineage,
 so several streams may have one conversation. Connections and their streams bound the number of conversations.
 """

@@ -4,11 +4,11 @@ A *stream* is a sequence of turns. The turns of one stream run one after the oth
 time. Each stream keeps the conversation of its last response, which any stream of the connection may continue. Nothing
 is kept beyond the connection, and nothing is kept of a response that failed. The key is checked for each turn.
 
-A turn is read when its request begins, in the same queues as all requests (`RequestStarts`), whether the model is to
-answer it or not.
+A turn is read when its request begins, in the same queues as all requests (`RequestStarts`), whether the model
+answers it or not.
 
 Limits: `MAX_RUNNING` turns run at the same time, `MAX_WAITING` turns wait, `MAX_STREAMS` streams have names, and
-`MAX_REFUSED` events may be refused that are not turns.
+`MAX_REFUSED` events that are not turns may be refused.
 """
 
 import logging
@@ -51,7 +51,7 @@ from warmroute_proxy.server.http.websocket import WebSocket
 #
 # A client whose conversation was dropped sends all of it again, which costs it no more than HTTP does. So if a body
 # finds no memory, but would fit without kept conversations, some are dropped until it fits. Those of its own tenant go
-# first, the least recently used before others, then those of the tenant that has kept none for the longest time. To
+# first, the least recently used before others, then those of the tenant that has used its own least recently. To
 # keep another conversation, only those of its own tenant are dropped. A conversation that a turn is continuing stays.
 
 
@@ -80,7 +80,7 @@ class KeptConversations:
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
-        self._tenants: dict[str, _OfTenant] = {}  # none is empty; the one that kept none for the longest time is first
+        self._tenants: dict[str, _OfTenant] = {}  # the least recently used first; an empty one is removed
         self._size_bytes = 0
         memory.spare = self
 
@@ -416,8 +416,8 @@ class ResponsesSocket:
         return conversation
 
     def _begins(self, stream: _Stream, lineage: int) -> None:
-        """A turn was read: reserve memory for what stays until it ends, unlike its body. That is what the turn adds to
-        its conversation, and the copy of a conversation that a fork continues. Raises: Refusal, if there is no memory.
+        """A turn was read: reserve memory until it ends for what it adds to its conversation, and for the copy of a
+        conversation that a fork continues. Its body does not stay as long. Raises: Refusal, if there is no memory.
         """
         turn = stream.running
         if self._is_gone or turn is None:
@@ -472,7 +472,7 @@ class ResponsesSocket:
 
 
 def _nothing(exchange: TurnExchange) -> None:
-    """A refusal is not a turn that ends."""
+    """Do nothing: the end of a refusal does not end a turn."""
 
 
 def _expired() -> Refusal:

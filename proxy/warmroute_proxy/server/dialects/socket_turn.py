@@ -57,7 +57,7 @@ class TurnDialect(Responses):
         self._before = before
         self._begins = begins
         self.asks = event is None or event.generate is not False
-        """Whether the model is to answer."""
+        """Whether the model should answer."""
 
         self._found: TranslatedTurn | None = None
 

@@ -3,11 +3,11 @@
 At `/v1/tokenize`, SGLang renders a chat as it would to serve it, and lists the token ids (0.5.23,
 `entrypoints/openai/serving_tokenize.py`). Counts are never billed, and limits of requests and budgets do not apply,
 since agents count between their turns. Instead, a tenant may count `counted_tokens_per_minute` for each engine that can
-count. The tenant may have as many *questions* to engines open as are still free of `MAX_AT_ONCE`, but only one large
-question. Counts beyond these limits are estimated, and the answer says so.
+count. The tenant may have as many open *questions* to engines as all tenants leave free of `MAX_AT_ONCE`, but only one
+large question. Counts beyond these limits are estimated, and the answer says so.
 
-An engine answers nobody else while its tokenizer runs: an embedded one for 50 ms with 112,000 tokens. So questions get
-a small share of its time, and a tenant's large questions do not follow each other at once.
+An engine answers nobody else while its tokenizer runs: an embedded engine takes 50 ms for 112,000 tokens. So questions
+get a small share of its time, and a tenant's large questions do not follow each other at once.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class _OfTenant:
         self.large = 0
 
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
-        """Spend tokens from the bucket, which holds at most `SAVED_S` seconds of refill. Returns whether it had some.
+        """Spend tokens from the bucket, which holds at most `SAVED_S` seconds of refill. Returns whether it worked.
 
         A prompt may have more tokens than the bucket, up to one minute of refill. Later prompts are then estimated
         until the bucket has refilled.

@@ -1,7 +1,7 @@
 """Reads all sources of a config, each in a task of its own. While a source is away, the engines it named last stay.
 
-A source is *away* if it cannot be read or names no engine: a folder that is not mounted and a DNS name whose records
-are being replaced name none. To give up the engines of a source, take the source out of the config.
+A source is *away* if it cannot be read or names no engine: examples are a folder that is not mounted, and a DNS name
+whose records are being replaced. To give up the engines of a source, take the source out of the config.
 """
 
 import asyncio
@@ -252,7 +252,7 @@ class Discovery:
             reading.close()
 
     async def _read(self, reading: _Reading, source: Source) -> None:
-        """Read a source until the task is cancelled. An error in the proxy's code must not end that."""
+        """Read a source until the task is cancelled. An error in the proxy's code must not end the reading."""
         try:
             while True:
                 next_s = reading.config.interval_s

@@ -8,7 +8,7 @@ from warmroute_proxy.server.engines.upstream import Parts
 
 
 class Carrier(ABC):
-    """Carries one request to the engine that answers it. A carrier works once: a second pick finds it spent."""
+    """Carries one request to the engine that answers it. A carrier works once: a second engine finds it spent."""
 
     @abstractmethod
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:

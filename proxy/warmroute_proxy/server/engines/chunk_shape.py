@@ -8,8 +8,8 @@ MAX_SIZES: Final = 16  # different sizes of chunks for which a shape keeps the b
 
 
 class ChunkShape(dict[int, bytes | tuple[()]]):
-    """Maps the length of a whole chunk to the chunk's beginning, up to its text. The beginning is `()` for lengths that
-    no chunk has whose text counts as one token.
+    """Maps the length of a whole chunk to the chunk's beginning, up to its text. The beginning is `()` for a length
+    at which no chunk has a text that counts as one token.
     """
 
     def __init__(self, digits: int, head: bytes, tail: bytes) -> None:

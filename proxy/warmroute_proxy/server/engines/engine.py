@@ -86,7 +86,7 @@ class Engine:
         """False if this is a prefill engine whose bootstrap server is known not to have its ranks."""
         self.registered_at_s = -REGISTERED_EVERY_S
         self.was_ready = False
-        """Whether it has been ready since its start. A 503 means that it starts if it has not, else that it drains."""
+        """Whether it has been ready since its start. A 503 means that it drains if it has, else that it starts."""
 
         self.down_since_s = 0.0
         self.health_monitor = HealthMonitor(clock())

@@ -190,7 +190,7 @@ class Engines:
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
 
     def take_turns(self, turns: Turns) -> None:
-        """From the next connection on, handle what engines send in the turns of `turns`."""
+        """From the next connection on, handle bytes from engines in the turns of `turns`."""
         self.turns = turns
         for engine in self.by_id.values():
             engine.upstream.turns = turns

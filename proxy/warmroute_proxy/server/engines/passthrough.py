@@ -10,12 +10,12 @@ an event needs no reading if it begins and ends like one that was read, and its 
 feed. Other events are read (`sse`), and later events are compared with them.
 
 Everything else goes through the parser and the scanner: the beginning of an answer, its end from the usage on, and each
-answer that the proxy has to read or rewrite (`Stream.passthrough_target` is None). They get whole chunks, so that both
+answer that the proxy has to read or rewrite (`Stream.passthrough_target` is None). Both get whole chunks, so that they
 are at the border of a chunk when the next one passes. If the end of a read cuts a chunk, the chunk waits for its rest.
 The parser takes the rest of the answer if such a chunk exceeds `MAX_REST_BYTES` or holds a whole event, or if the
 stream has another framing.
 
-Without this module, w2 executes 2.08 times as many instructions, without shapes 2.00 times as many
+Without this module, the workload w2 executes 2.08 times as many instructions, without shapes 2.00 times as many
 (`python -m bench instructions --workloads w2`): see docs/decisions/020-one-way.md.
 """
 
@@ -29,7 +29,7 @@ from warmroute_proxy.server.engines.portions import PORTION_BYTES
 from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
 MAX_REST_BYTES: Final = 65_536
-SMALL_BYTES: Final = 4096  # a smaller answer, or beginning of one, that came at once is parsed, so that it is one write
+SMALL_BYTES: Final = 4096  # a smaller answer or beginning that came in one read is parsed, and sent in one write
 MAX_SHAPES: Final = 16  # of one stream; later shapes are not learned
 MAX_SIZE_DIGITS: Final = 8
 

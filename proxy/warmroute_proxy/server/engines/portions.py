@@ -14,8 +14,8 @@ from warmroute_proxy.server.base.turns import Turns
 
 PORTION_BYTES: Final = 16_384
 PORTION_S: Final = 0.001
-"""The time after which portions wait for the next turn. A portion of chunks that pass unchanged takes a tenth of it, a
-portion of translated events three times as long.
+"""The time after which portions wait for the next turn. A portion of chunks that pass unchanged takes a tenth of this
+time, a portion of translated events three times this time.
 """
 
 

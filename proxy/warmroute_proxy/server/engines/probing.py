@@ -116,7 +116,7 @@ async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> Non
 
 async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     if engine.config.kind == "openai":
-        return  # no probe is answered by every such server: the breaker alone decides
+        return  # such servers do not all answer the same probe: the breaker alone decides
     await _probe_ready(engines, engine, router)
     if not engines.has(engine):
         return

@@ -2,7 +2,7 @@
 
 uvloop accepts one connection in each iteration of its loop (libuv does, since 1.47). Under load an iteration takes
 milliseconds. If some hundred clients connected at once, the last client would wait for seconds. So `ListeningSocket`
-accepts many connections in an iteration. Each connection counts from its acceptance.
+accepts many connections in an iteration. Each connection counts as open from its acceptance.
 """
 
 import asyncio

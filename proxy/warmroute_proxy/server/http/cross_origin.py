@@ -19,7 +19,7 @@ _MAX_AGE_S: Final = 86_400
 
 
 def is_allowed_preflight(request: Request, origins: Collection[str]) -> bool:
-    """Add headers to the answer by which pages of `origins` may read it. Returns whether the request is a preflight."""
+    """Add the headers by which pages of `origins` may read the answer. Returns whether the request is a preflight."""
     origin = request.headers["origin"]
     if ANY_ORIGIN in origins:
         lines = ["access-control-allow-origin: *"]

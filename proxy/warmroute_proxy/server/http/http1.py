@@ -9,7 +9,7 @@ What keeps this safe:
 - `RequestReader` parses every byte with one parser, and refuses ambiguous framing;
 - requests of one connection are answered in order, one at a time. The socket is read meanwhile, because only a
   reader notices that a client has left. Bytes that arrive during an answer are parsed after it, and count for the
-  tenant that is being answered. Beyond `READ_AHEAD_BYTES` the socket is not read until then;
+  tenant that is being answered. Beyond `READ_AHEAD_BYTES` the socket is not read until that answer ends;
 - the memory of all bodies has one budget (`body_memory`). An answer counts until its client has read it;
 - if a request is refused before its body was read, the rest of the body is read and dropped for a moment after the
   answer, so that a reset does not destroy the answer.

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Final
 
 LARGE_BYTES: Final = 2_097_152
-"""Smaller bodies are parsed in the event loop, unless they are dense: 3 ms per MB here, thrice that on a slow one."""
+"""Smaller bodies are parsed in the event loop unless they are dense: 3 ms a MB here, thrice that on a slow machine."""
 
 MAX_UNREAD: Final = 64
 """The most bodies that wait for another process to read them, each with two descriptors. A tenant may hold as many as

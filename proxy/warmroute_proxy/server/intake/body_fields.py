@@ -1,7 +1,7 @@
 """The members of a request body, checked and decoded by the dialect's list of fields.
 
-A `ReadPlan` says what to read. It follows from the names of a body alone, and clients send few kinds of body, so plans
-are kept.
+A `ReadPlan` says what to read. Bodies whose members have the same names share a plan. Clients send few kinds of body,
+so plans are kept.
 """
 
 from typing import Any, Final

@@ -3,8 +3,8 @@
 A client sends the same head with each request of a session, so its tenant, its session's keys and its agent are worked
 out once. A caller also keeps its known bodies (`known_body.py`).
 
-Limits: `MAX_CALLERS`, divided by tenant (`warmroute.contract.shares`): the oldest caller of the tenant that has most is
-dropped first. A caller keeps `MAX_KNOWN_BODIES` bodies; a further one drops all of them. `KnownBodies` limits long
+Limits: `MAX_CALLERS`, divided by tenant (`warmroute.contract.shares`): the oldest caller of the tenant with most
+callers goes first. A caller keeps `MAX_KNOWN_BODIES` bodies; a further one drops all of them. `KnownBodies` limits long
 tails and conversations. The rest of a known body grows with its members, of which it has at most `MAX_MEMBERS`.
 """
 

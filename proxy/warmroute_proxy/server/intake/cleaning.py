@@ -1,9 +1,9 @@
 """Cleans chat bodies by their model's rules before they are read, because some texts would spoil a prefix.
 
 Translators clean the bodies that they translate. Of other chat bodies, only prompts of Claude Code that a gateway has
-translated need the default rules. So only these are cleaned by default. They are recognised by their head, or by the
-first bytes of the body, where a system prompt begins. If a model has other rules on, all chat bodies are cleaned. If a
-model's template takes one system message, bodies with several are cleaned.
+translated need the default rules. So only these are cleaned by default. They are recognised by the request's head, or
+by the first bytes of the body, where a system prompt begins. If a model has other rules on, all chat bodies are
+cleaned. If a model's template takes one system message, bodies with several are cleaned.
 """
 
 from typing import Final

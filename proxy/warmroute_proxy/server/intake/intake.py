@@ -113,7 +113,7 @@ def _read_known(
 def conversing(
     parsed: ParsedRequest, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
 ) -> ParsedRequest:
-    """A copy of a request without a session, with that of the conversation that its prompt continues or begins."""
+    """A copy of a request without a session, with the session of the conversation that its prompt is part of."""
     conversation = _conversation(prompt, caller, callers.conversations)
     session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
     lineage = _key(identity, prompt.tools_system_digest, prompt, session)
@@ -148,7 +148,7 @@ def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> 
 
 
 def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> ReadBody:
-    """Read a body by itself: earlier bodies make no difference. Raises: Refusal."""
+    """Read a body, without regard to earlier bodies. Raises: Refusal."""
     tenant = caller.tenant
     body = Body(raw)
     plan = plan_of(caller.path, body.names)

@@ -1,14 +1,14 @@
 """Has large and dense bodies read in another process, so that none of them holds the event loop.
 
 A body of 30 MB takes 0.1 to 0.3 s to parse and to hash. A thread would not help, because it would hold the
-interpreter's lock meanwhile. The first such body starts the process. Each process of the proxy has one of its own. It
-reads one body at a time; the other bodies wait here. The tenant whose bodies have taken the least CPU time is next, so
-one tenant gets at most half of the CPU time while another one waits.
+interpreter's lock meanwhile. The first such body starts the reading process; each process of the proxy has its own. The
+reading process takes one body at a time; the other bodies wait here. The tenant whose bodies have taken the least CPU
+time is next, so one tenant gets at most half of the CPU time while another one waits.
 
-The kernel ends the process if a body takes more CPU time than its size allows. The proxy ends it in three cases: at the
-shutdown, if it has said nothing for `SILENT_S`, and if it still reads a body `LEFT_S` after the client has left. The
-next body starts a new process. A body whose process has ended is read once more, unless it took too much CPU time, its
-client has left, or another body may stand in its place. Bodies wait for their turn without a time limit.
+The kernel ends the reading process if a body takes more CPU time than its size allows. The proxy ends it in three
+cases: at the shutdown, if it has said nothing for `SILENT_S`, and if it still reads a body `LEFT_S` after the client
+has left. The next body starts a new process. A body whose process has ended is read once more, unless it took too much
+CPU time, its client has left, or the process may have overwritten it. Bodies wait for their turn without a time limit.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ class _Waiting:
         self.since_s = asyncio.get_running_loop().time()
         self.reads = 0
         self.began_s = 0.0  # when the process last got it
-        self.is_changed = False  # another body may stand in its place
+        self.is_changed = False  # the process may have overwritten it
         self.left = False
 
     @property
@@ -364,7 +364,7 @@ class LargeBodies:
             self._go_on(waiting, read, found.translated)
 
     def _read(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> ReadRequest:
-        request.body = b""  # it was a view, and no view may be left for `rewritten` and `was_read`
+        request.body = b""  # drops a view: `rewritten` and `was_read` need all views gone
         if found.size is not None:
             shared.rewritten(found.size)
         shared.was_read(found.sha256)

@@ -1,7 +1,7 @@
 """Mends refused chats and completions that can be served after a small change.
 
-The faults are halves of surrogate pairs, and those that `dialects/chat_history.py` knows. Requests that are not refused
-are not looked at, so they pay nothing.
+The faults are halves of surrogate pairs, and those that `dialects/chat_history.py` knows. Only refused requests are
+looked at, so the others lose no time.
 """
 
 from collections.abc import Mapping

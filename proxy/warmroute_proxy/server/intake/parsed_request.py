@@ -125,7 +125,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def several(self) -> bool:
-        """Whether the engine divides it into several requests with ids of their own. They share computed prefixes."""
+        """Whether the engine divides the request into several, which have their own ids and share computed prefixes."""
         return self.choices > 1 or self.prompts > 1
 
 

@@ -49,7 +49,7 @@ class PrefixBreaks:
         self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
         """Compare a prompt. Returns the known prompt that this one continues, or `Looked` if it continues none; None if
-        this prompt is not to be remembered.
+        this prompt must not be remembered.
 
         `messages`: the prompt's `Fingerprint.messages`. `agent`: a hash of the session's agent that sends it, 0 if
         unknown. Prompts of two agents are not compared, because a sub-agent begins anew, with its own tools.

@@ -1,10 +1,10 @@
 """Reads the rows of all processes of a proxy, newest first, a few thousand at a time and for a limited time.
 
-Rows are in the ledger file roughly in the order in which their turns ended: several processes fold their journals side
-by side. Records that are not folded yet are read from the journals first. A row is never changed, so nothing is locked
-during a pass. Rows that are added during a pass are not seen.
+Rows are in the ledger file only roughly in the order in which their turns ended, since several processes fold their
+journals side by side. Records that are not folded yet are read from the journals first. A row is never changed, so
+nothing is locked during a pass. Rows that are added during a pass are not seen.
 
-Limits: `MAX_ROWS` rows and `MAX_S` seconds for a question to a proxy. Older rows are not read then, and
+Limits: `MAX_ROWS` rows and `MAX_S` seconds for a question to a proxy. Beyond them, older rows are not read, and
 `RowsPass.complete` is false.
 """
 

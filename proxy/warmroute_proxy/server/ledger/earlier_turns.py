@@ -1,7 +1,7 @@
 """The newest turn of each lineage in the ledger, read once when a process starts.
 
-The index and the last turns of lineages are in memory, and end with the process. If a session goes on after a restart
-of the proxy, it has been seen before, so the tokens that it lost are not `cold`.
+The index and the last turns of lineages are in memory, and end with the process. A session that goes on after a restart
+of the proxy was seen before, so the tokens that it lost are not `cold`.
 
 Limit: of the newest `MAX_LOOKED_AT` completed turns, `MAX_ROWS` are read. Tenants take turns, each with its newest row
 first.

@@ -5,10 +5,9 @@ view `turn`), so folding a turn costs one JSON check and the insertion of one te
 in a table of their own (`total`).
 
 A step reads some whole lines, and commits their rows together with the position behind them. So each record is folded
-once: a process that is killed before the commit does the step again, and after the commit it goes on behind it. Lines
-that are not records (torn by a full disk) are counted and skipped. A file is deleted once a later file exists, all of
-its lines are folded, and the rows are checkpointed: SQLite's WAL with `synchronous = NORMAL` may lose its last commits
-in a power failure.
+once: after a kill, the process repeats only a step that was not committed. Lines that are not records (torn by a full
+disk) are counted and skipped. A file is deleted once all of its lines are folded, a later file exists, and the rows are
+checkpointed: SQLite's WAL with `synchronous = NORMAL` may lose its last commits in a power failure.
 
 Most turns end in the step that opens them, so ended entries are read first. Their records end in an object, `usage`;
 records of open entries end in `null`. Of these, only those whose turn is still open are read, and kept in `open_turn`.
@@ -198,7 +197,7 @@ class Fold:
     def _delete_folded(self) -> None:
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
         if busy:
-            return  # a reader uses the WAL; the files are deleted after the next file
+            return  # a reader uses the WAL; the next call deletes the files
         for sequence in journal_sequences(self._folder):
             if sequence < self._sequence:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)

@@ -7,8 +7,8 @@ written before can be read. A record ends with a marker that says why: the proxy
 The record of an earlier process is renamed to `<name>.old`, and replaces an older one. Anything else with the name of
 the record (a folder, a device, a file of another kind) is left as it is, and the proxy does not start.
 
-Limits: a file has `MAX_RECORD_BYTES`. Then the record ends, because a record without its beginning could not be
-replayed. It also ends if the disk is too slow, so that `MAX_WAITING_BYTES` are encoded but not written.
+Limits: a record of `MAX_RECORD_BYTES` ends; dropping its beginning instead would leave a record that cannot be
+replayed. A record also ends once `MAX_WAITING_BYTES` are encoded but not written, because the disk is too slow.
 """
 
 import logging

@@ -118,7 +118,7 @@ class Sums(msgspec.Struct):
     """The sums of some turns. `all` has the fields of `SUMMED`, or only those of `TOTALS` if losses were not read.
     `groups`: the `MAX_GROUPS` most expensive ones; empty without a `by`.
 
-    `complete`: false if there are more turns than are read at once; only turns that ended after `counted_since` count.
+    `complete`: false if there are more turns than are read at once; those that ended after `counted_since` count.
     """
 
     all: dict[str, int]

@@ -1,9 +1,9 @@
 """Orders to void rows in other regions, kept in a file until the other region has carried them out.
 
-If the answer of a forwarded request does not reach the client, the row at the home region may be charged. So the
+If the answer of a forwarded request does not reach the client, the row in the home region may be charged. So the
 forwarding proxy orders the home to void that row. The order is written before the request is served again, and removed
-when the home has confirmed it, which may be after restarts of both. The file is rewritten once most of its lines belong
-to orders that were carried out.
+when the home has confirmed it, which may be after restarts of both proxies. The file is rewritten once most of its
+lines belong to orders that were carried out.
 
 Each process has its own file, `voids.jsonl`. The first one also takes over the files of processes that no longer exist.
 """

@@ -18,7 +18,7 @@ class PickerAdmin:
         self._public = public
 
     def on_head(self, request: Request) -> None:
-        """Refuse a request whose key or signature does not open its path."""
+        """Refuse a request whose key or signature gives no access to its path."""
         self._of(request).on_head(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:

@@ -1,7 +1,7 @@
 """The exchange of a request that came through a gateway: its answer goes out as messages of external processing.
 
-Until the engine's answer has begun, the gateway takes only a whole answer. A stream that begins earlier, such as a kept
-answer for another caller, is gathered and sent whole.
+Until the engine's answer has begun, the gateway takes only a whole answer. A stream that begins earlier, such as the
+recorded answer of an earlier request, is gathered and sent whole.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The gRPC server of the picker: external processing and health. It has the methods of `http.listener.Listener`.
+"""The gRPC server of the picker: external processing and health, with the methods of `http.listener.Listener`.
 
 Each stream has one task that reads messages and sends the replies to them. A second task sends all other messages.
 Messages stay bytes here.
@@ -104,7 +104,7 @@ LEAST_BYTES: Final = 16_777_216
 """A message may have these bytes even if `body_bytes` is less, so a longer body gets a 413, not a broken stream."""
 
 UNBOUNDED: Final = 2**31 - 1
-"""Turns gRPC's limits off. They end a stream with an error, and an Envoy that fails open then bypasses the picker."""
+"""Turns off gRPC's limits, which end a stream with an error. An Envoy that fails open would then bypass the picker."""
 
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"

@@ -9,8 +9,8 @@ from warmroute_proxy.server.picker.addresses import Addresses
 def named(decision: Decision, engines: Engines, addresses: Addresses, count: int) -> list[str]:
     """The `count` addresses that the gateway should try, the cheapest first; one address if there is only one engine.
 
-    If too few other engines can take the request as made for the picked one, the picked address is repeated. For a
-    gateway that has tried all addresses may go on with any engine.
+    If too few other engines can take the request as made for the picked one, the picked address is repeated. Otherwise
+    a gateway that has tried all addresses might go on with any engine.
     """
     picked = decision.worker or decision.decode
     assert picked is not None

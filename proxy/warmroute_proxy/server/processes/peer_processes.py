@@ -7,8 +7,8 @@ A process sends these updates:
 - the newest requests of conversations without a session key;
 - operators' drain orders, and the health of engines.
 
-The updates of `SEND_WITHIN_S` go in one message. Updates are applied before each decision and each look-up of a
-conversation, and in each sweep.
+The updates that come within `SEND_WITHIN_S` go in one message. Updates are applied before each decision and each
+look-up of a conversation, and in each sweep.
 
 A restarted process reads all messages that are still in the rings, including its predecessor's ring. So it knows the
 prefixes that were sent lately. Its predecessor's open requests no longer count as load.

@@ -7,7 +7,7 @@ memory, and the system releases it when its process is killed.
 A nonce is kept for at least `KEEP_S` and at most twice that: of the two tables, the older one is emptied to become the
 newer. A table holds hashes of nonces, each in the first free slot from the one that the hash points to. Limits: a table
 takes three quarters of `ENTRIES`, so that a search stays short; beyond that, forwards are refused. The era of the
-tables never goes back. For an old era, read before the wait for the lock or from a clock that was put back, would empty
+tables never goes back. An old era, read before the wait for the lock or from a clock that was put back, would empty
 both tables, and a nonce could be used twice.
 """
 

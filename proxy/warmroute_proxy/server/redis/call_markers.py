@@ -17,7 +17,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 
 LONGER_S: Final = 60.0
-"""A running request's marker is kept for the longest time that the request may take, and this time more."""
+"""A running request's marker is kept for this much longer than the longest time that the request may take."""
 
 
 class Marker(NamedTuple):

@@ -91,7 +91,7 @@ class RedisMarkers:
         self._tasks = BackgroundTasks()
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
-        """Set a marker that this process runs the request of a key, unless the key has one. Raises: RedisAway.
+        """Mark a key to show that this process runs its request, unless the key has a marker. Raises: RedisAway.
 
         Returns the marker that the key has already, or None if the new one was set. `kept_s`: how long the new marker
         is kept at most.

@@ -2,8 +2,8 @@
 
 A proxy announces each turn that it dispatches to its engines, and again when the turn has settled (`RegionalTurn`:
 keyed hashes and counts). It also announces the newest requests of conversations without a session key (`Newest`). The
-announcements of `SEND_WITHIN_S` go in one POST to each region, signed like a forwarded request, without a tenant.
-Only regions where a tenant may be served get its announcements, since they contain text of its newest requests. No
+announcements that come within `SEND_WITHIN_S` go in one POST to each region, signed like a forwarded request, without a
+tenant. Only regions where a tenant may be served get its announcements, which contain text of its newest requests. No
 request waits for an announcement: a lost one costs at most a turn that does not find its home.
 
 Proxies of the same region send their events by the same POST (`other_proxies`).

@@ -9,12 +9,12 @@ other proxy. A request with a token is not forwarded again, so it crosses the ne
 A proxy that starts has no earlier nonces. So it refuses tokens issued more than `CLOCKS_APART_S` before its start: of
 the tokens that it accepted before, only those of the last 10 s can be used again.
 
-The clocks of regions differ. So a token is refused as too old or too early only 30 s from when it was issued, and a
-deadline is past only after `CLOCKS_APART_S` more. Otherwise a proxy whose clock is ahead would refuse short deadlines.
+The clocks of regions differ. So a token is refused as too old or too early only if its issue time is over 30 s away,
+and a deadline is past only `CLOCKS_APART_S` later. Otherwise a proxy whose clock is ahead would refuse short deadlines.
 
 A clock may be put back. So nonces are kept by a steady clock, and a token is refused if it is as old as one whose nonce
-may have been dropped. Until the clock is where it was, forwards are refused, and their requests served where they came
-in.
+may have been dropped. Until the clock has caught up, forwards are refused, and their requests are served where they
+came in.
 
 The token names its version (`versions`); a version that this proxy cannot read is refused.
 
@@ -192,7 +192,7 @@ def used_before() -> Refusal:
 
 
 class _NewestTaken:
-    """When the newest token was issued whose nonce may be dropped: it was taken over `2 * VALID_S` ago, to a second."""
+    """The issue time of the newest token whose nonce may be dropped: one taken over `2 * VALID_S` ago, to a second."""
 
     def __init__(self) -> None:
         self._dropped_s = float("-inf")  # when that token was issued

@@ -2,8 +2,8 @@
 
 A single process applies the file by itself. With several processes, the supervisor checks the file and keeps the bytes
 that it accepts, and each process applies those bytes. A file with a problem changes no process; a mark in the state
-folder tells all of them. An operator's order to one process goes to the supervisor. The order is answered once all
-running processes report the new file and the mark is gone, or after `AGREE_S`.
+folder tells all processes of the problem. An operator's order to one process goes to the supervisor. The order is
+answered once all running processes report the new file and the mark is gone, or after `AGREE_S`.
 """
 
 import asyncio

@@ -38,7 +38,7 @@ def problems_of(config: Config, prices: Prices) -> list[str]:
     """What keeps a valid config from being in force: unreadable secret files, missing prices, too little memory.
 
     Each process checks this before it applies a file; with several processes, so does the supervisor before it accepts
-    a file. `prices`: with the books of the database.
+    a file. `prices`: including the database's price books.
     """
     problems: list[str] = []
     check_memory(config.limits, config.engines, problems)

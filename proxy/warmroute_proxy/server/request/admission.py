@@ -1,9 +1,9 @@
 """Admission: which requests go now, which wait in the queue, and which are refused with a 429.
 
-Every request passes `enter`. A request with capacity, an empty queue and no limits costs a few comparisons. A
-request waits if its tenant's limits hold it up, if others wait already, or if the decided worker has no capacity. A
-queued request holds its body, but no worker and no ledger entry. It is placed when it leaves the queue, by the facts of
-that moment. A client that leaves before is seen only in the metrics.
+Every request passes `enter`. A request with capacity, an empty queue and no limits costs a few comparisons. A request
+waits if its tenant's limits hold it up, if others wait already, or if the decided worker has no capacity. A queued
+request holds its body, but no worker and no ledger entry. It is placed when it leaves the queue, by the facts of that
+moment. A client that leaves the queue is seen only in the metrics.
 
 Queued requests look for capacity when a request ends or has its first token. They also look a few times a second, since
 the reports of engines change. To keep the loop free, a round dispatches or moves to another line at most `PER_ROUND`

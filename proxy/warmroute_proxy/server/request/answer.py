@@ -1,8 +1,8 @@
 """What engines answer: the tokens that they report, and a whole answer with the settled usage in place of their own.
 
-The answer is decoded once into raw members, and written again from them. Decoding would lose a name that stands twice.
-So an answer whose length changes when it is written again is searched for such a name, member by member. In a sound
-answer only spaces and escapes in names change the length, and engines write neither.
+The answer is decoded once into raw members, and written again from them. Decoding loses a member if its name stands
+twice. So an answer whose length changes when it is written again is searched for such a name, member by member. In a
+sound answer only spaces and escapes in names change the length, and engines write neither.
 
 Members with another type than in OpenAI's own answers are dropped (`dialects/openai_answers.py`).
 """

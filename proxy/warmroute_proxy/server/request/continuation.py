@@ -7,7 +7,7 @@ is. In a completion the text stands at the end of the prompt.
 
 An engine can go on only from text. Clients are not sent all that a model wrote of a tool call or of reasoning, so an
 answer with either is not continued. An answer that has ended is not continued, and neither is one that depends on more
-than the text so far: a grammar, probabilities of all tokens, a prompt that is itself a beginning.
+than the text so far: a grammar, probabilities of all tokens, a prompt that already begins the answer.
 
 `Rest` makes one answer of both halves: one id, one role, one account. The broken engine has reported no usage, but the
 second engine counts the text so far as part of its prompt. So the total of tokens is the reported one. The prefill
@@ -271,7 +271,7 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
         messages = members["messages"]
         last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last_message.get("role") == "assistant":
-            return None  # SGLang takes it for the user's where it is the last, and would not any more
+            return None  # SGLang reads a last one as the user's; with the text behind it, it is not the last
         message = _encode({"role": "assistant", "content": text})
         add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], message), b'"continue_final_message":true')
     else:

@@ -1,6 +1,6 @@
 """What an engine is sent: the client's bytes, without members that may not pass, and with those that the proxy adds.
 
-A server other than SGLang gets a session's hash in its own field for a session key, and none of SGLang's fields.
+A server other than SGLang gets none of SGLang's fields; a session's hash goes in the server's field for session keys.
 
 SGLang's PD protocol: prefill and decode get the same body at once, with the same rid and the same bootstrap host, port
 and room. Neither can finish without the other. The client gets decode's answer; prefill's is only watched.

@@ -42,7 +42,7 @@ class Failure(NamedTuple):
 def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
     """An engine's own error as a failure.
 
-    A broken engine is at fault, also if it refuses a key or an account: they may be right at another engine. An engine
+    A broken engine is at fault, also if it refuses a key or an account, which may be right at another engine. An engine
     without room is not at fault. SGLang answers 503 on these routes only for lack of room: a full queue, a wait that
     was too long, a retraction. A 503 of another server may mean that it is down.
     """

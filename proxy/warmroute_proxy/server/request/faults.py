@@ -34,7 +34,7 @@ class FailureVerdict(NamedTuple):
 class Faults:
     """The judge of one process, by the rules of `core.load.blame` and `core.load.suspects`.
 
-    Those modules bound their evidence and suspects. `_retried` is bounded by the requests under way.
+    Both modules bound their evidence and suspects. `_retried` is bounded by the requests under way.
     """
 
     def __init__(self, router: Router, engines: Engines, open_requests: OpenRequests, metrics: RequestMetrics) -> None:
@@ -53,7 +53,7 @@ class Faults:
         return not self._suspects.empty
 
     def refusal(self, parsed: ParsedRequest, now_s: float) -> Refusal | None:
-        """The refusal of a request under which two engines' processes ended; None for almost all requests."""
+        """The refusal of a request if two engines' processes ended while they ran it; None for almost all requests."""
         after_s = self._suspects.refused_for_s(_request(parsed), now_s)
         if after_s <= 0:
             return None

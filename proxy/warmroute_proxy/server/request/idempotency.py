@@ -190,7 +190,7 @@ class SharedExchange(Exchange):
         self.paced()
 
     def paced(self) -> None:
-        """Pause the request while all readers are paused: a reader that is not has read all there is."""
+        """Pause the request while all readers are paused: one that is not paused has read all there is."""
         slow = bool(self._readers) and all(reader.paused for reader in self._readers)
         if slow != self._slow:
             self._slow = slow
@@ -239,7 +239,7 @@ class SharedExchange(Exchange):
         """Keep only the furthest reader: the recording from which slower readers would read was dropped."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: the request is still in this call
+            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: the request is still writing here
             return
         stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the reader that came last
         others = [reader for reader in self._readers if reader is not stays]

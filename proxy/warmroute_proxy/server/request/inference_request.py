@@ -161,7 +161,7 @@ class InferenceRequest:
     def moved(self, decision: Decision | None) -> None:
         """The gateway retried at another endpoint, since the picked engine did not answer.
 
-        `decision` is None if the proxy does not know the endpoint; the row then has no worker. That endpoint may be the
+        `decision` is None if the proxy does not know the endpoint; the row then has no worker. The endpoint may be the
         picked engine by another address, so no engine is at fault.
         """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()

@@ -41,7 +41,7 @@ class Forwards(Protocol):
 
 
 class KeepsPrompts(Protocol):
-    """Keeps prompts, so that another engine can compute them when theirs goes."""
+    """Keeps prompts, so that another engine can compute them when their own engine leaves."""
 
     @property
     def min_bytes(self) -> int:

@@ -59,8 +59,8 @@ def losses_of(
 ) -> dict[str, int]:
     """The loss classes of a turn in the region `here`. The turn before it is the one in `looked`, if this turn changed
     its prefix; else `before`, which the router knew last; else `earlier`, which the ledger has from before the proxy's
-    start. `seen`: of the caches, once they were looked at; without `before`, estimates are then scaled by this prompt's
-    own bytes per token.
+    start. `seen`: what was seen of the caches, once they were looked at; without `before`, estimates are then scaled by
+    this prompt's own bytes per token.
 
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` counts as unchanged, whatever `looked` found in an older turn.
@@ -211,9 +211,9 @@ class Settlement:
         """A request with `turns_before`, the turns that a compaction took out of its prompt. Called before its row is
         opened, while its text is still there.
 
-        A prompt that continues a known prompt has the same. A request without a session key counts by its prompt alone.
-        So does a request after a single turn: many programs ask one question after another under one key, and their
-        prompts need not be read twice.
+        A prompt that continues a known prompt has the same `turns_before`. Without a session key, nothing is added.
+        After a single turn, nothing is added either: many programs ask one question after another under one key, and
+        their prompts need not be read twice.
         """
         if type(looked) is KnownPrompt:
             before = looked.turns_before

@@ -17,7 +17,7 @@ class RequestState(IntEnum):
     PLACING = auto()
     """No engine has the request: it has just come, its wait is over, or its last attempt or forward has failed."""
     QUEUED = auto()
-    """It waits for capacity."""
+    """The queue has it until there is capacity."""
     FORWARDED = auto()
     """Another region serves it."""
     DISPATCHED = auto()

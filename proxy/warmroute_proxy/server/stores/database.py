@@ -44,8 +44,8 @@ FAILURES: Final = (
 
 
 class KnownDatabase:
-    """Remembers which database the connections of a proxy have reached, and refuses a new address of another one, which
-    lacks the rows and leases of this proxy. Another database at the same address is used, as after `pg_upgrade`.
+    """Remembers which database the connections of a proxy have reached, and refuses a new address of another database,
+    which lacks the rows and leases of this proxy. Another database at the same address is used, as after `pg_upgrade`.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ One transaction moves the proxy's position from the batch's start to its end, ad
 their cost against the proxy's leases. If the position is elsewhere, the batch was added before, and nothing changes. So
 after a call with an unknown outcome, the same batch can be sent again.
 
-Rows that the database has already stay as they are, and are not summed again. They come again after a ledger file was
+Rows that the database has already stay as they are, and are not summed again. Such rows come after a ledger file was
 restored from a backup.
 """
 

@@ -1,7 +1,7 @@
 """The table of price books in the database: read by proxies, added to by operators, and never changed otherwise.
 
-One transaction adds all books of an addition. It raises the version of prices first, so additions wait for one
-another, and a reader sees by the version that books were added.
+One transaction adds all books of an addition. The transaction first raises the version of prices, so additions wait for
+one another, and a reader sees by the version that books were added.
 
 Each process asks for the version as often as `directory.polling` asks, and reads all books if it has changed. While the
 database is away, the last books stay in effect, also over a restart, since `state_dir` keeps them.

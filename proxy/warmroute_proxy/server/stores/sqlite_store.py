@@ -136,7 +136,7 @@ class SqliteStore:
 
 
 def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """Two sums for each tenant, key and hour: the cost of all rows, and of those that do not give a price back. Sums
+    """Two sums for each tenant, key and hour: the cost of all rows, and that of rows with a positive price. Sums
     need few statements: a statement for each row takes three to six times as long.
     """
     costs: dict[tuple[str, str, int], tuple[int, int]] = {}

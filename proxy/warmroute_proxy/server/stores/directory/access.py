@@ -107,7 +107,7 @@ class Access:
         return self.config
 
     def newly_left_out(self, config: Config) -> list[str]:
-        """The tenants of the database that are let in now, but would not be under `config`, each with the reason."""
+        """The tenants of the database that are used now, but would not be under `config`, each with the reason."""
         left_out = with_stored(config, self.tenants.values)[1]
         return [
             f"tenant {name} of the database would be left out: {why}"
