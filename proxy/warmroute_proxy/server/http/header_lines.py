@@ -3,7 +3,7 @@
 Peers send the same few lines in each message, so up to `MAX_LINES` decoded lines are kept.
 """
 
-from typing import Final
+from typing import Any, Final
 
 Line = tuple[bytes, bytes]
 """Name and value."""
@@ -20,7 +20,12 @@ def decode(lines: list[Line]) -> dict[str, str]:
 
 
 def decode_each(lines: list[Line]) -> list[tuple[str, str]]:
-    return [_KNOWN.get(line) or decode_line(line) for line in lines]
+    found: list[Any] = list(map(_KNOWN.get, lines))
+    at = -1
+    for _ in range(found.count(None)):
+        at = found.index(None, at + 1)
+        found[at] = decode_line(lines[at])
+    return found
 
 
 def decode_line(line: Line) -> tuple[str, str]:

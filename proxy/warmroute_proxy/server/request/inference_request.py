@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.core.accounting.entry import Outcome
+from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
@@ -139,7 +140,8 @@ class InferenceRequest:
         path.open_requests.record(self.id, decision, self.parsed.standing)
         if account.entry is None:
             looked = account.looked = parsed.look(self.body)
-            self.routing = routing = path.settlement.numbered(parsed, routing, self.body, looked)
+            if type(looked) is not KnownPrompt or looked.turns_before:
+                self.routing = routing = path.settlement.numbered(parsed, routing, self.body, looked)
         try:
             path.settlement.open(account, self, decision, receipt_id=self.id, rid=rid)
         except JournalError:

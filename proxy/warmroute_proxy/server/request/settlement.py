@@ -113,11 +113,6 @@ def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> S
     return seen
 
 
-def _row_key(routing: RoutingRequest) -> str:
-    """The lineage of a request, as rows write it."""
-    return routing.lineage.to_bytes(8, "big").hex()
-
-
 UNCHARGED: Final = Rates(0, 0, 0)
 _WARM: Final = b'"kind":"warm"'
 _NONE: Final[Mapping[str, int]] = {}
@@ -216,13 +211,12 @@ class Settlement:
         their prompts need not be read twice.
         """
         if type(looked) is KnownPrompt:
-            before = looked.turns_before
-            return replace(routing, turns_before=before) if before else routing
+            return replace(routing, turns_before=looked.turns_before)
         if routing.derived:
             return routing
         known = self._router.last_number(routing.lineage)
         if known is None:
-            earlier = self._ledger.earlier_turns.get(_row_key(routing))
+            earlier = self._ledger.earlier_turns.get(routing.lineage.to_bytes(8, "big").hex())
             known = 0 if earlier is None else earlier.turn
         if known <= 1:
             return routing
@@ -240,8 +234,8 @@ class Settlement:
             model = parsed.model
             entry = Entry(
                 id=receipt_id, tenant=parsed.tenant.name, session=parsed.session,
-                lineage=_row_key(routing), turn=routing.turn + routing.turns_before, region=self._region,
-                model=model.name, route=parsed.route, stream=parsed.stream,
+                lineage=routing.lineage.to_bytes(8, "big").hex(), turn=routing.turn + routing.turns_before,
+                region=self._region, model=model.name, route=parsed.route, stream=parsed.stream,
                 rates=self._prices.rates(model.name, opened_at), opened_at=opened_at,
                 forwarded_from=parsed.forwarded_from,
             )  # fmt: skip
