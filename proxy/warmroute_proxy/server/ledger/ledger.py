@@ -177,8 +177,10 @@ class Ledger:
 
     def flush(self) -> None:
         """Write the buffer, and run the callbacks. `settle` schedules this for the end of the loop's turn."""
-        with contextlib.suppress(JournalError):  # each callback gets the error
+        try:
             self._write()
+        except JournalError:
+            pass  # each callback gets the error
         callbacks, self._callbacks = self._callbacks, []
         if callbacks:
             self._journal.when_durable(partial(_run, callbacks))

@@ -454,11 +454,10 @@ class Settlement:
             self._announcements.turn(turn, routing.allowed_regions)
         account.ticket = None
         self._admission.freed()
-        self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
+        decision = ticket.decision
+        self._engines.settled(decision, attempt.rid, usage.prompt_tokens)
         if account.looked is not None and end.charged and end.outcome == "completed":
-            parsed.prefix_breaks.remember(
-                routing, parsed.messages, account.looked, usage, ticket.decision, parsed.agent
-            )
+            parsed.prefix_breaks.remember(routing, parsed.messages, account.looked, usage, decision, parsed.agent)
         return settled
 
 
