@@ -232,7 +232,7 @@ def speeds() -> str:
             f"\n\nOf the {len(errors)} left-out errors, the median is {statistics.median(errors):.0%} and the largest "
             f"{max(errors):.0%}. Eight of ten are within a factor of {1 + band(of_prompts=True):.2f} for prompts and "
             f"{1 + band(of_prompts=False):.2f} for steps: the band of `maybe`. Two rows of 8 B200 are far outside. The "
-            "cause is not published: their engines ran an older SGLang, and GLM-5's ran in the week of its release.\n"
+            "cause is not published. Their engines ran an older SGLang, and GLM-5's ran in the week of its release.\n"
         )
         + beside()
     )

@@ -384,8 +384,9 @@ PEAK: Final = """\
 ## Simulated: the step from 60 to 80 %
 
 Four regions have one worker each, and serve 300 agents with the policy `warmroute+working-set`. Without homes, each
-region needs the KV of all sessions, four times the KV memory that it has. [The scenario](placement.md) is four times as
-large, with the same KV memory for each agent. *Named* is the share of sessions that send a session header:
+region needs the KV of all sessions, four times the KV memory that it has. [The scenario of placement](placement.md) is
+four times as large, with the same KV memory for each agent. *Named* is the share of sessions that send a session
+header:
 
 | named | hit ratio | TTFT p50, s |
 |---|---|---|
