@@ -37,11 +37,6 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     turns_before: int = 0
     """Turns of its conversation that a compaction took out of its prompt, as far as they were seen (`numbered`)."""
 
-    @property
-    def number(self) -> int:
-        """The number of its turn in its conversation."""
-        return self.turn + self.turns_before
-
     def stay(self) -> "RoutingRequest":
         """A copy of the request that is not forwarded."""
         return msgspec.structs.replace(self, may_forward=False)

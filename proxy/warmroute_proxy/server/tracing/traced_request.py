@@ -98,7 +98,7 @@ class TracedRequest(InferenceRequest):
                 model=parsed.model.name,
                 route=parsed.route,
                 stream=parsed.stream,
-                turn=self.routing.number,
+                turn=self.routing.turn + self.routing.turns_before,
                 outcome=outcome,
                 status=status,
                 error_code=error or ("" if outcome in _NO_ERRORS else outcome),
