@@ -95,8 +95,8 @@ def checks() -> tuple[Step, ...]:
 
 
 def main_steps(options: Sequence[str] = (), paths: Sequence[str] = ()) -> tuple[Step, ...]:
-    """`scripts/test`: what a contributor runs before a commit."""
-    return (*checks(), main_tests(options, paths))
+    """`scripts/test`: what a contributor runs before a commit; with paths, the tests of these alone."""
+    return (*(() if paths else checks()), main_tests(options, paths))
 
 
 def in_line(*steps: Step) -> tuple[Step, ...]:

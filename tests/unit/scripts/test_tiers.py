@@ -53,6 +53,10 @@ def test_arguments_are_options_or_paths(arguments: list[str], options: list[str]
     assert split(arguments) == (options, paths)
 
 
+def test_tests_of_a_path_begin_without_the_checks() -> None:
+    assert [step.name for step in main_steps(paths=["tests/unit"])] == ["tests"]
+
+
 @pytest.mark.parametrize("steps", [main_steps(), full_steps(), nightly_steps()])
 def test_each_step_comes_after_steps_of_its_own_run(steps: tuple[Step, ...]) -> None:
     names = {step.name for step in steps}
