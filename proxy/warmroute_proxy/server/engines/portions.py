@@ -31,6 +31,9 @@ class Source(Protocol):
     def answers_for(self) -> str:
         """The tenant whose answer is read."""
 
+    def count_waiting(self, size_bytes: int) -> None:
+        """Reserve memory for some of a read that waits, or end the answer."""
+
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, `PORTION_BYTES` at most."""
 
@@ -55,6 +58,7 @@ class Portions:
         if self._left and not self._held:
             self._held = True
             self._source.hold_reading(True)
+            self._source.count_waiting(len(self._left) - self._at)
 
     def go_on(self) -> None:
         if self._left and not self._lined_up:

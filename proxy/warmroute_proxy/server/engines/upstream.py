@@ -235,6 +235,10 @@ class _Connection(asyncio.Protocol):
         """The tenant whose answer is read, or a name of the engine if the bytes belong to no tenant."""
         return (self._leg.tenant() if self._leg is not None else "") or f"@{self._upstream.netloc}"
 
+    def count_waiting(self, size_bytes: int) -> None:
+        if self._leg is not None:
+            self._leg.holds(size_bytes)
+
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, in the passthrough if the answer has one by now."""
         if self._passthrough is not None:
