@@ -103,6 +103,18 @@ def test_what_is_too_much_drops_the_index_and_waits_no_more(size: int, count: in
     assert feed._left_bytes <= MAX_LEFT_BYTES
 
 
+def test_batches_that_wait_for_a_replay_are_bounded_by_their_bytes() -> None:
+    router = Router()
+    feed = KvFeed(Worker("w", "w", 0, "aggregated"), router, Metrics(), block_size=1, can_replay=True)  # type: ignore[arg-type]
+    large = batch({"type": "BlockRemoved", "block_hashes": [2**40 + number for number in range(MAX_BATCH_BYTES // 10)]})
+    feed.live(0, batch(), 100.0)
+    assert feed.live(2, large, 100.0) == 1, "batch 1 is asked for"
+    for number in range(3, 3 + 2 * MAX_LEFT_BYTES // len(large)):
+        feed.live(number, large, 100.0)
+        assert sum(len(waiting) for _, waiting in feed._waiting) <= MAX_LEFT_BYTES
+    assert ("cleared", "w") in router.said
+
+
 LINE = 'sglang:{0}{{dp_rank="{1}",model_name="m",cache_source="host"}} {2}\n'
 lines = st.lists(
     st.builds(
