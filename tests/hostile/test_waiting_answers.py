@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.field.fuzz.passthrough import Reader
 from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, Scene, in_loop
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.request.attempt import UNCOUNTED_BYTES
@@ -112,6 +113,14 @@ def test_what_finds_no_memory_is_not_kept(name: str) -> None:
         assert scene.client.ends == 1
 
     in_loop(steps)
+
+
+def test_a_head_without_its_end_is_reserved() -> None:
+    reader, counted = Reader(), list[int]()
+    reader.holds = counted.append  # type: ignore[attr-defined]
+    for line in [b"HTTP/1.1 200 OK\r\n", *[b"x: " + b"v" * PIECE_BYTES + b"\r\n"] * 20]:
+        reader.transport.protocol.data_received(line)
+    assert counted[-1] >= 20 * PIECE_BYTES
 
 
 def test_small_events_reserve_nothing() -> None:

@@ -362,6 +362,8 @@ class _Connection(asyncio.Protocol):
             self._unparsed_bytes = 0
         else:  # part of a head, of a chunk's framing or of trailers
             self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > PORTION_BYTES:
+                leg.holds(self._unparsed_bytes)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
                 leg.fail(Cause.ERROR, f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
