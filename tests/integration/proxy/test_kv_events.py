@@ -23,6 +23,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines import kv_events
 from warmroute_proxy.server.engines.kv_events import KvEvents, KvSource, kv_source
 
@@ -184,6 +185,20 @@ async def test_events_reach_the_index(scene: Make) -> None:
     one.publisher.publish({"type": "AllBlocksCleared"})
     await one.sees(0)
     assert one.count("event_batches") == 3
+
+
+async def test_events_are_read_in_the_turn_of_their_engine(scene: Make) -> None:
+    one = await scene()
+    turns = one.events.turns = Turns(time.monotonic, lambda _: None)
+    held = asyncio.Event()
+    turns.task_begun()  # of a tenant: until it ran, no other step runs
+    turns.line_up("tenant", held.set)
+    one.publisher.publish(STORED)
+    await until(lambda: "@w" in turns.lines, "the engine waits in its line")
+    assert not one.cached()
+    turns.task_ran("tenant", 0.0, first=True)
+    await one.sees(4)
+    assert held.is_set()
 
 
 async def test_lost_batches_are_replayed(scene: Make) -> None:

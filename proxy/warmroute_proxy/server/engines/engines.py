@@ -191,7 +191,7 @@ class Engines:
 
     def take_turns(self, turns: Turns) -> None:
         """From the next connection on, handle bytes from engines in the turns of `turns`."""
-        self.turns = turns
+        self.turns = self.kv_events.turns = turns
         for engine in self.by_id.values():
             engine.upstream.turns = turns
 

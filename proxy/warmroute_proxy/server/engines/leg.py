@@ -130,6 +130,12 @@ class Leg:
         """The tenant that gets the answer, as the receiver states; empty if the receiver names no tenant."""
         return str(getattr(self._receiver, "tenant", ""))
 
+    def holds(self, size_bytes: int) -> None:
+        """Some of the answer was read and waits: the receiver reserves memory for it or gives up, if it can."""
+        holds = getattr(self._receiver, "holds", None)
+        if holds is not None:
+            holds(size_bytes)
+
     def streams(self) -> Stream | None:
         """The stream, if its bytes after the head may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None

@@ -25,7 +25,7 @@ from warmroute_proxy.server.base.patience import Patience
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
-from warmroute_proxy.server.engines.portions import PORTION_BYTES, Portions
+from warmroute_proxy.server.engines.portions import PORTION_BYTES, TURN_BYTES, Portions
 from warmroute_proxy.server.http.authorities import authorities
 from warmroute_proxy.server.http.header_lines import Line, decode
 
@@ -58,7 +58,7 @@ class Upstream:
         self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
         self.turns: Turns | None = None
-        """The turns in which large reads are handled. None: large reads are handled at once."""
+        """The turns in which reads are handled. None: all reads are handled at once."""
 
         self._unreachable = False
         self._closed = False
@@ -183,6 +183,7 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._passthrough: Passthrough | None = None
         self._portions = None if upstream.turns is None else Portions(self, upstream.turns, upstream.clock)
+        self._most_at_once = PORTION_BYTES  # of a read that is handled without a turn
         self._held = False  # while some of the last read is left
         self._closing = False
         self.idle_since_s = 0.0
@@ -195,6 +196,7 @@ class _Connection(asyncio.Protocol):
         """Send a request. `anew`: send it once more if the engine closes this connection as idle."""
         assert self._transport is not None
         self._leg = leg
+        self._most_at_once = TURN_BYTES if leg.streamed else PORTION_BYTES
         self._anew = (head, body) if anew else None
         self._lines = []
         self._head = None
@@ -235,12 +237,16 @@ class _Connection(asyncio.Protocol):
         """The tenant whose answer is read, or a name of the engine if the bytes belong to no tenant."""
         return (self._leg.tenant() if self._leg is not None else "") or f"@{self._upstream.netloc}"
 
+    def count_waiting(self, size_bytes: int) -> None:
+        if self._leg is not None:
+            self._leg.holds(size_bytes)
+
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, in the passthrough if the answer has one by now."""
         if self._passthrough is not None:
             self._passthrough.take(data)
         else:
-            self.data_received(data)
+            self._take(data)
 
     def parse_all(self) -> None:
         """Parse everything from now on: nothing passes through unparsed."""
@@ -290,9 +296,12 @@ class _Connection(asyncio.Protocol):
             leg.fail(Cause.BROKEN, "the connection to the engine broke" if leg.head_seen else UNANSWERED)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > PORTION_BYTES and self._portions is not None:
+        if len(data) > self._most_at_once and self._portions is not None:
             self._portions.add(data)
-            return
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         leg = self._leg
         if leg is None:  # bytes without a request
             if not self._closing:
@@ -309,7 +318,7 @@ class _Connection(asyncio.Protocol):
             self.feed(data)
 
     def read_much(self, data: bytes) -> bool:
-        """Take a large read of a passthrough. Returns whether it is handled in portions."""
+        """Take a read of a passthrough. Returns whether it is handled in its turn."""
         portions = self._portions
         if portions is None:
             return False
@@ -353,6 +362,8 @@ class _Connection(asyncio.Protocol):
             self._unparsed_bytes = 0
         else:  # part of a head, of a chunk's framing or of trailers
             self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > PORTION_BYTES:
+                leg.holds(self._unparsed_bytes)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
                 leg.fail(Cause.ERROR, f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")

@@ -226,7 +226,7 @@ class InferenceRequest:
         path.metrics.first_token(self.parsed.tenant.name, ttft_s)
         self.prefilled(now_s)
         if self.parsed.model.continue_broken:
-            account.continuation = Continuation.of(self.parsed, self.body)
+            account.continuation = Continuation.of(self.parsed, self.body, self._exchange.request.body_reservation)
         self._release_body()
         account.proxy_s += path.engines.clock() - now_s
 
