@@ -44,6 +44,10 @@ def taken() -> Iterator[int]:
         (("--host", "no-such-host.invalid"), "cannot listen on no-such-host.invalid"),
         (("--page-size", "64", "--kv-tokens", "63"), "does not hold a page"),
         (("--role", "decode", "--enable-hierarchical-cache"), "keeps no cache"),
+        (("--enable-hierarchical-cache", "--hicache-storage-backend", "file"), "needs a directory"),
+        (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis"), "redis"),
+        (("--enable-hierarchical-cache", "--hicache-write-policy", "write_back"), "write_back"),
+        ((*STORAGE, '{"prefetch_treshold":1}'), "prefetch_treshold"),
     ],
     ids=str,
 )
@@ -55,6 +59,7 @@ def test_flags_that_make_no_sense(args: tuple[str, ...], said: str) -> None:
     ("config", "said"),
     [
         ("{", "not usable"),
+        ('{"publisher":"kafka"}', "publisher"),
         ("[]", "not usable"),
         ('{"publisher":"zmq","nosuch":1}', "nosuch"),
         ('{"publisher":"zmq","endpoint":"ipc:///tmp/x"}', "tcp://host:port"),
