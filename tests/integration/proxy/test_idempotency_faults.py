@@ -21,7 +21,7 @@ from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
-from .test_idempotency import FAR_S, Asker, Fleet, complete, long, rows_of
+from .test_idempotency import FAR_S, Asker, Keyed, complete, long, rows_of
 
 pytestmark = pytest.mark.full
 
@@ -59,7 +59,7 @@ def say(handler: Handler, *texts: str) -> None:
 
 @pytest.mark.real_deadlines("attempt")
 def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path) -> None:
-    with Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"}) as fleet:
+    with Keyed(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"}) as fleet:
         busy = fleet.engines["d0"]
         slowly = {"fault": "drip", "delay_s": 0.3}  # so that its answer has not ended when it is killed
         httpx.post(f"{busy.url}/engine/faults", json=slowly).raise_for_status()
@@ -167,7 +167,7 @@ def test_two_requests_with_a_key_on_one_connection(
 
 
 def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None:
-    with Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0) as fleet:
+    with Keyed(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0) as fleet:
         left = Asker(fleet.proxy, "left", long("left", 2000)).begun()
         left.leave()
         heard = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
