@@ -59,13 +59,6 @@ def test_flags_that_make_no_sense(args: tuple[str, ...], said: str) -> None:
     ("config", "said"),
     [
         ("{", "not usable"),
-        ('{"publisher":"kafka"}', "publisher"),
-        ("[]", "not usable"),
-        ('{"publisher":"zmq","nosuch":1}', "nosuch"),
-        ('{"publisher":"zmq","endpoint":"ipc:///tmp/x"}', "tcp://host:port"),
-        ('{"publisher":"zmq","endpoint":"tcp://*:0","hwm":0}', "hwm"),
-        ('{"publisher":"zmq","endpoint":"tcp://*:0","hwm":99999999999}', "hwm"),
-        ('{"publisher":"zmq","endpoint":"tcp://*:0","buffer_steps":0}', "buffer_steps"),
         ('{"publisher":"zmq","endpoint":"tcp://*:65535"}', "2 ranks"),
         ('{"publisher":"zmq","endpoint":"tcp://127.0.0.1:0","bind":false}', "ports"),
         ('{"publisher":"zmq","endpoint":"tcp://no-such-host.invalid:0","bind":true}', "no-such-host.invalid"),

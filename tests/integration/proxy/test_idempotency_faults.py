@@ -8,7 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,9 +19,7 @@ import pytest
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
-from tests.subjects.stopped import Stopped
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
+from tests.subjects.small_fleet import two_regions
 
 from .test_idempotency import FAR_S, Asker, Keyed, complete, long, rows_of
 
@@ -182,32 +182,30 @@ def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None
         assert rows_of(fleet.proxy, left.receipt)[0]["outcome"] == "client_left"
 
 
-class Roaming(Stopped):
+class Roaming(NamedTuple):
     """East, where a client asks, and west, where its conversation lives; each with an engine."""
 
-    def __init__(self, folder: Path, outlive_s: float) -> None:
-        self.engines = [EngineProcess(folder, name, "aggregated", speed=1.0) for name in ("east-a0", "west-a0")]
-        east, west = [engine.listening().toml(engine.id[:4]) for engine in self.engines]
-        keys = (new_api_key()[0], new_api_key()[0])
-        self.west = ProxyProcess(folder / "p", [west], region="west", keys=keys).start()
-        limits = f"keyed_outlive_s = {outlive_s}"
-        self.east = ProxyProcess(folder / "p", [east], keys=keys, peer=("west", self.west.url), limits=limits)
-        self.east.start().sees("west")
-        Asker(self.west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
+    east: ProxyProcess
+    west: ProxyProcess
+    engines: list[EngineProcess]
 
     def ask(self, key: str, tokens: int) -> Asker:
         """Ask for the next turn of the conversation, whose answer has so many tokens."""
         body = {**long("roam", turns=2, tokens=tokens), "prompt_cache_key": "roamer"}
         return Asker(self.east, key, body, more={"x-warmroute-home": "west"})
 
-    def stop(self) -> None:
-        self.east.stop()
-        self.west.stop()
-        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+@contextmanager
+def roaming(folder: Path, outlive_s: float) -> Iterator[Roaming]:
+    of_east = {"limits": f"keyed_outlive_s = {outlive_s}"}
+    with two_regions(folder, speed=1.0, of_east=of_east) as found:
+        it = Roaming(*found)
+        Asker(it.west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
+        yield it
 
 
 def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> None:
-    with Roaming(tmp_path, FAR_S) as it:
+    with roaming(tmp_path, FAR_S) as it:
         first = it.ask("roams", 150).begun()
         first.leave()
         second = it.ask("roams", 150).done()
@@ -220,7 +218,7 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> Non
 
 def test_a_forwarded_turn_to_which_nobody_comes_back_stops_at_its_home(tmp_path: Path) -> None:
     outlive_s = configured(3)
-    with Roaming(tmp_path, outlive_s) as it:
+    with roaming(tmp_path, outlive_s) as it:
         first = it.ask("leaves", 4000).begun()
         left_at_s = time.time()
         first.leave()
