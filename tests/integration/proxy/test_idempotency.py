@@ -151,16 +151,6 @@ def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Keye
     assert fleet.proxy.turns() == before + 1
 
 
-def test_a_retry_after_the_end_gets_the_same_answer(fleet: Keyed) -> None:
-    body = long("after the end", 5)
-    first = Asker(fleet.proxy, "after the end", body).done()
-    worked = fleet.finished()
-    second = Asker(fleet.proxy, "after the end", body).done()
-    assert complete(first)
-    assert (second.text, second.receipt) == (first.text, first.receipt)
-    assert fleet.finished() == worked
-
-
 def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Keyed) -> None:
     first = Asker(fleet.proxy, "died", long("died")).begun()
     first.leave()
