@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.subjects.copies import ran
 
-TIMEOUT_S = 20.0
 STORAGE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config")
 
 

@@ -82,7 +82,6 @@ def body(megabytes: int, each_megabyte: Callable[[str], list[dict[str, Any]]]) -
     return json.dumps(chat("x") | {"messages": messages}, ensure_ascii=False).encode()
 
 
-IMAGE = "data:image/png;base64," + "A" * 1_000_000
 SHAPES: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "long messages": lambda text: [{"role": "user", "content": text}],
     "many messages": lambda text: [{"role": "user", "content": text[:1000]} for _ in range(1000)],

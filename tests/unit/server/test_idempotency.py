@@ -10,7 +10,6 @@ from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedEx
 
 OUTLIVE_S = 10.0
 PART = b"x" * FULL_BYTES
-MORE = b"y" * FULL_BYTES
 
 
 class Scene:
