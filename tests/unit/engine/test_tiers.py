@@ -97,6 +97,13 @@ def test_a_fetch_from_storage_passes_while_a_request_waits() -> None:
     assert stored.first_token_s == pytest.approx(first.first_token_s + COSTS.prefill_s(1) + 15 * PAGE * 1e-6)
 
 
+@pytest.mark.parametrize(("pages", "found"), [(3, 0), (4, 4)])
+def test_a_short_hit_in_storage_is_not_fetched(pages: int, found: int) -> None:
+    storage: set[int] = set()
+    ask(rank(storage=storage), 1, pages)
+    assert tiers_of(ask(rank(storage=storage), 1, 10)) == (0, 0, found)  # 256 tokens are 4 pages
+
+
 def test_pages_are_told_when_their_step_has_ended_and_evictions_before_those_who_need_the_room() -> None:
     teller = Teller()
     model = rank(pages=12, listener=teller)
