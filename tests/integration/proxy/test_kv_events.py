@@ -215,18 +215,6 @@ async def test_lost_batches_are_replayed(scene: Make) -> None:
     assert one.count("event_batches") == 5
 
 
-async def test_a_replay_that_lacks_a_batch_drops_the_index(scene: Make) -> None:
-    one = await scene()
-    one.publisher.publish(STORED)
-    await one.sees(4)
-    one.publisher.publish(removed(903), lost=True, kept=False)
-    one.publisher.publish(removed(902))
-    await one.sees(0)
-    assert one.count("index_drops") == 1
-    one.publisher.publish(STORED)
-    await one.sees(4)
-
-
 async def test_a_replay_that_hangs_is_not_waited_for_long(scene: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_events, "REPLAY_TIMEOUT_S", 0.05)
     one = await scene()
@@ -237,16 +225,6 @@ async def test_a_replay_that_hangs_is_not_waited_for_long(scene: Make, monkeypat
     one.publisher.publish(removed(902))
     await one.sees(0)
     assert one.count("index_drops") == 1
-
-
-async def test_without_a_replay_socket_a_loss_drops_the_index(scene: Make) -> None:
-    one = await scene(replays=False)
-    one.publisher.publish(STORED)
-    await one.sees(4)
-    one.publisher.publish(removed(903), lost=True)
-    one.publisher.publish(removed(902))
-    await one.sees(0)
-    assert (one.count("event_gaps"), one.count("index_drops")) == (1, 1)
 
 
 async def test_an_engine_that_began_anew_has_an_empty_cache(scene: Make) -> None:

@@ -11,10 +11,11 @@ from websockets.frames import Frame, Opcode
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
-from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.frames import MAX_FRAMES, MAX_LATE_BYTES, text_frame
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.websocket import AT_ONCE, MAX_OPEN_S, PING_S, WebSocket
+
+from .test_arrival import Endpoint
 
 LIMITS = Limits(body_bytes=100_000, body_timeout_s=10.0)
 
@@ -25,19 +26,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
-
-
-class Endpoint:
-    """Is never asked."""
-
-    def on_head(self, request: Request) -> None: ...
-
-    def handle(self, request: Request, exchange: Exchange) -> None: ...
-
-    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-        return refusal
-
-    def on_status(self, request: Request, status: int) -> None: ...
 
 
 class Transport:
