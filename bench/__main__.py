@@ -20,7 +20,8 @@ from warmroute_cli.processes import stopping_on_signals
 
 _ALSO: Final = (
     "Also `soak`: whether memory grows; `instructions`: by callgrind; `budget`: those against the base; `page`: the"
-    " figures of the docs; `floods`: another tenant's latency beside floods; `--stores`: with PostgreSQL and Redis; `rows`: how fast rows reach the database;"
+    " figures of the docs; `floods`: the latency of another tenant; `--stores`: with PostgreSQL and Redis; `rows`: how"
+    " fast rows reach the database;"
     " `sizing`: what a proxy of some processes needs."
 )
 QUIET_LOAD: Final = 0.5

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import gc
 import itertools
-import json
 import multiprocessing
 import tempfile
 import time
