@@ -1,9 +1,9 @@
 """`python -m bench floods` at a toy size: a flood of each way to send, and another tenant's figures beside it."""
 
 import pytest
+from tests.machine import seconds
 
 from bench import floods
-from tests.machine import seconds
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(seconds(200))]
 
