@@ -58,6 +58,10 @@ class ReadSlices:
         connection.pause_reading()
         self._paused.setdefault(tenant, deque()).append(connection)
 
+    def waits(self, tenant: str) -> bool:
+        """Whether connections of a tenant are paused until their turn."""
+        return tenant in self._paused
+
     def _go_on_later(self) -> None:
         if not self._goes_on:
             self._goes_on = True
