@@ -348,7 +348,6 @@ class Books:
             raise LookupError(f"this client has seen no turn of session {session!r}")
 
     def report(self) -> CacheReport:
-        """The sums so far."""
         with self._lock:
             return CacheReport(
                 **self._counts.values(),
@@ -379,7 +378,6 @@ class Books:
             turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
 
     def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
-        """The newest prompt of a turn's lineage, if the guard has read it."""
         with self._lock:
             known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
             return known.prompts[0] if known is not None and known.prompts else None

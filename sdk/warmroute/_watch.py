@@ -24,11 +24,9 @@ class Watch:
 
     @property
     def turn(self) -> Turn:
-        """The observed turn."""
         return self._turn
 
     def attach(self, response: Any) -> None:
-        """Store the watch in a response."""
         response.extensions[_EXTENSION] = self
 
     def observe(self, data: object) -> None:

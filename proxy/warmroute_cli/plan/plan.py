@@ -153,7 +153,6 @@ def _of_kinds(
 
 
 def _clusters(arguments: argparse.Namespace) -> "list[Cluster]":
-    """The clusters of `--gpus`, which are separated by commas."""
     gpus = load_gpus(arguments.hardware, arguments.measured)
     texts = arguments.gpus.split(",")
     if len(texts) > _MAX_KINDS:

@@ -380,7 +380,6 @@ def _idempotent_calls(
 
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
-    """The memory for all bodies, with a counter of refused bodies."""
     refused = metrics.counter(declared.REFUSED_TOTAL, (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 

@@ -167,5 +167,4 @@ def _system_in_history(before: Prompt, now: Prompt) -> Break | None:
 
 
 def _common_size(before: str, now: str, size: int) -> int:
-    """The length of the equal beginning of two texts, at most `size`."""
     return min(common_chars(before, now), size)

@@ -100,7 +100,6 @@ def _records(file: GivenFile) -> Iterator[Mapping[str, Any]]:
 
 
 def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers from 1."""
     number = 0
     while line := file.readline(MAX_DOCUMENT_BYTES + 1):
         number += 1

@@ -24,8 +24,6 @@ def path_of(work: Work) -> Path:
 
 
 class KvFeed:
-    """The recorders of all ranks and their common publisher."""
-
     def __init__(
         self,
         config: KvEventsConfig,

@@ -29,8 +29,6 @@ MAX_MODELS: Final = 1024
 
 
 class Fleet:
-    """The workers and peer regions of a router by id, and the index of what they have cached."""
-
     def __init__(self, region: str, index: PrefixIndex) -> None:
         self.region = region
         self.index = index

@@ -185,7 +185,6 @@ class Router:
         return worker is not None and worker.load.occupancy.reports
 
     def running(self, worker_id: str) -> int:
-        """How many requests are under way at a worker."""
         worker = self.fleet.workers.get(worker_id)
         return 0 if worker is None else worker.load.running
 

@@ -169,7 +169,6 @@ class Quota:
         return found if at_once is None else [*found, ("requests_at_once", self.running / at_once)]
 
     def may_begin(self) -> bool:
-        """Whether another request may be under way."""
         requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
         return (requests is None or self.running < requests) and (tokens is None or self.tokens_running < tokens)
 

@@ -406,7 +406,6 @@ class Config:
         return replace(self, models=tuple(models.values()), model_by_name=by_name)
 
     def models_of(self, tenant: TenantConfig) -> list[ModelConfig]:
-        """The models that a tenant may use."""
         return [model for model in self.models if tenant.may_use(model)]
 
     def scope_limits(self) -> list[ScopeLimits]:

@@ -68,7 +68,6 @@ class MetricsPage:
         return page
 
     def minutes(self) -> list[Minute]:
-        """The last hour of all processes, minute by minute."""
         others = [] if self._peer_processes is None else self._peer_processes.reports()
         return merged([self._metrics.state().minutes, *(report.metrics.minutes for report in others)], time.time())
 

@@ -129,7 +129,6 @@ class KeptConversations:
         self._size_bytes += history.size_bytes
 
     def drop(self, history: KeptConversation) -> None:
-        """Forget a conversation, and give back its memory."""
         self.hold(history)
         history.conversation, history.size_bytes = None, 0
         history.reservation.close()
@@ -431,7 +430,6 @@ class ResponsesSocket:
         self._open_conversations.opened(lineage, stream)
 
     def _ended(self, stream: _Stream, exchange: TurnExchange) -> None:
-        """A turn has ended: keep its conversation, and begin waiting turns."""
         if self._is_gone:
             return
         held, stream.continues = stream.continues, None

@@ -42,8 +42,6 @@ Parts = Sequence[bytes | memoryview]
 
 
 class Upstream:
-    """Connections to one base URL."""
-
     def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         parts = urlsplit(url)
         self.url = url
@@ -108,7 +106,6 @@ class Upstream:
         self._idle.append(connection)
 
     def forget(self, connection: "_Connection") -> None:
-        """Note that a connection is closed."""
         self.open -= 1
         try:
             self._idle.remove(connection)
@@ -381,7 +378,6 @@ class _Connection(asyncio.Protocol):
             self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
 
     def _end_passthrough(self) -> None:
-        """End the passthrough, if there is one, and become the transport's protocol again."""
         if self._passthrough is not None:
             self._passthrough = None
             if self._transport is not None:

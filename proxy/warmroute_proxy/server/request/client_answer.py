@@ -47,8 +47,6 @@ class AnswerHeaders:
 
 
 class ClientAnswer:
-    """The answer of one request."""
-
     def __init__(self, exchange: Exchange, headers: AnswerHeaders, parsed: ParsedRequest, receipt_id: str) -> None:
         self.exchange = exchange
         self.receipt_id = receipt_id

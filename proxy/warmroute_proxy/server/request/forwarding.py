@@ -42,8 +42,6 @@ _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.REC
 
 
 class Forwarding:
-    """Sends requests to the proxies of other regions."""
-
     def __init__(
         self,
         config: Config,

@@ -41,14 +41,11 @@ NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repea
 
 
 def bounds_of(limits: Limits) -> IdempotencyBounds:
-    """The config's bounds on what is kept for retries."""
     answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
     return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S, KEYS_EACH)
 
 
 class ServedRequest(Protocol):
-    """The request that writes the answer."""
-
     @property
     def id(self) -> str:
         """The id of its receipt."""
@@ -140,7 +137,6 @@ class SharedExchange(Exchange):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Some bytes of a streamed answer."""
         if self.ended or not data:
             return
         if self.call.recording is None:
@@ -294,8 +290,6 @@ class _Replay:
 
 
 class IdempotentCalls:
-    """All calls of one proxy that have a key."""
-
     def __init__(
         self,
         bounds: IdempotencyBounds,

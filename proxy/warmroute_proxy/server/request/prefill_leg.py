@@ -12,8 +12,6 @@ MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 
 
 class PrefillOwner(Protocol):
-    """The attempt that a prefill leg belongs to."""
-
     def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None: ...
     def prefill_failed(self, cause: Cause, reason: str) -> None: ...
 

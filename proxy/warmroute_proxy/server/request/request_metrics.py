@@ -86,7 +86,6 @@ class RequestMetrics:
         self._ttft_s += ttft_s
 
     def client_left(self) -> None:
-        """Count a client that left before its answer ended."""
         self._metrics.add(declared.CLIENT_LEFT_TOTAL)
 
     def retried(self) -> None:

@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 
 class RequestState(IntEnum):
-    """The states of a request."""
-
     PLACING = auto()
     """No engine has the request: it has just come, its wait is over, or its last attempt or forward has failed."""
     QUEUED = auto()
@@ -38,8 +36,6 @@ class RequestState(IntEnum):
 
 
 class RequestEvent(IntEnum):
-    """What happens to a request."""
-
     QUEUE = auto()
     ADMIT = auto()
     FORWARD = auto()
@@ -57,8 +53,6 @@ class RequestEvent(IntEnum):
 
 
 class AttemptState(IntEnum):
-    """The states of an attempt."""
-
     NEW = auto()
     SENT = auto()
     """Its legs are on their way; no content has come yet."""
@@ -75,8 +69,6 @@ class AttemptState(IntEnum):
 
 
 class AttemptEvent(IntEnum):
-    """What happens to an attempt."""
-
     SEND = auto()
     CONTENT = auto()
     ABORT = auto()
@@ -155,7 +147,6 @@ class IllegalTransition(Exception):
 
 
 def next_state(table: Mapping[tuple[State, Event], State], state: State, event: Event) -> State:
-    """The state after an event."""
     try:
         return table[state, event]
     except KeyError:

@@ -28,8 +28,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class BudgetStore(Protocol):
-    """Where budgets are kept."""
-
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
         """Lease `amount`, or what the budget has left, but at least `least`; an `amount` below 0 is given back.
         Raises: any error, if the outcome is unknown.
@@ -38,8 +36,6 @@ class BudgetStore(Protocol):
 
 
 class Budgets(Leases[Lease]):
-    """The leases of this process on budgets."""
-
     def __init__(
         self, budgets: Sequence[Budget], store: BudgetStore | None, metrics: Metrics, clock: Callable[[], float]
     ) -> None:
@@ -68,7 +64,6 @@ class Budgets(Leases[Lease]):
         return self._by_scope.of(tenant, key_id)
 
     def has_key(self, key_id: str) -> bool:
-        """Whether a key has a budget of its own."""
         return self._by_scope.has_key(key_id)
 
     def granted(self, made: SpendReservation) -> bool:

@@ -78,8 +78,6 @@ NO_DATABASE: Final = OfDatabase()
 
 
 class Stores:
-    """The open stores of this process."""
-
     def __init__(
         self,
         thread: "StoreThread | None",
@@ -179,7 +177,6 @@ class Stores:
 
     @property
     def address_files(self) -> tuple[Path | None, ...]:
-        """The files with the addresses of the stores."""
         return self._dsn_file, self.limits.url_file
 
     def read_addresses(self) -> None:

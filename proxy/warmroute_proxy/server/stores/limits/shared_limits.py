@@ -107,7 +107,6 @@ class SharedLimits:
             self.slots.replace(_at_once(limits))
 
     def problems(self) -> list[Problem]:
-        """The present problems of Redis."""
         return [Problem(Trouble.REDIS_AWAY, AWAY)] if self.away else []
 
     def gauges(self) -> list[GaugeRow]:
