@@ -235,7 +235,6 @@ class Books:
         return _Shelter(self)
 
     def count_internal_error(self) -> None:
-        """Count an exception that a shelter suppressed."""
         with self._lock:
             self._internal_errors += 1
 
@@ -288,7 +287,6 @@ class Books:
         return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 
     def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
-        """Keys for several samples of one prompt."""
         if count < 1:
             raise ValueError("samples() needs a count of 1 or more")
         return [self.fork(session, None) for _ in range(count)] if spread else [session] * count

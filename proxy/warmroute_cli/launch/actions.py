@@ -44,7 +44,6 @@ class ProxyDrains:
         return bool(found["drained"]) or found["state"] == "down"
 
     def undrain(self, engine: str) -> None:
-        """Let the engine get work again."""
         self._ask(engine, "DELETE")
 
     def _ask(self, engine: str, method: str) -> dict[str, object]:

@@ -175,8 +175,6 @@ _OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "to
 
 @dataclass(frozen=True)
 class Made:
-    """A plan, and the results of playing its traffic."""
-
     plan: Plan
     search: "Search | None" = None
     targets: "Targets | None" = None

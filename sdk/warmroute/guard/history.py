@@ -91,7 +91,6 @@ def _is_reasoning(section: Section, at: int) -> bool:
 
 
 def same_but_reasoning(one: object, other: object) -> bool:
-    """Whether two messages are equal but for their reasoning."""
     return _without_reasoning(one) == _without_reasoning(other)
 
 

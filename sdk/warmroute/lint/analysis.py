@@ -57,8 +57,6 @@ class Turn:
 
 @dataclass(slots=True)
 class Session:
-    """The turns of one session."""
-
     name: str
     turns: list[Turn] = field(default_factory=list)
 

@@ -49,8 +49,6 @@ class TranscriptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded request."""
-
     session: str
     number: int
     """The number in the record; else the position of the record in the file, from 1."""

@@ -84,7 +84,6 @@ class Bucket:
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:
-        """What may be taken now."""
         return max(0, int(self._filled(now_s)))
 
     def wait_s(self, amount: int, now_s: float) -> float:

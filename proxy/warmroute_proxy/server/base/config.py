@@ -274,7 +274,6 @@ class TenantConfig:
         return ANY in self.models or model.name in self.models
 
     def may_be_served(self, region: str) -> bool:
-        """Whether its prompts may be computed in a region."""
         return ANY in self.regions or region in self.regions
 
 

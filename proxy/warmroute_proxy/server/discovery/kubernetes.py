@@ -211,7 +211,6 @@ class Slices:
         return self._members.found(slices, self._pods_of)
 
     def close(self) -> None:
-        """As `Source`."""
         if self._watch is not None:
             self._watch.close()
 
@@ -257,7 +256,6 @@ class Pool:
         return self._members.found(self._pods.objects, self._pods_of)
 
     def close(self) -> None:
-        """As `Source`."""
         for task in self._waiting.values():
             task.cancel()
         for watch in (self._pool, self._pods):

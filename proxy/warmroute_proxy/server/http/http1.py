@@ -155,7 +155,6 @@ class Connection:
     # -- called by `ReadSlices`
 
     def pause_reading(self) -> None:
-        """Read no more in this iteration of the loop."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 

@@ -170,7 +170,6 @@ class OpenConnections:
         self.newcomers.pop(connection, None)
 
     def leave(self, tenant: str) -> None:
-        """Note that a tenant no longer uses a connection."""
         self.in_use.release(tenant, 1)
 
     def sweep(self) -> None:

@@ -107,7 +107,6 @@ class SharedExchange(Exchange):
             self.on_unreadable(problem)
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """The whole answer at once."""
         if self.ended:
             return
         headers = list(headers)
@@ -121,7 +120,6 @@ class SharedExchange(Exchange):
         self._drop_unless_it_may_keep()
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        """A whole 200 at once."""
         pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
