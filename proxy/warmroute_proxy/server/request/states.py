@@ -7,7 +7,6 @@ table, `next_state` raises `IllegalTransition`. `scripts/state_diagrams.py` draw
 
 from collections.abc import Mapping
 from enum import IntEnum, auto
-from itertools import chain
 from typing import Final, TypeVar
 
 
@@ -151,34 +150,3 @@ def next_state(table: Mapping[tuple[State, Event], State], state: State, event: 
         return table[state, event]
     except KeyError:
         raise IllegalTransition(f"{event.name} cannot happen in {type(state).__name__} {state.name}") from None
-
-
-def diagram(table: Mapping[tuple[State, Event], State]) -> str:
-    """The table as a Mermaid state diagram. An event is drawn once if all states lead to the same state by it."""
-    states = type(next(iter(table.values())))
-    targets: dict[Event, list[State]] = {}
-    for (_, event), after in table.items():
-        targets.setdefault(event, []).append(after)
-    common = {event: after[0] for event, after in targets.items() if len(after) == len(states) and len(set(after)) == 1}
-    drawn: dict[tuple[str, str], list[str]] = {}
-    for (state, event), after in table.items():
-        if event not in common:
-            drawn.setdefault((state.name.lower(), after.name.lower()), []).append(event.name.lower())
-    lines = [f"    {before} --> {after}: {', '.join(events)}" for (before, after), events in drawn.items()]
-    anywhere = [f"    any_state --> {after.name.lower()}: {event.name.lower()}" for event, after in common.items()]
-    first = next(iter(states)).name.lower()
-    ends = [state.name.lower() for state in states if not any(before is state for before, _ in _moves(table, common))]
-    return "\n".join(
-        chain(
-            ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"],
-            lines,
-            anywhere,
-            [f"    {end} --> [*]" for end in ends],
-            ["```"],
-        )
-    )
-
-
-def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, State]) -> list[tuple[State, State]]:
-    """The transitions from a state to a different one, without the `common` events."""
-    return [(state, after) for (state, event), after in table.items() if event not in common and after is not state]
