@@ -239,7 +239,6 @@ class Books:
             self._internal_errors += 1
 
     def pending(self) -> list[str]:
-        """Ids of receipts that were announced but not read, oldest first."""
         with self._lock:
             return list(self._pending)
 
@@ -318,7 +317,6 @@ class Books:
             }
 
     def load(self, saved: Mapping[str, Any]) -> str:
-        """Restore the value of `save`, and return the session's key. Raises: ValueError for another value."""
         key, homes, guard = saved.get("session"), saved.get("homes"), saved.get("guard")
         if not isinstance(key, str) or not isinstance(homes, Mapping) or not isinstance(guard, Mapping):
             raise ValueError("load() needs the value of save(): session, homes or guard is missing")
@@ -330,7 +328,6 @@ class Books:
         return key
 
     def fork(self, session: str, key: str | None) -> str:
-        """Begin a session with the prompts and homes of `session`, and return its key. Raises: LookupError."""
         twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
         with self._lock:
             self._check_seen(session)

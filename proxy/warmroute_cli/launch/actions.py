@@ -31,7 +31,6 @@ class ProxyDrains:
         self._admin_key = admin_key
 
     def drain(self, engine: str) -> bool:
-        """Keep new work from the engine. False if an operator had drained it before."""
         found = self._ask(engine, "GET")
         since = found["draining_since"]
         if isinstance(since, dict) and "operator" in since:

@@ -49,7 +49,6 @@ class KvFeed:
         self._publisher.close()
 
     def describe(self) -> dict[str, Any]:
-        """`kv_events` of `/server_info`."""
         return self._publisher.describe(self.page_size)
 
     def after_step(self, rank: int, step: Step | None) -> None:

@@ -405,7 +405,6 @@ class Router:
         return turn
 
     def last_number(self, lineage: int) -> int | None:
-        """The number of the last settled turn of a lineage; None if no turn of it is known."""
         return self._affinity.last_number(lineage)
 
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:

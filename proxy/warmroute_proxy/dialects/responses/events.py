@@ -228,7 +228,6 @@ class EventTranslator(ChatStream):
         self._is_whole = True
 
     def check(self) -> None:
-        """Raises: ValueError, if the stream so far cannot become a complete answer."""
         super().check()
         if self._open is not None:
             whole_text(self._open.texts.pieces)

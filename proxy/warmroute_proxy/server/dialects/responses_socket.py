@@ -193,7 +193,6 @@ class ResponsesSockets:
         self._kept_conversations: KeptConversations | None = None
 
     def open(self, request: Request, exchange: Exchange) -> None:
-        """Accept the upgrade of a client whose key was checked. Raises: Refusal, if the upgrade is malformed."""
         if names.IDEMPOTENCY in request.headers:
             problem = "Idempotency-Key would name all turns: send `idempotency_key` in each response.create"
             raise Refusal(400, problem, code="invalid_idempotency_key")

@@ -216,7 +216,6 @@ class _Connection(asyncio.Protocol):
     # -- called by `Portions`
 
     def hold_reading(self, held: bool) -> None:
-        """Pause or resume the socket: nothing is read while some of the last read is left."""
         self._held = held
         if self._transport is None or self._transport.is_closing() or self._paused:
             return
@@ -333,7 +332,6 @@ class _Connection(asyncio.Protocol):
             self.feed(data[end:])
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes, and give the leg what the parser found."""
         leg = self._leg
         if leg is None:
             self.drop()
@@ -368,7 +366,6 @@ class _Connection(asyncio.Protocol):
             leg.crash(error)
 
     def reads(self, passthrough: Passthrough) -> bool:
-        """Whether this connection still reads through `passthrough`."""
         return self._passthrough is passthrough
 
     def go_on(self, data: bytes) -> None:

@@ -441,7 +441,6 @@ class Connection:
             self.deadline_s = min(self.deadline_s, self._shared.clock() + IDLE_GRACE_S)
 
     def abort(self) -> None:
-        """Close without waiting."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -352,7 +352,6 @@ class WebSocket:
         return BUSY if self._application.busy or self._unfinished or self._closing or self._paused else self._active_s
 
     def check_read(self) -> None:
-        """Give the memory of answers back, if the client has read them."""
         if self._unsent_bytes() <= UNREAD_BYTES:
             for reservation in self._unread:
                 reservation.close()
@@ -376,7 +375,6 @@ class WebSocket:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close without waiting."""
         self._ending = self._ending or not self._closing
         if self._transport is not None:
             self._transport.abort()

@@ -58,7 +58,6 @@ class GatewayExchange(Exchange):
         return None
 
     def end(self, data: bytes = b"") -> None:
-        """Send the last bytes of a streamed answer that is complete."""
         self._end(data, broken=False)
 
     def abort(self, data: bytes = b"") -> None:

@@ -75,7 +75,6 @@ class Forwarding:
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """See `request_path.Forwards`."""
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:

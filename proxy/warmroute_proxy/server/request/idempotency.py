@@ -152,7 +152,6 @@ class SharedExchange(Exchange):
         """None: all bytes pass through here to be recorded."""
 
     def end(self, data: bytes = b"") -> None:
-        """The last bytes of a streamed answer that is complete."""
         if self.ended:
             return
         if self.call.recording is None:

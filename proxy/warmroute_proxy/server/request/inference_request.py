@@ -227,7 +227,6 @@ class InferenceRequest:
         account.proxy_s += path.engines.clock() - now_s
 
     def prefilled(self, now_s: float) -> None:
-        """The prompt is computed: its tokens no longer count as load."""
         if self.state is _DISPATCHED:
             self._advance(_PREFILL)
         self._path.settlement.prefilled(self._account, now_s)

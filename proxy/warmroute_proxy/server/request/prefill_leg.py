@@ -59,6 +59,5 @@ class PrefillLeg:
         self._crashed()
 
     def close(self) -> None:
-        """Give up: the attempt gets nothing more, and the connection is closed."""
         self._owner = None
         self.leg.close()

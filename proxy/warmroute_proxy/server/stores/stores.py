@@ -54,7 +54,6 @@ class InThread:
         self._store = store
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """As `BudgetStore`."""
         return await self._thread.run(_take(self._store, budget, span, amount, least))
 
 
@@ -192,7 +191,6 @@ class Stores:
             self._thread.move_to(load_dsn(self._dsn_file))
 
     def close(self) -> None:
-        """Send the rows that are left, for some seconds at most, and close."""
         if self._thread is not None:
             self._thread.close()
 

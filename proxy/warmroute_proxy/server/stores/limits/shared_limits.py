@@ -82,7 +82,6 @@ class SharedLimits:
 
     @property
     def hold(self) -> bool:
-        """Whether limits over all proxies can exist: whether the config names a Redis."""
         return self._calls is not None
 
     @property
