@@ -333,7 +333,6 @@ class Engines:
         return self.kv_events.feeds()
 
     def sweep(self) -> None:
-        """Close connections that were idle for too long; called several times a second."""
         for engine in self.by_id.values():
             engine.upstream.sweep()
 

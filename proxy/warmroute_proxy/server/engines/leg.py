@@ -125,7 +125,6 @@ class Leg:
         return str(getattr(self._receiver, "tenant", ""))
 
     def streams(self) -> Stream | None:
-        """The stream, if its bytes after the head may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None
 
     def whole(self, lines: list[Line], body: bytes, now_s: float) -> None:

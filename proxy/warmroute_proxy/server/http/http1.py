@@ -320,7 +320,6 @@ class Connection:
             transport.write(data[at : at + PIECE_BYTES])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """The transport's own `write`; None if the client is gone."""
         return None if self._transport is None else self._transport.write
 
     def switch(self, head: bytes, protocol_of: Callable[[OpenConnections], NextProtocol]) -> None:
@@ -427,7 +426,6 @@ class Connection:
             self.abort()
 
     def check_read(self) -> None:
-        """Give the memory of the last answer back, if the client has read that answer."""
         if self._unread is not None and self._unsent_bytes() <= UNREAD_BYTES:
             self._give_back()
 

@@ -234,7 +234,6 @@ class PeerProcesses:
     # Apply
 
     def apply_updates(self) -> None:
-        """Apply what the other processes have sent since the last call."""
         for number, reader in self._readers.items():
             if reader.behind or reader.lane.generation != self._generations[number]:
                 try:
