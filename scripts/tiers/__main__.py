@@ -8,6 +8,7 @@
 BEGAN is when `scripts/test` was called, in seconds since 1970.
 """
 
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +29,7 @@ NIGHT_S: Final = 4 * 3600.0
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started ends, too
     began_s, arguments = float(sys.argv[1]), sys.argv[2:]
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if command == "stress":

@@ -83,7 +83,7 @@ class Run:
         """End what runs; nothing starts any more."""
         self._stopped = True
         for pid in tuple(self._children):
-            _signal(pid, signal.SIGTERM)
+            signal_group(pid, signal.SIGTERM)
 
     @property
     def failed(self) -> list[Running]:
@@ -150,11 +150,12 @@ class Run:
 def _end(pid: int, cut: threading.Event) -> None:
     """Ask a step that hangs to end, and make it after `GRACE_S`."""
     cut.set()
-    _signal(pid, signal.SIGTERM)
-    threading.Timer(GRACE_S, lambda: _signal(pid, signal.SIGKILL)).start()
+    signal_group(pid, signal.SIGTERM)
+    threading.Timer(GRACE_S, lambda: signal_group(pid, signal.SIGKILL)).start()
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Send a signal to the processes of a group, if any is left."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:

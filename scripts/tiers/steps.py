@@ -95,8 +95,8 @@ def checks() -> tuple[Step, ...]:
 
 
 def main_steps(options: Sequence[str] = (), paths: Sequence[str] = ()) -> tuple[Step, ...]:
-    """`scripts/test`: what a contributor runs before a commit."""
-    return (*checks(), main_tests(options, paths))
+    """`scripts/test`: what a contributor runs before a commit; with paths, the tests of these alone."""
+    return (*(() if paths else checks()), main_tests(options, paths))
 
 
 def in_line(*steps: Step) -> tuple[Step, ...]:
@@ -171,7 +171,11 @@ def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
         Step("soak", (PYTHON, "-m", "bench", "soak", "--minutes", "6"), after=(wheel,), compiled=True),
         *in_line(
-            Step("marked tests", pytest(*marked, options=("-m", "nightly"), processes=2), after=(stores,)),
+            Step(
+                "marked tests",
+                pytest(*marked, options=("-m", "nightly", "-o", "faulthandler_timeout=1500"), processes=2),
+                after=(stores,),
+            ),
             Step("hostile, compiled", pytest(*attacks, processes=3), after=(wheel,), compiled=True),
             Step("compiled", ("scripts/compiled-tests",), compiled=True),
             Step("chaos", pytest("tests/field/chaos"), compiled=True),

@@ -7,6 +7,7 @@ runs share the machine with busy loops, some have a single core, and in some all
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from scripts.tiers.freezing import freezer
+from scripts.tiers.running import signal_group
 from scripts.tiers.steps import PYTHON, main_tests
 
 BUSY: Final = "beside busy loops"
@@ -52,18 +54,25 @@ def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
         with log.open("wb") as file:
             if kind == FROZEN:
                 group = stack.enter_context(freezer())
-                done = group.watch(_started(command, file, group.enter), seed)
+                done = group.watch(stack.enter_context(_started(command, file, group.enter)), seed)
             else:
                 stack.enter_context(_busy(loops if kind == BUSY else 0))
-                done = _started(command, file, _on_one_core if kind == ONE_CORE else None).wait()
+                done = stack.enter_context(_started(command, file, _on_one_core if kind == ONE_CORE else None)).wait()
         said = log.read_text(errors="replace").rstrip()
     print(said if done else said.rpartition("\n")[2], flush=True)
     return done == 0
 
 
-def _started(command: Sequence[str], log: BinaryIO, before: Callable[[], None] | None) -> "subprocess.Popen[bytes]":
-    """A command whose process first calls `before`."""
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=before)  # noqa: PLW1509
+@contextmanager
+def _started(
+    command: Sequence[str], log: BinaryIO, before: Callable[[], None] | None
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """A command whose process first calls `before`; its processes end with the block."""
+    child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=before, process_group=0)  # noqa: PLW1509
+    try:
+        yield child
+    finally:
+        signal_group(child.pid, signal.SIGTERM)
 
 
 def _on_one_core() -> None:

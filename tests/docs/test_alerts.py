@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 import yaml
+
+from warmroute_proxy.core.accounting.entry import Outcome
 
 from .test_conditions import ROOT, RULES, promtool
 
@@ -24,6 +26,12 @@ class Case(NamedTuple):
     silent: dict[str, str]
     labels: dict[str, str]
     minute: int = 60
+
+
+def test_outcomes_of_turns_that_rules_name_exist() -> None:
+    named = re.findall(r'warmroute_turns_total\{[^}]*outcome=~?"([^"]*)"', RULES.read_text())
+    assert named
+    assert {outcome for each in named for outcome in each.split("|")} <= {*get_args(Outcome)}
 
 
 def of(name: str, **labels: str) -> str:

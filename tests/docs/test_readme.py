@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,13 +28,18 @@ def run(script: str, folder: Path, limit_s: float = TIMEOUT_S) -> str:
     checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
     home.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYT", "WARMROUTE"))}
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=checkout, env={**kept, "HOME": str(home)},
-        capture_output=True, text=True, check=False, timeout=seconds(limit_s),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as shell:  # fmt: skip
+        try:
+            printed, problems = shell.communicate(timeout=seconds(limit_s))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)
+    assert shell.returncode == 0, printed + problems
+    return printed
 
 
 @pytest.mark.full

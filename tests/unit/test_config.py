@@ -143,6 +143,8 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         ('regions = ["east"]', 'regions = ["easst"]', 'tenant[0].regions: "easst" is not a [[region]] (did you mean "east"?)'),
         ('regions = ["east"]', "cached_weight = 0.1", "tenant[0].cached_weight: is for tokens_per_minute, which is missing: add it, or leave cached_weight out"),
         ('regions = ["east"]', 'models = ["qwen4"]', 'tenant[0].models: "qwen4" is not a [[model]] (did you mean "qwen3"?)'),
+        ('regions = ["east"]', 'default_priority = "backgroud"', 'tenant[0].default_priority: "backgroud" is not one of interactive, normal, background (did you mean "background"?)'),
+        ('regions = ["east"]', "default_priority = 2", "tenant[0].default_priority: 2 is not one of interactive, normal, background"),
         ('url = "http://127.0.0.1:9002/"', "", "region[1].url: is missing; only the own region (east) has none"),
         ("[proxy]", "[[proxy]]", "proxy: must be a table, written [proxy]"),
         ('name = "acme"', 'name = "ac me"', 'tenant[0].name: "ac me" is not a name: up to 128 letters, digits and ._:/@+-'),

@@ -179,6 +179,26 @@ def test_another_budget_counts_what_was_spent_before(scene: Scene) -> None:
     assert scene.ask(tenant=1).status_code == 200
 
 
+def test_a_tenants_default_priority_counts_for_turns_that_state_none(scene: Scene) -> None:
+    def priority(tenant: int, **headers: str) -> str:
+        with scene.proxy.client(tenant) as client, scene.proxy.admin() as admin:
+            client.post("/v1/chat/completions", json=chat("now or later", max_tokens=2), headers=headers)
+            newest = admin.get("/admin/decisions", params={"limit": 1}).json()["decisions"][0]
+        return str(newest.get("priority", ""))
+
+    assert priority(1) == ""
+    changed = scene.apply(scene.first.replace('name = "second"', 'name = "second"\ndefault_priority = "background"'))
+    assert [(each["table"], each["name"], each["keys"]) for each in changed["changes"]] == [
+        ("tenant", "second", ["default_priority"])
+    ]
+    assert changed["waits_for_restart"] == []
+    assert priority(1) == "background"
+    assert priority(1, **{"x-warmroute-priority": "interactive"}) == "interactive"
+    assert priority(0) == ""
+    scene.apply(scene.first)
+    assert priority(1) == ""
+
+
 def test_limits_of_the_proxy_count_for_new_connections(scene: Scene) -> None:
     scene.apply(scene.first.replace("[limits]", "[limits]\nbody_bytes = 2048"))
     assert scene.ask("long " * 1000).status_code == 413

@@ -1,5 +1,6 @@
 """`scripts/test`: what its arguments mean, which steps its commands have, and how its processes share the files."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from scripts.tiers.nightly import HEAD, MAX_ROWS, with_row
 from scripts.tiers.steps import Step, full_steps, main_steps, nightly_steps
 from scripts.tiers.taking import take
 from scripts.tiers.workers import files_of
+from tests.subjects.processes import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,6 +55,10 @@ def test_arguments_are_options_or_paths(arguments: list[str], options: list[str]
     assert split(arguments) == (options, paths)
 
 
+def test_tests_of_a_path_begin_without_the_checks() -> None:
+    assert [step.name for step in main_steps(paths=["tests/unit"])] == ["tests"]
+
+
 @pytest.mark.parametrize("steps", [main_steps(), full_steps(), nightly_steps()])
 def test_each_step_comes_after_steps_of_its_own_run(steps: tuple[Step, ...]) -> None:
     names = {step.name for step in steps}
@@ -88,3 +94,21 @@ def test_the_newest_night_is_the_first_row_and_the_oldest_goes() -> None:
         page = with_row(page, f"| {number} |\n")
     rows = page.removeprefix(HEAD).splitlines()
     assert (rows[0], rows[-1], len(rows)) == (f"| {MAX_ROWS} |", "| 1 |", MAX_ROWS)
+
+
+@pytest.mark.parametrize("command", [[], ["stress", "--runs=1", "--loops=1", "--one-core=0", "--frozen=0"]])
+def test_what_was_started_ends_with_a_terminated_run(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "test_hangs.py").write_text(
+        "import os, pathlib, signal\n\ndef test_hangs():\n"
+        "    pathlib.Path('being').write_text(str(os.getpid()))\n    pathlib.Path('being').rename('pid')\n"
+        "    signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "scripts.tiers", str(time.time()), *command, "test_hangs.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
+    ) as run:  # fmt: skip
+        until((tmp_path / "pid").exists, "the test runs")
+        run.terminate()
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the test has ended")

@@ -1,6 +1,7 @@
 """What a client says of its place in the queue: headers of several families, and OpenAI's tiers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.server.test_conversations import CONFIG, SECRETS
@@ -49,6 +50,27 @@ def test_a_tier_counts_where_no_header_says_a_priority(tier: object, priority: i
 
 def caller(headers: dict[str, str], tenant: int = 0) -> Caller:
     return Callers(SECRETS, Conversations("x")).of(CHAT, CONFIG.tenants[tenant], headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "tier", "priority"),
+    [
+        ({}, None, BACKGROUND),
+        ({"x-warmroute-priority": "9"}, None, BACKGROUND),
+        ({"x-gateway-inference-fairness-id": "nightly"}, None, BACKGROUND),
+        ({"x-warmroute-priority": "interactive"}, None, INTERACTIVE),
+        ({"x-warmroute-priority": "normal"}, None, NORMAL),
+        ({OBJECTIVE: "priority"}, "flex", INTERACTIVE),
+        ({}, "priority", INTERACTIVE),
+        ({}, "auto", BACKGROUND),
+    ],
+)
+def test_the_default_of_a_tenant_counts_if_its_client_states_no_priority(
+    headers: dict[str, str], tier: str | None, priority: int
+) -> None:
+    tenant = replace(CONFIG.tenants[0], default_priority="background")
+    found = Callers(SECRETS, Conversations("x")).of(CHAT, tenant, headers)
+    assert found.standing.with_tier(tier).priority == priority
 
 
 def test_a_named_program_counts_within_its_tenant_alone() -> None:

@@ -270,6 +270,9 @@ class TenantConfig:
     unlisted_fields: Unlisted = Unlisted.DROP
     """The treatment of unknown members of a request."""
 
+    default_priority: Literal["interactive", "normal", "background"] = "normal"
+    """The priority of a request whose client states none."""
+
     def may_use(self, model: ModelConfig) -> bool:
         return ANY in self.models or model.name in self.models
 

@@ -126,7 +126,7 @@ class Caller:
         self.receipt_fields = _receipt_fields(identity, key=key_id, agent=agent, parent=parent_hex, kind=kind)
 
     def _standing(self, identity: Mapping[str, str], secrets: Secrets) -> Standing:
-        found = standing_of(identity)
+        found = standing_of(identity).with_default(self.tenant.default_priority)
         if found.program:
             found = found._replace(program_key=secrets.session_of(self.tenant.share_group, found.program)[1])
         if self.parent is not None and not PARENTS.isdisjoint(identity):

@@ -82,7 +82,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """The fewest tokens that the client demands of all answers together (`min_tokens`, `ignore_eos`)."""
 
     standing: Standing = NO_STANDING
-    """The request's place in its tenant's queue, as its client states."""
+    """The request's place in its tenant's queue, as its client or its tenant's config states."""
 
     def forwarded(self) -> list[bytes]:
         """The member of the receipt that names the region of arrival, and the round-trip time from there."""

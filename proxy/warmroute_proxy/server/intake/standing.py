@@ -1,13 +1,13 @@
 """What a client says of a request's place in its tenant's queue (`core.queue.programs`): its priority and its program.
 
-    x-warmroute-priority             interactive or background
+    x-warmroute-priority             interactive, normal or background
     x-gateway-inference-objective    the same words, or flex, batch, priority: the names of objectives that clusters use
     service_tier (body)              flex or priority, as OpenAI has them; other tiers say nothing here
     x-gateway-inference-fairness-id  a program by its name, within the tenant of the key
 
-The first of these that says a priority counts. Headers with other values, and all other `STANDING_HEADERS`, change
-nothing; the record of the decision names them. llm-d also has these headers with `x-llm-d-`
-(https://llm-d.ai/docs/api-reference/epp-http-headers).
+The first of these that says a priority counts. If none does, the tenant's `default_priority` counts. Headers with other
+values, and all other `STANDING_HEADERS`, change nothing; the record of the decision names them. llm-d also has these
+headers with `x-llm-d-` (https://llm-d.ai/docs/api-reference/epp-http-headers).
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,13 @@ class Standing(NamedTuple):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the client said anything that the record of a decision shows."""
-        return self.stated or bool(self.program or self.ignored)
+        """Whether the record of a decision shows it: the client said something, or the priority is not `normal`."""
+        return self.stated or self.priority != NORMAL or bool(self.program or self.ignored)
+
+    def with_default(self, word: str) -> "Standing":
+        """A copy with the tenant's `default_priority`, which counts if the client states no priority."""
+        priority = _BY_WORD[word]
+        return self if self.stated or priority == self.priority else self._replace(priority=priority)
 
     def with_tier(self, tier: object) -> "Standing":
         """A copy with a `service_tier`, which counts if no header says a priority."""

@@ -29,7 +29,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 class BudgetStore(Protocol):
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or what the budget has left, but at least `least`; an `amount` below 0 is given back.
+        """Lease `amount`, or all that is left if that is less; nothing if less than `least` is left. A negative amount
+        is given back.
+
         Raises: any error, if the outcome is unknown.
         """
         ...
