@@ -122,7 +122,6 @@ class KvEvents:
             self._subscriptions[worker.id] = made
 
     def leave(self, worker_id: str) -> None:
-        """End a subscription, if there is one."""
         self._unusable.pop(worker_id, None)
         known = self._subscriptions.pop(worker_id, None)
         if known is not None:

@@ -97,8 +97,6 @@ COUNTS: Final = KvCounters()
 
 
 class KvFeed:
-    """The batches of one worker, in order."""
-
     def __init__(self, worker: Worker, router: Router, metrics: Metrics, *, block_size: int, can_replay: bool) -> None:
         self.blocks = KvBlocks()
         self.lag_s = 0.0

@@ -55,8 +55,6 @@ class Stream(Protocol):
 
 
 class EngineConnection(Protocol):
-    """The connection to the engine."""
-
     def read_much(self, data: bytes) -> bool:
         """Whether a read is handled in its turn, by `take`."""
 

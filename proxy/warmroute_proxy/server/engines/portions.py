@@ -24,8 +24,6 @@ time, a portion of translated events three times this time.
 
 
 class Source(Protocol):
-    """The connection to the engine."""
-
     def hold_reading(self, held: bool) -> None:
         """Stop (True) or resume reading from the socket."""
 

@@ -42,8 +42,6 @@ Parts = Sequence[bytes | memoryview]
 
 
 class Upstream:
-    """Connections to one base URL."""
-
     def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         parts = urlsplit(url)
         self.url = url
@@ -108,7 +106,6 @@ class Upstream:
         self._idle.append(connection)
 
     def forget(self, connection: "_Connection") -> None:
-        """Note that a connection is closed."""
         self.open -= 1
         try:
             self._idle.remove(connection)
@@ -221,7 +218,6 @@ class _Connection(asyncio.Protocol):
     # -- called by `Portions`
 
     def hold_reading(self, held: bool) -> None:
-        """Pause or resume the socket: nothing is read while some of the last read is left."""
         self._held = held
         if self._transport is None or self._transport.is_closing() or self._paused:
             return
@@ -345,7 +341,6 @@ class _Connection(asyncio.Protocol):
             self.feed(data[end:])
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes, and give the leg what the parser found."""
         leg = self._leg
         if leg is None:
             self.drop()
@@ -382,7 +377,6 @@ class _Connection(asyncio.Protocol):
             leg.crash(error)
 
     def reads(self, passthrough: Passthrough) -> bool:
-        """Whether this connection still reads through `passthrough`."""
         return self._passthrough is passthrough
 
     def go_on(self, data: bytes) -> None:
@@ -392,7 +386,6 @@ class _Connection(asyncio.Protocol):
             self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
 
     def _end_passthrough(self) -> None:
-        """End the passthrough, if there is one, and become the transport's protocol again."""
         if self._passthrough is not None:
             self._passthrough = None
             if self._transport is not None:

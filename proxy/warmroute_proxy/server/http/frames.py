@@ -125,7 +125,6 @@ class Messages:
         return unparsed + len(self._parts) + sum([len(frame.data) for frame in self._frames])
 
     def read(self, data: bytes) -> None:
-        """Add the bytes of a read."""
         self._read, self._parsed, self.found = self._read[self._parsed :] + data, 0, 0
 
     def read_late(self, data: bytes) -> None:

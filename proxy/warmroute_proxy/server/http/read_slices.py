@@ -24,8 +24,6 @@ GO_ON: Final = 2
 
 
 class SlicedConnection(Protocol):
-    """A connection whose reading can be paused."""
-
     def pause_reading(self) -> None:
         """Read no more."""
 

@@ -227,7 +227,6 @@ class WebSocket:
     # -- called by `ReadSlices`
 
     def pause_reading(self) -> None:
-        """Read no more in this iteration of the loop."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -359,7 +358,6 @@ class WebSocket:
         return BUSY if self._application.busy or self._unfinished or self._closing or self._paused else self._active_s
 
     def check_read(self) -> None:
-        """Give the memory of answers back, if the client has read them."""
         if self._unsent_bytes() <= UNREAD_BYTES:
             for reservation in self._unread:
                 reservation.close()
@@ -383,7 +381,6 @@ class WebSocket:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close without waiting."""
         self._ending = self._ending or not self._closing
         if self._transport is not None:
             self._transport.abort()

@@ -64,8 +64,6 @@ _NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # shared by all non-stre
 
 
 class AttemptOwner(Protocol):
-    """What an attempt reports to."""
-
     def content(self, data: bytes) -> None: ...
     def passthrough_target(self) -> Write | None: ...
     def prefilled(self, now_s: float) -> None: ...
@@ -210,7 +208,6 @@ class Attempt:
         self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
-        """The prefill engine's usage object, if its answer came."""
         return prefill_usage(self._prefill)
 
     def abort(self) -> None:

@@ -42,8 +42,6 @@ _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.REC
 
 
 class Forwarding:
-    """Sends requests to the proxies of other regions."""
-
     def __init__(
         self,
         config: Config,
@@ -77,7 +75,6 @@ class Forwarding:
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """See `request_path.Forwards`."""
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:

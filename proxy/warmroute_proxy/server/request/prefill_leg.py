@@ -14,8 +14,6 @@ UNCOUNTED_BYTES: Final = 16_384  # of an answer; the usual one has one token
 
 
 class PrefillOwner(Protocol):
-    """The attempt that a prefill leg belongs to."""
-
     def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None: ...
     def prefill_failed(self, cause: Cause, reason: str) -> None: ...
 
@@ -69,6 +67,5 @@ class PrefillLeg:
         self._crashed()
 
     def close(self) -> None:
-        """Give up: the attempt gets nothing more, and the connection is closed."""
         self._owner = None
         self.leg.close()
