@@ -267,7 +267,7 @@ class TenantConfig:
     granted_fields: Annotated[frozenset[str], among(*sorted(GRANTABLE_FIELDS))] = frozenset()
     """The fields that the tenant may use although they run a client's own grammar in an engine."""
 
-    unlisted_fields: Unlisted = Unlisted.DROP
+    unlisted_fields: Unlisted = "drop"
     """The treatment of unknown members of a request."""
 
     default_priority: Literal["interactive", "normal", "background"] = "normal"

@@ -220,7 +220,7 @@ def translated(
         raise Refusal(400, str(error), code=error.code, param=error.path) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
-    if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
+    if found.unlisted and terms.tenant.unlisted_fields == "refuse":
         unknown = min(found.unlisted)
         raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
     return found
