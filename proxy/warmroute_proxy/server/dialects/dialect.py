@@ -94,6 +94,9 @@ class Dialect(Protocol):
     prefix: str = ""
     """The beginning of the API's paths, if it is not `/v1/`."""
 
+    counts_first: bool = False
+    """Whether a streamed answer begins with the tokens of its prompt, which the first chunk has to report then."""
+
     key_header: str = ""
     """The header in which clients send their key, if it is not `Authorization`."""
 
