@@ -21,7 +21,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects import routes
-from warmroute_proxy.server.dialects.dialect import Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.caller import Callers
@@ -54,9 +54,7 @@ class Toy(Dialect):
     """An API of one member."""
 
     route = PATH
-
-    def counts(self, path: str) -> bool:
-        return False
+    vendor = "Toys"
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Said:
         text = msgspec.json.decode(body).get("say")
@@ -64,17 +62,11 @@ class Toy(Dialect):
             raise BadRequest("say", "is missing")
         return Said(text)
 
-    def count(self, tokens: int, *, estimated: bool) -> bytes:
-        return b"%d" % tokens
-
     def status(self, status: int) -> int:
         return 418 if status == 400 else status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
         return json.dumps({"toy_says_no": message}).encode()
-
-    def headers(self, headers: Headers, receipt_id: str) -> Headers:
-        return headers
 
 
 class Client(Exchange):

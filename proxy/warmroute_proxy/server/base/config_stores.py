@@ -31,6 +31,7 @@ MAX_USD: Final = 1_000_000_000
 _NANO: Final = 1_000_000_000
 _KEY_ID: Final = re.compile(r"[a-z]-[0-9a-f]{10}")
 _BY_MINUTE_AND_AT_ONCE: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
+"""Limits of a [[budget]]. Only Redis counts them over several proxies."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("month", "usd_per_month"))
 
 
@@ -206,8 +207,6 @@ def _nanousd(table: Table, key: str) -> int | None:
 
 
 _ALONE: Final = "or proxy.counts_alone = true, if each proxy may spend it whole"
-_IN_REDIS: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
-"""Limits of a tenant that only Redis counts over several proxies."""
 
 
 def check_counted(
@@ -260,7 +259,7 @@ def counts_limits_alone(config: Config) -> bool:
 
 
 def _is_shared(limits: TenantLimits) -> bool:
-    return any(getattr(limits, key) is not None for key in _IN_REDIS)
+    return any(getattr(limits, key) is not None for key in _BY_MINUTE_AND_AT_ONCE)
 
 
 def _named(names: Iterable[str]) -> str:

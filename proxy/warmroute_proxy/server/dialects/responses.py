@@ -90,9 +90,6 @@ class Responses(Dialect):
         found = {"object": "response.input_tokens", "input_tokens": tokens, "warmroute": {"estimated": named}}
         return msgspec.json.encode(found)
 
-    def status(self, status: int) -> int:
-        return status
-
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
         """The error body, which has chat's format."""
         name = _NAMES.get(param, param) if isinstance(param, str) else None
