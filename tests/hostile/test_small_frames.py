@@ -11,7 +11,8 @@ import uvloop
 from websockets.frames import Frame, Opcode
 
 from tests.subjects.body_memory import plenty
-from tests.unit.server.test_websocket import LIMITS, Application, Clock, Endpoint, Transport
+from tests.unit.server.test_arrival import Endpoint
+from tests.unit.server.test_websocket import LIMITS, Application, Clock, Transport
 from warmroute_proxy.server.http.frames import MAX_FRAMES, SLICE_BYTES, Messages
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.read_slices import GO_ON
