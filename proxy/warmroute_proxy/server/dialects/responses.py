@@ -69,6 +69,7 @@ class Responses(Dialect):
     operations: Mapping[str, Operation] = {
         RESPONSES: Operation("The next items, in OpenAI's Responses", object_of(usage=ANY), _BODY),
         INPUT_TOKENS: Operation("How many tokens a prompt has", object_of(input_tokens=COUNT), _BODY),
+        COMPACT: Operation("A summary of a conversation", object_of(output=MANY, usage=ANY), _BODY),
     }
 
     def counts(self, path: str) -> bool:
