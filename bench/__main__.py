@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from bench import budget, instructions, page, peers, rows, sizing, soak, stores, table
+from bench import budget, floods, instructions, page, peers, rows, sizing, soak, stores, table
 from bench.bench import Bench, NotReady, Sample
 from bench.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from bench.workloads import ALL as ALL_WORKLOADS
@@ -20,7 +20,8 @@ from warmroute_cli.processes import stopping_on_signals
 
 _ALSO: Final = (
     "Also `soak`: whether memory grows; `instructions`: by callgrind; `budget`: those against the base; `page`: the"
-    " figures of the docs; `--stores`: with PostgreSQL and Redis; `rows`: how fast rows reach the database;"
+    " figures of the docs; `floods`: the latency of another tenant; `--stores`: with PostgreSQL and Redis; `rows`: how"
+    " fast rows reach the database;"
     " `sizing`: what a proxy of some processes needs."
 )
 QUIET_LOAD: Final = 0.5
@@ -201,6 +202,8 @@ def main() -> int:
         return budget.main(sys.argv[2:])
     if sys.argv[1:2] == ["page"]:
         return page.main(sys.argv[2:])
+    if sys.argv[1:2] == ["floods"]:
+        return floods.main(sys.argv[2:])
     if sys.argv[1:2] == ["rows"]:
         return rows.main(sys.argv[2:])
     if sys.argv[1:2] == ["sizing"]:

@@ -14,18 +14,53 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from warmroute_backend.launch.states import TABLE, State
-from warmroute_proxy.server.request.states import ATTEMPT, REQUEST, diagram
+from warmroute_backend.launch import states as launch
+from warmroute_proxy.server.request.states import ATTEMPT, REQUEST, Event, State
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 SOURCES: Final = "https://github.com/warmroute/warmroute/blob/main/"
 
 
+def diagram(table: Mapping[tuple[State, Event], State]) -> str:
+    """The table as a Mermaid state diagram. An event is drawn once if all states lead to the same state by it."""
+    states = type(next(iter(table.values())))
+    targets: dict[Event, list[State]] = {}
+    for (_, event), after in table.items():
+        targets.setdefault(event, []).append(after)
+    common = {event: after[0] for event, after in targets.items() if len(after) == len(states) and len(set(after)) == 1}
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for (state, event), after in table.items():
+        if event not in common:
+            drawn.setdefault((state.name.lower(), after.name.lower()), []).append(event.name.lower())
+    lines = [f"    {before} --> {after}: {', '.join(events)}" for (before, after), events in drawn.items()]
+    anywhere = [f"    any_state --> {after.name.lower()}: {event.name.lower()}" for event, after in common.items()]
+    first = next(iter(states)).name.lower()
+    ends = [state.name.lower() for state in states if not any(before is state for before, _ in _moves(table, common))]
+    return "\n".join(
+        [
+            "```mermaid",
+            "stateDiagram-v2",
+            f"    [*] --> {first}",
+            *lines,
+            *anywhere,
+            *(f"    {end} --> [*]" for end in ends),
+            "```",
+        ]
+    )
+
+
+def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, State]) -> list[tuple[State, State]]:
+    """The transitions from a state to a different one, without the `common` events."""
+    return [(state, after) for (state, event), after in table.items() if event not in common and after is not state]
+
+
 def of_launch() -> str:
     """The life of a launched process."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {State.WAITING}"]
-    lines += [f"    {state} --> {after}: {event}" for state, row in TABLE.items() for event, after in row.items()]
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {launch.State.WAITING}"]
+    lines += [
+        f"    {state} --> {after}: {event}" for state, row in launch.TABLE.items() for event, after in row.items()
+    ]
     return "\n".join([*lines, "```"])
 
 

@@ -78,8 +78,6 @@ def new_prompt(size: int) -> str:
 
 
 class Sender:
-    """A tenant who sends prompts."""
-
     def __init__(self, base_url: str, key: str, model: str) -> None:
         """Raises: NotReached."""
         self._endpoint = Endpoint(base_url, (key,), TIMEOUT_S)

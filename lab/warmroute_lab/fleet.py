@@ -41,8 +41,6 @@ Ports = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """The options of a fleet."""
-
     policy: Policy = "cost"
     speed: float = 1.0  # virtual seconds of the engines per second
     seed: int = 1
@@ -58,8 +56,6 @@ class FleetOptions:
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """A running engine."""
-
     id: str
     region: str
     role: str
@@ -69,8 +65,6 @@ class LocalEngine:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A running proxy."""
-
     region: str
     url: str
     admin_url: str

@@ -32,8 +32,6 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSession:
-    """A recorded session of a harness."""
-
     name: str
     harness: str
     requests: tuple[RecordedRequest, ...]

@@ -16,6 +16,7 @@ DEFAULT_STATE_DIR: Final = Path(".warmroute")
 
 T = TypeVar("T")
 Reader = Callable[[str], T]
+_THOUSANDS: Final = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -63,37 +64,23 @@ def above_zero(text: str) -> float:
     return value
 
 
-@wants("a whole number above 0")
-def count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+def integer(words: str, least: int, most: float = float("inf")) -> Reader[int]:
+    """A reader of integers from `least` to `most`. Others are reported as `TEXT is not WORDS`."""
+
+    @wants(words)
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise ValueError(text)
+        return value
+
+    return read
 
 
-@wants("a whole number")
-def whole(text: str) -> int:
-    """0 or more."""
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
-
-
-@wants("a number from 1 to 200")
-def listed(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 200:
-        raise ValueError(text)
-    return value
-
-
-@wants("a number from 1 to 10000")
-def many(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 10_000:
-        raise ValueError(text)
-    return value
+count: Final = integer("a whole number above 0", 1)
+whole: Final = integer("a whole number", 0)
+listed: Final = integer("a number from 1 to 200", 1, 200)
+many: Final = integer("a number from 1 to 10000", 1, 10_000)
 
 
 @wants("a port from 1024 to 65532, or 0")
@@ -315,7 +302,9 @@ def add_ladder(parser: argparse.ArgumentParser) -> None:
         "--price", action="append", default=[], metavar="[MODEL=]INPUT:CACHED:OUTPUT",
         help="USD per million tokens, for logs without prices",
     )  # fmt: skip
-    option("--kv-tokens", type=_tokens, metavar="N", help="for logs with prompts: tokens that the fleet's caches hold")
+    read_tokens = wants("a number of tokens, like 600k or 3M")(tokens)
+    about = "for logs with prompts: tokens that the fleet's caches hold"
+    option("--kv-tokens", type=read_tokens, metavar="N", help=about)
     option(
         "--what-if", action="append", default=[], metavar="NAME=VALUE,...",
         help="of a record or trace: replay it with another policy, workers, kv-tokens, max-running or price",
@@ -329,15 +318,13 @@ def add_ladder(parser: argparse.ArgumentParser) -> None:
     option("--json", action="store_true", help="print JSON")
 
 
-def _tokens(text: str) -> int:
-    factor = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:], 1)
-    try:
-        value = int(float(text[:-1] if factor > 1 else text) * factor)
-    except (ValueError, OverflowError):
-        value = 0
-    if not 1 <= value < 10**15:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens, like 600k or 3M")
-    return value
+def tokens(text: str) -> int:
+    """Read a number of tokens, like 600k, 3M or 1G. Raises: ValueError."""
+    factor = _THOUSANDS.get(text[-1:], 1)
+    value = float(text[:-1] if factor > 1 else text) * factor
+    if not 1 <= value < 1e15:
+        raise ValueError(text)
+    return int(value)
 
 
 def add_prices(prices: argparse.ArgumentParser) -> None:

@@ -79,16 +79,6 @@ def _print(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     console().print(table)
 
 
-def run(arguments: Namespace) -> int:
-    if arguments.admin_of is not None:
-        print(Secrets(load_secret(load_config(arguments.admin_of).secret_file, os.environ)).admin_key())
-        return 0
-    key, digest = new_api_key()
-    print(f"API key, shown once:\n  {key}")
-    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{digest}"]')
-    return 0
-
-
 class WrongSetting(ValueError):
     """A word that is not a setting."""
 
@@ -136,8 +126,13 @@ def run_key(arguments: Namespace) -> int:
     """Run `warmroute key`: an action of `keys`, or print a key for a config."""
     if arguments.action is not None:
         return run_keys(arguments)
-
-    return run(arguments)
+    if arguments.admin_of is not None:
+        print(Secrets(load_secret(load_config(arguments.admin_of).secret_file, os.environ)).admin_key())
+        return 0
+    key, digest = new_api_key()
+    print(f"API key, shown once:\n  {key}")
+    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{digest}"]')
+    return 0
 
 
 def run_tenants(arguments: Namespace) -> int:

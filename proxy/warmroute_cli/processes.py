@@ -25,8 +25,6 @@ class FleetError(CannotRun):
 
 
 class Child:
-    """A started process with its log files."""
-
     def __init__(self, name: str, command: Sequence[str], log_dir: Path) -> None:
         self.name = name
         self._out = log_dir / f"{name}.out"

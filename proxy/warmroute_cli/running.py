@@ -36,8 +36,6 @@ class Address(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running fleet and its keys."""
-
     state_dir: Path
     addresses: list[Address]
     api_key: str
@@ -72,7 +70,6 @@ def find_named(state_dir: Path) -> Running | None:
 
 
 def running_in(state_dir: Path) -> Running | None:
-    """The fleet of this state directory, if it runs."""
     try:
         found = json.loads((state_dir / FILE).read_text(encoding="utf-8"))
         addresses = [Address(**address) for address in found]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 PYTHON: Final = ".venv/bin/python"
-WAITING: Final = ("tests/integration", "tests/docs")
+WAITING: Final = ("tests/integration", "tests/docs", "tests/contract")
 """Folders whose tests wait for processes half of the time."""
 
 COMPUTING: Final = ("tests/unit", "tests/apis", "tests/property", "tests/simulation", "tests/field/fuzz")
@@ -29,8 +29,8 @@ BY_FOLDER: Final = "by folder"
 MAX_CPU_S: Final = 2.0
 """What a file of tests may use in `scripts/test`; a run names those that used more, since they belong into `full`."""
 
-MAIN: Final = ("-m", "not full and not nightly", *(f"--ignore={folder}" for folder in SGLANG_FOLDERS))
-"""Selects the tests of `scripts/test`."""
+MAIN: Final = ("-m", "not full and not nightly and not sglang", "--ignore=tests/integration/sglang")
+"""Selects the tests of `scripts/test`. Of the contract's, these are the ones on embedded engines."""
 
 ONE_RUN_OF_SGLANG: Final = "tests/integration/sglang/test_conversation.py"
 ONE_RUN_OF_ENVOY: Final = "tests/gateway/test_turns.py"
@@ -125,7 +125,7 @@ def full_steps() -> tuple[Step, ...]:
     ready = (*done, set_ups[-1].name)
     marked = containing("mark.full", *WAITING, *COMPUTING)
     of_tests = in_line(
-        Step("marked full", pytest(*marked, options=("-m", "full"), processes=4), after=ready),
+        Step("marked full", pytest(*marked, options=("-m", "full and not sglang"), processes=4), after=ready),
         Step("stores", pytest("tests/stores", "tests/bench", processes=3), tier=BY_FOLDER),
     )
     of_others = in_line(

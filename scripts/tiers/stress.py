@@ -47,7 +47,7 @@ def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
     print(f"== seed {seed}: {kind}", flush=True)
     chance = (f"--seed={seed}", "--hypothesis-profile", "stress")
     # with fewer processes, the loops take most of the machine
-    processes = loops if kind == BUSY else 4
+    processes = max(2, loops) if kind == BUSY else 4
     command = main_tests(chance, paths, processes).command
     with tempfile.TemporaryDirectory(prefix="wr.") as folder, ExitStack() as stack:
         log = Path(folder) / "log"

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from warmroute._cache import AsyncCache, Cache
     from warmroute._client import AsyncOpenAI, OpenAI
     from warmroute._guard import GuardEvent, PrefixBroken, PrefixWarning
-    from warmroute._receipts import receipt_of
     from warmroute._report import CacheReport, Totals
     from warmroute._session import session
+    from warmroute._watch import receipt_of
     from warmroute.contract.receipt_type import Receipt
     from warmroute.ways.transport import transport
     from warmroute.ways.wrap import cache_of, wrap
@@ -64,7 +64,7 @@ _HOMES: Final = {
     "Receipt": "warmroute.contract.receipt_type",
     "Totals": "warmroute._report",
     "cache_of": "warmroute.ways.wrap",
-    "receipt_of": "warmroute._receipts",
+    "receipt_of": "warmroute._watch",
     "session": "warmroute._session",
     "transport": "warmroute.ways.transport",
     "wrap": "warmroute.ways.wrap",

@@ -28,8 +28,6 @@ def backend_of(name: str | None, base_url: str) -> Provider:
 
 
 class Signal(NamedTuple):
-    """The headers and body fields that name the session of a call."""
-
     headers: Mapping[str, str]
     fields: Mapping[str, Any]
 

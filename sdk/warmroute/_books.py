@@ -235,12 +235,10 @@ class Books:
         return _Shelter(self)
 
     def count_internal_error(self) -> None:
-        """Count an exception that a shelter suppressed."""
         with self._lock:
             self._internal_errors += 1
 
     def pending(self) -> list[str]:
-        """Ids of receipts that were announced but not read, oldest first."""
         with self._lock:
             return list(self._pending)
 
@@ -288,7 +286,6 @@ class Books:
         return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 
     def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
-        """Keys for several samples of one prompt."""
         if count < 1:
             raise ValueError("samples() needs a count of 1 or more")
         return [self.fork(session, None) for _ in range(count)] if spread else [session] * count
@@ -320,7 +317,6 @@ class Books:
             }
 
     def load(self, saved: Mapping[str, Any]) -> str:
-        """Restore the value of `save`, and return the session's key. Raises: ValueError for another value."""
         key, homes, guard = saved.get("session"), saved.get("homes"), saved.get("guard")
         if not isinstance(key, str) or not isinstance(homes, Mapping) or not isinstance(guard, Mapping):
             raise ValueError("load() needs the value of save(): session, homes or guard is missing")
@@ -332,7 +328,6 @@ class Books:
         return key
 
     def fork(self, session: str, key: str | None) -> str:
-        """Begin a session with the prompts and homes of `session`, and return its key. Raises: LookupError."""
         twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
         with self._lock:
             self._check_seen(session)
@@ -348,7 +343,6 @@ class Books:
             raise LookupError(f"this client has seen no turn of session {session!r}")
 
     def report(self) -> CacheReport:
-        """The sums so far."""
         with self._lock:
             return CacheReport(
                 **self._counts.values(),
@@ -379,7 +373,6 @@ class Books:
             turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
 
     def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
-        """The newest prompt of a turn's lineage, if the guard has read it."""
         with self._lock:
             known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
             return known.prompts[0] if known is not None and known.prompts else None

@@ -256,10 +256,7 @@ class AsyncCache(_Caller):
     """`client.cache` of an asynchronous client."""
 
     async def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
-        """Return the `usage` of a settled receipt, by one call to the server; None while the turn is still open.
-
-        A pending receipt is checked and added to the report. Errors are those of the client (404: no such receipt).
-        """
+        """`Cache.fetch`, awaited."""
         return self._settled(receipt_id, await self._get(_path(receipt_id)))
 
     async def warm(

@@ -165,7 +165,6 @@ class Guard:
 
     @property
     def compares(self) -> bool:
-        """Whether prompts are compared."""
         return self.mode is not Mode.OFF or bool(self.rules)
 
     def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:

@@ -259,7 +259,6 @@ class Observer:
         return Callers(lambda path: client.get(path, cast_to=object), ahead_of(client, backend), expect)
 
     def _named(self) -> str | None:
-        """The session that the program has named for calls made now."""
         block = current()
         return self._pinned or (block.key if block else None) or self._default
 

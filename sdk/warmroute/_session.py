@@ -22,8 +22,6 @@ _KINDS: Final = get_args(Kind)
 
 
 class Named(NamedTuple):
-    """The session of a block."""
-
     key: str
     parent: str | None = None
     kind: Kind = "main"

@@ -60,7 +60,6 @@ class Counts:
     losses: dict[str, int] = field(default_factory=dict)
 
     def add(self, turn: Measured) -> None:
-        """Add the numbers of one turn."""
         self.turns_measured += 1
         self.receipts += turn.has_receipt
         self.estimated += turn.is_estimated

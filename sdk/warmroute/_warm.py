@@ -153,7 +153,6 @@ class KeptWarm:
 
     @property
     def goes_on(self) -> bool:
-        """Whether further pings may be sent."""
         return self.stopped_because is None
 
     def next(self, ping: Ping | None) -> Mapping[str, Any]:

@@ -1,10 +1,11 @@
 """Watch the answer of a turn while it is read: note its usage, and tell which chunk the caller must not get."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from warmroute._books import Books
 from warmroute._turns import Turn
+from warmroute.contract.receipt_type import Receipt
 from warmroute.contract.usage import usage_in
 
 _EXTENSION: Final = "warmroute.watch"
@@ -24,11 +25,9 @@ class Watch:
 
     @property
     def turn(self) -> Turn:
-        """The observed turn."""
         return self._turn
 
     def attach(self, response: Any) -> None:
-        """Store the watch in a response."""
         response.extensions[_EXTENSION] = self
 
     def observe(self, data: object) -> None:
@@ -60,3 +59,17 @@ def watch_of(response: Any) -> Watch | None:
     extensions = getattr(response, "extensions", None)
     watch = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
     return watch if isinstance(watch, Watch) else None
+
+
+def receipt_of(answer: object) -> Receipt | None:
+    """The receipt (`usage.warmroute`) of an answer of any API, of a chunk, or of a stream that has been read to its
+    end; None without one. Streams of openai's `.stream()` have it, too.
+    """
+    response = getattr(answer, "response", None) or getattr(answer, "_response", None)
+    watch = watch_of(response)
+    for each in (answer, watch, response):  # an event of Responses has the answer in `response`
+        usage = getattr(each, "usage", None)
+        receipt = usage.get("warmroute") if isinstance(usage, Mapping) else getattr(usage, "warmroute", None)
+        if isinstance(receipt, Mapping):
+            return cast("Receipt", receipt)
+    return None

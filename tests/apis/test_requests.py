@@ -25,11 +25,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 
+from tests.subjects.documents import config_of
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.arrival import noted, translate
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets
@@ -74,20 +74,9 @@ def is_of_request(folder: Path) -> bool:
 
 def config_for(folder: Path) -> Config:
     settings = folder / "model.toml"
-    model = {"name": "m", "aliases": ["gpt-*", "claude-*"], "free": True}
-    engine = {"id": "e", "url": "http://127.0.0.1:1", "region": "here", "role": "aggregated", "kind": "sglang"}
-    return parse_config(
-        {
-            "proxy": {"region": "here", "port": 0, "state_dir": "state"},
-            "secret": {"file": "secret"},
-            "region": [{"name": "here"}],
-            "engine": [engine],
-            "model": [model | (tomllib.loads(settings.read_text()) if settings.exists() else {})],
-            "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
-        },
-        Path(),
-        "test",
-    )
+    model: dict[str, Any] = {"name": "m", "aliases": ["gpt-*", "claude-*"], "free": True}
+    model |= tomllib.loads(settings.read_text()) if settings.exists() else {}
+    return config_of(secret={"file": "secret"}, model=[model])
 
 
 class Proxy:

@@ -56,9 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one subject after those of the other; and what needs the real server says so, for it to start early."""
     mine = [item for item in items if isinstance(item, pytest.Function) and _subject(item.nodeid)]
     for item in mine:
-        if _subject(item.nodeid) == "sglang" and "engine" in item.fixturenames:
+        if _subject(item.nodeid) == "sglang":
             # A new list: the old one is shared with the test's other subject.
-            item.fixturenames = [*item.fixturenames, "sglang_servers", "sglang_aggregated"]
+            servers = ["sglang_servers", *(["sglang_aggregated"] if "engine" in item.fixturenames else [])]
+            item.fixturenames = [*item.fixturenames, *servers]
     order = iter(sorted(mine, key=lambda item: SUBJECTS.index(_subject(item.nodeid) or "embedded")))
     chosen = set(mine)
     items[:] = [next(order) if item in chosen else item for item in items]

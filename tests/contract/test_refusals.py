@@ -18,6 +18,8 @@ from tests.contract.subject import (
     unique,
 )
 
+pytestmark = pytest.mark.full
+
 MAKE: dict[str, Callable[..., Json]] = {CHAT: chat, COMPLETION: completion, GENERATE: generate}
 USER = {"role": "user", "content": "hi"}
 USAGE = {"stream_options": {"include_usage": True}}

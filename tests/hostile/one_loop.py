@@ -132,15 +132,19 @@ class Flooding(Messages):
         self.transport.write(self.request)
 
 
-async def flooded(proxy: ProxyProcess, port: int, kind: str) -> list[int]:
-    """How many answers a flood got during each of some chats, few first."""
+def request_of(kind: str, key: str) -> bytes:
     method, path, has_key, body = KINDS[kind]
     text = b"" if body is None else (body if isinstance(body, str) else JSON(body)).encode()
-    key = f"authorization: Bearer {proxy.keys[HOSTILE]}\r\n" if has_key else ""
+    key_line = f"authorization: Bearer {key}\r\n" if has_key else ""
     more = "x-session-affinity: s\r\nx-warmroute-expect: end\r\n" if path.endswith("expect") else ""
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\n{key}{more}content-type: application/json\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\n{key_line}{more}content-type: application/json\r\n"
     length = f"content-length: {len(text)}\r\n" if method == "POST" else ""
-    request, answers = f"{head}{length}\r\n".encode() + text, [0]
+    return f"{head}{length}\r\n".encode() + text
+
+
+async def flooded(proxy: ProxyProcess, port: int, kind: str) -> list[int]:
+    """How many answers a flood got during each of some chats, few first."""
+    request, answers = request_of(kind, proxy.keys[HOSTILE]), [0]
     loop = asyncio.get_running_loop()
     connections = [
         await loop.create_connection(lambda: Flooding(request, answers), "127.0.0.1", port)

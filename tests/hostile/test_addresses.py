@@ -2,7 +2,6 @@
 
 import json
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES, request_parser
+from tests.subjects.documents import config_of
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
 from warmroute_proxy.server.arrival import translate
-from warmroute_proxy.server.base.config_file import ConfigError, parse_config
+from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.http.exchange import Request
@@ -187,16 +187,9 @@ def test_the_config_says_which() -> None:
     assert only.problem("https://10.20.3.4/a.png") is None
     assert only.problem("https://10.21.3.4/a.png")
     assert only.problem("http://example.org/a.png")
-    document: dict[str, Any] = {
-        "proxy": {"region": "e", "media_schemes": ["https"], "media_networks": ["10.20.0.0/16"]},
-        "region": [{"name": "e"}],
-        "engine": [{"url": "http://e", "region": "e"}],
-        "model": [{"name": "m", "free": True}],
-        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
-    }
-    assert parse_config(document, Path(), "test").proxy.media == only
-    document["proxy"] |= {"media_schemes": ["file"], "media_networks": ["ten"]}
+    said: dict[str, Any] = {"region": "east", "media_schemes": ["https"], "media_networks": ["10.20.0.0/16"]}
+    assert config_of(proxy=said).proxy.media == only
     with pytest.raises(ConfigError) as error:
-        parse_config(document, Path(), "test")
+        config_of(proxy=said | {"media_schemes": ["file"], "media_networks": ["ten"]})
     places = [problem.partition(":")[0] for problem in error.value.problems]
     assert places == ["proxy.media_schemes", "proxy.media_networks"]

@@ -1,6 +1,7 @@
 """What an engine sends is bounded before it is read, and read in portions that come out as the whole."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.dialects.chat_answers import read_answer, read_chunk
 from warmroute_proxy.dialects.work import MAX_CALLS, MAX_PARTS
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.turns import SLICE_S, Turns
 from warmroute_proxy.server.engines import kv_feed
 from warmroute_proxy.server.engines.engine_metrics import (
     add_counts,
@@ -22,7 +25,10 @@ from warmroute_proxy.server.engines.engine_metrics import (
     reports_of,
 )
 from warmroute_proxy.server.engines.kv_feed import MAX_BATCH_BYTES, MAX_LEFT_BYTES, UNITS_AT_ONCE, KvFeed
+from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.sse import UsageTracker
+from warmroute_proxy.server.engines.upstream import Upstream, _Connection
+from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer
 
 
@@ -95,6 +101,18 @@ def test_what_is_too_much_drops_the_index_and_waits_no_more(size: int, count: in
     feed, router = fed([batch({"type": "BlockRemoved", "block_hashes": hashes}) + b"\0" * 16] * count)
     assert ("cleared", "w") in router.said
     assert feed._left_bytes <= MAX_LEFT_BYTES
+
+
+def test_batches_that_wait_for_a_replay_are_bounded_by_their_bytes() -> None:
+    router = Router()
+    feed = KvFeed(Worker("w", "w", 0, "aggregated"), router, Metrics(), block_size=1, can_replay=True)  # type: ignore[arg-type]
+    large = batch({"type": "BlockRemoved", "block_hashes": [2**40 + number for number in range(MAX_BATCH_BYTES // 10)]})
+    feed.live(0, batch(), 100.0)
+    assert feed.live(2, large, 100.0) == 1, "batch 1 is asked for"
+    for number in range(3, 3 + 2 * MAX_LEFT_BYTES // len(large)):
+        feed.live(number, large, 100.0)
+        assert sum(len(waiting) for _, waiting in feed._waiting) <= MAX_LEFT_BYTES
+    assert ("cleared", "w") in router.said
 
 
 LINE = 'sglang:{0}{{dp_rank="{1}",model_name="m",cache_source="host"}} {2}\n'
@@ -189,3 +207,115 @@ def test_braces_in_a_text_are_no_values() -> None:
     text = "{[" * 200_000
     choice, _ = read_answer(json.dumps({"choices": [{"message": {"content": text}}]}).encode())
     assert choice.message.text() == text
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+COMMENTS = b"4\r\n: \n\n\r\n" * 160
+EVENT = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+READS = {
+    "comments": COMMENTS,
+    "events unlike each other": b"".join(
+        b"%x\r\n%b\r\n" % (len(event), event) for event in [EVENT % (b'a","b%d":"' % n) for n in range(16)]
+    ),
+    "an event without its end": b"5dc\r\n%b\r\n" % (b"a" * 1_500),
+}
+
+
+class Stream:
+    """A stream of alice's from an engine that sends as fast as it can. Each look at what was read takes a while."""
+
+    tenant = "alice"
+
+    def __init__(self, turns: Turns, clock: "Ticks") -> None:
+        self.scanner = UsageTracker(keep_sglext=False)
+        self.handled = 0
+        self._clock = clock
+        upstream = Upstream("http://127.0.0.1:1", 1.0, clock)
+        upstream.turns = turns
+        self.wire = _Connection(upstream)
+        self.transport = Transport(self.wire)
+        self.wire.connection_made(self.transport)  # type: ignore[arg-type]
+        self.wire.start(Leg(self, streamed=True), b"", [], anew=False)
+        self.transport.protocol.data_received(HEAD + b"%x\r\n%b\r\n" % (len(EVENT % b"a"), EVENT % b"a"))
+        self.handled = 0
+
+    def streams(self) -> "Stream":
+        return self
+
+    def passthrough_target(self) -> None:
+        """All of it is read, as by a translator."""
+
+    def on_body(self, data: bytes) -> None:
+        self.scanner.feed(data)
+        self.handled += 1
+        self._clock.now_s += 0.001
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None: ...
+    def on_end(self) -> None: ...
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None: ...
+    def on_fail(self, cause: Cause, reason: str) -> None: ...
+    def on_crash(self) -> None: ...
+
+
+class Transport:
+    """A socket that may be read or not. A mock, so that the order of reads does not depend on the machine."""
+
+    def __init__(self, protocol: Any) -> None:
+        self.protocol = protocol
+        self.is_read = True
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def writelines(self, _parts: list[bytes]) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+class Ticks:
+    """A clock that only work moves, and the loop that it belongs to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.soon: list[Callable[[], None]] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def call_soon(self, step: Callable[[], None]) -> None:
+        self.soon.append(step)
+
+    def iterate(self) -> None:
+        soon, self.soon = self.soon, []
+        for step in soon:
+            step()
+
+
+@pytest.mark.parametrize("name", READS)
+def test_small_reads_of_many_streams_leave_time_for_other_tenants(name: str) -> None:
+    read = READS[name]
+    assert len(read) < 2_048
+    clock = Ticks()
+    turns = Turns(clock, lambda _: None)
+    turns.loop = clock  # type: ignore[assignment]
+    streams = [Stream(turns, clock) for _ in range(64)]
+    clock.iterate()
+    waits = []
+    for _ in range(20):
+        began_s, done = clock.now_s, list[float]()
+        for each in streams:
+            if each.transport.is_read:
+                each.transport.protocol.data_received(read)
+        turns.take("bob", lambda done=done: done.append(clock.now_s))  # type: ignore[misc]
+        while not done:
+            clock.iterate()
+        waits.append(done[0] - began_s)
+    assert max(waits) < 4 * SLICE_S, "bob waits for a few steps of alice's, not for a read of each of her streams"
+    assert sum(each.handled for each in streams) > 64

@@ -362,7 +362,7 @@ NOT_DIVIDED: Final = {
         breaks.MAX_SUMMARY_CHARS call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES
         canonical.MAX_PARTS client_events.MAX_STREAM_CHARS continuation.MAX_STOP_CHARS
         compactions.MAX_MARKED compactions.MAX_MARKED_BYTES
-        continuation.MAX_TEXT_CHARS conversation_file.MAX_BYTES conversations.MAX_ASKED_BYTES
+        continuation.MAX_TEXT_BYTES conversation_file.MAX_BYTES conversations.MAX_ASKED_BYTES
         cross_origin._MAX_AGE_S decision.MAX_REASONS dispatch_order.MAX_BEGIN dispatch_order.MAX_RECHECKED
         door.MAX_SHUT errors.MAX_MESSAGE_CHARS errors.MAX_MODELS errors.MAX_NAME_CHARS errors.MAX_QUOTED_CHARS
         fields.MAX_NAMED_FIELDS fields.MAX_NAME_CHARS foreign.MAX_DEPTH foreign.MAX_TYPES foreign.MAX_TYPE_CHARS

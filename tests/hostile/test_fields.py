@@ -13,33 +13,18 @@ def place(make_place: MakePlace) -> Place:
     return make_place(1, second='granted_fields = ["regex"]\nunlisted_fields = "refuse"')
 
 
-LETHAL: list[tuple[dict[str, Any], str]] = [
-    ({"logprobs": True, "top_logprobs": 1_000_000}, "invalid_value"),
-    ({"top_k": 10**12}, "invalid_value"),
-    ({"min_tokens": 4, "stop_token_ids": [99_999_999]}, "invalid_value"),
-    ({"stop_regex": "(.+)+\u0001"}, "field_not_allowed"),
-    ({"ebnf": "root ::= root"}, "field_not_allowed"),
-    ({"chat_template_kwargs": {"tokenize": True}}, "invalid_value"),
-    ({"kv_transfer_params": {"remote_host": "x"}}, "forbidden_field"),
-    ({"beam_width": 9}, "unknown_field"),
-]
-
-
 def test_what_could_end_an_engine_is_refused_and_names_its_field(place: Place) -> None:
-    for fields, code in LETHAL:
-        answer = place.ask(HOSTILE, "x", **fields)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["code"]) == (400, code), fields
-        assert error["param"] in fields
-        assert error["param"] in error["message"]
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "top_k": 10**12}, "top_k"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "beam_width": 9}, "beam_width"),
+        ("completions", {"prompt": [[-1]]}, "prompt"),
+        ("completions", {"prompt": "x", "logprobs": 1_000_000}, "logprobs"),
+    ]
     with place.proxy.client(HOSTILE) as client:
-        for prompt in ([-1], [[-1]], [99_999_999]):
-            answer = client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": prompt})
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
-        answer = client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": "x", "logprobs": 1_000_000})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")
+        for path, fields, name in asked:
+            answer = client.post(f"/v1/{path}", json={"model": "kimi-k2.5", **fields})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
         assert client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": [1, 2]}).status_code == 200
-    assert place.engines[0].log()["finished"] != []
     assert place.ask(INNOCENT, "hello").status_code == 200
 
 

@@ -1,14 +1,12 @@
 """SRV answers that lie name no engine that a config could not name, and hold nobody up."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.subjects.dns_server import NAME, DnsServer
-from warmroute_proxy.server.base.config import Config, DiscoveryConfig
-from warmroute_proxy.server.base.config_file import parse_config
+from tests.subjects.documents import config_of
+from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.discovery.discovery import Candidates, candidates
 from warmroute_proxy.server.discovery.source import SourceError
 from warmroute_proxy.server.discovery.srv import LONGEST_S, Records
@@ -21,22 +19,11 @@ def server() -> Iterator[DnsServer]:
     made.close()
 
 
-def config() -> Config:
-    document: dict[str, Any] = {
-        "proxy": {"region": "east"},
-        "region": [{"name": "east"}],
-        "engine": [{"id": "a", "url": "http://a.test:8000", "region": "east"}],
-        "model": [{"name": "m", "free": True}],
-        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
-    }
-    return parse_config(document, Path(), "test")
-
-
 async def used(server: DnsServer, *records: str, ttl_s: int = 0) -> tuple[Candidates, float]:
     server.records, server.ttl_s = list(records), ttl_s
     asked = DiscoveryConfig("records", "srv", 5.0, name=NAME, servers=(server.address,))
     found = await Records(asked, "east").read()
-    return candidates(config(), {"records": found.engines}), found.next_s
+    return candidates(config_of(), {"records": found.engines}), found.next_s
 
 
 async def test_one_cannot_take_the_place_of_an_engine_of_the_config(server: DnsServer) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
-from tests.integration.proxy.test_usage import Regions, two_regions
+from tests.integration.proxy.test_usage import Regions, used_regions
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events
 
@@ -77,7 +77,7 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
-    with two_regions(tmp_path_factory.mktemp("page"), tables=LIMITS, extra="counts_alone = true") as made:
+    with used_regions(tmp_path_factory.mktemp("page"), tables=LIMITS, extra="counts_alone = true") as made:
         for turns in (1, 2, 3, 4):
             made.turn(made.east, "named", turns, headers=HEADS)
         work(made)

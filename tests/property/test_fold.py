@@ -10,24 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
+from tests.subjects.entries import ENGINE, opened_entry, settle
 
-from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, settle
-from warmroute_proxy.core.accounting.receipt import ServedBy
-from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.core.accounting.entry_steps import dispatch
 from warmroute_proxy.server.ledger import fold as module
 from warmroute_proxy.server.ledger.fold import Fold
 from warmroute_proxy.server.ledger.journal import journal_path, journal_sequences
 from warmroute_proxy.server.ledger.ledger import read_rows
 from warmroute_proxy.server.ledger.schema import connect
 
-REPORTED = {
-    "prompt_tokens": 100,
-    "completion_tokens": 10,
-    "prompt_tokens_details": {"cached_tokens": 64},
-    "ä": "\u2028",
-}
 GARBAGE = [
     b"", b"null", b"[]", b"null]", b'"null]', b'{"id":3}', b'["wr-1"]', b"\xff\xfe", b'["wr-1","\xff",null]', b'["wr-1',
     b'{"id":"wr-1","tenant":',
@@ -95,26 +87,21 @@ class Book:
     def begin(self, slot: int, named: bool) -> None:
         if self.under_way(slot) is None:
             number = len(self.entries)
-            entry = self.slots[slot] = Entry(
-                f"wr-{number}", "äcme" if slot % 2 else "other", None, "aa", 1, "east", "м" if slot > 1 else "m",
-                "chat", True, Rates(600_000, 100_000, 3_000_000), 1.0,
-            )  # fmt: skip
+            tenant, model = "äcme" if slot % 2 else "other", "м" if slot > 1 else "m"
+            entry = self.slots[slot] = opened_entry(id=f"wr-{number}", tenant=tenant, model=model)
             self.entries[entry.id] = entry
             self.again(slot, named)
 
     def again(self, slot: int, named: bool) -> None:
         entry = self.under_way(slot)
         if entry is not None:
-            dispatch(entry, f"rid-{len(entry.rids)}", (ServedBy("east-a0", 0, "aggregated"),), 0)
+            dispatch(entry, f"rid-{len(entry.rids)}", (ENGINE,), 0)
             self.record(entry, named)
 
     def end(self, slot: int, named: bool) -> None:
         entry = self.under_way(slot)
         if entry is not None:
-            settle(
-                entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
-                Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None),
-            )  # fmt: skip
+            settle(entry)
             self.record(entry, named)
 
     def torn(self, slot: int, kept: int) -> None:

@@ -11,11 +11,11 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
+from tests.subjects.entries import opened_entry, settle
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, interrupt, settle
-from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.core.accounting.entry_steps import dispatch, interrupt
 from warmroute_proxy.server.ledger import ledger as module
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, read_rows
@@ -41,9 +41,7 @@ class Disk:
 
 
 def opened(ledger: Ledger, number: int) -> Entry | None:
-    entry = Entry(
-        f"wr-{number:024x}", "acme", None, "00000000000000aa", 1, "east", "m", "chat", True, Rates(600_000, 1, 1), 1.0
-    )  # fmt: skip
+    entry = opened_entry(number, rates=Rates(600_000, 1, 1))
     entry.rids = []
     dispatch(entry, f"rid-{number}", (), 0)
     try:
@@ -115,14 +113,7 @@ def end(ledger: Ledger, entry: Entry, told: dict[str, JournalError | None], *, c
     if crash:
         interrupt(entry, 2.0)
     else:
-        usage = merge_usage(REPORTED, None, None, 0)
-        settle(
-            entry,
-            usage,
-            {},
-            REPORTED,
-            Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None),
-        )
+        settle(entry, REPORTED)
 
     def tell(failure: JournalError | None) -> None:
         assert entry.id not in told

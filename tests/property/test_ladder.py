@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.subjects.entries import dispatched_entry, settle
 
 from warmroute.contract.money import CacheRates, Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
-from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, settle, voiding
+from warmroute_proxy.core.accounting.entry_steps import crediting, voiding
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
-from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.ladder.of_entries import turn_of
 from warmroute_proxy.ladder.steps import CAUSES, NEGATIVE, PROMPT, STEPS
@@ -29,20 +29,10 @@ def entries(draw: st.DrawFn) -> Entry:
     outcome = draw(st.sampled_from(OUTCOMES))
     charged = outcome in {"completed", "client_left"} or draw(st.booleans())
     price = Rates(cached_rate + draw(rates), cached_rate, draw(rates), "book", more) if charged else Rates(0, 0, 0)
-    entry = Entry(
-        id=f"wr-{draw(st.integers(0, 10**9)):024x}",
-        tenant=draw(st.sampled_from(["a", "b"])),
-        session=draw(st.sampled_from([None, "0123456789abcdef"])),
-        lineage="00000000000000aa",
-        turn=1,
-        region="east",
-        model=draw(st.sampled_from(["m", "n"])),
-        route="chat",
-        stream=False,
-        rates=price,
-        opened_at=1.0,
-    )
-    dispatch(entry, "rid", (ServedBy("east-a0", 0, "aggregated"),), draw(counts))
+    entry = dispatched_entry(
+        draw(st.integers(0, 10**9)), draw(counts), tenant=draw(st.sampled_from(["a", "b"])), rates=price,
+        session=draw(st.sampled_from([None, "0123456789abcdef"])), model=draw(st.sampled_from(["m", "n"])),
+    )  # fmt: skip
     prompt, cached = draw(counts), draw(st.integers(-5, 300_100))
     reported: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": draw(counts)}
     if draw(st.booleans()):
@@ -61,10 +51,7 @@ def entries(draw: st.DrawFn) -> Entry:
         disaggregated=draw(st.booleans()),
         misreported=usage.misreported_tokens > 0,
     )
-    settle(
-        entry, usage, loss, reported, Ending(outcome=outcome, status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None)
-    )
-    return entry
+    return settle(entry, reported, loss, usage, outcome=outcome)
 
 
 @given(st.lists(entries(), max_size=8), st.sampled_from([None, "model", "tenant", "session", "day"]))

@@ -5,11 +5,11 @@ import json
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.subjects.entries import opened_entry, settle
 
 from warmroute.contract import receipt as contract
-from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
-from warmroute_proxy.core.accounting.entry_steps import Ending, TransitionError, dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.entry_steps import TransitionError, dispatch, interrupt
 from warmroute_proxy.core.accounting.losses import IndexEstimates, classify
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.accounting.usage import merge_usage
@@ -22,19 +22,7 @@ class EntryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.entry = Entry(
-            id="wr-1",
-            tenant="acme",
-            session="0123456789abcdef",
-            lineage="00000000000000aa",
-            turn=1,
-            region="east",
-            model="m",
-            route="chat",
-            stream=False,
-            rates=Rates(600_000, 100_000, 3_000_000),
-            opened_at=1.0,
-        )
+        self.entry = opened_entry(session="0123456789abcdef")
         self.rids: list[str] = []
         self.ends: list[bytes] = []
 
@@ -67,14 +55,7 @@ class EntryMachine(RuleBasedStateMachine):
         )
 
         def attempt() -> bytes:
-            settle(
-                self.entry,
-                usage,
-                loss,
-                reported,
-                Ending(outcome=outcome, status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None),
-            )
-            return bytes(self.entry.usage)
+            return bytes(settle(self.entry, reported, loss, usage, outcome=outcome).usage)
 
         if self.ends or not self.rids:
             with pytest.raises(TransitionError):

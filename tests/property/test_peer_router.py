@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
@@ -36,21 +37,11 @@ decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 def routing(number: int) -> RoutingRequest:
     cuts = 1 + number % 4
-    return RoutingRequest(
-        model="m",
-        lineage=number % 5,
-        session=number % 6,
-        derived=number % 4 == 0,
-        parent=None,
-        chain=Chain([(number % 3 << 62) + cut for cut in range(cuts)], [3000 * (cut + 1) for cut in range(cuts)]),
-        structural_bytes=0,
-        turn=1 + number % 3,
-        expected_output_tokens=200,
-        home_hint=None,
-        allowed_regions=None,
-        may_forward=number % 2 == 0,
-        thread=number % 2 or None,
-    )
+    chain = Chain([(number % 3 << 62) + cut for cut in range(cuts)], [3000 * (cut + 1) for cut in range(cuts)])
+    return routing_of(
+        chain, lineage=number % 5, session=number % 6, derived=number % 4 == 0, turn=1 + number % 3,
+        expected_output_tokens=200, may_forward=number % 2 == 0, thread=number % 2 or None,
+    )  # fmt: skip
 
 
 class Processes:

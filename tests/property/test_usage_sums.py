@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
+from tests.subjects.entries import REPORTED, dispatched_entry, settle
 
-from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, settle, voiding
-from warmroute_proxy.core.accounting.receipt import ServedBy
-from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.core.accounting.entry_steps import voiding
 from warmroute_proxy.server.ledger import all_rows
 from warmroute_proxy.server.ledger.fold import Fold
 from warmroute_proxy.server.ledger.journal import journal_path
@@ -40,31 +38,13 @@ turns = st.fixed_dictionaries(
 
 def entry(number: int, turn: dict[str, Any]) -> Entry:
     prompt, cached = turn["prompt"], min(turn["cached"], turn["prompt"])
-    made = Entry(
-        id=f"wr-{number:024x}",
-        tenant=turn["tenant"],
-        session=turn["session"],
-        lineage="00000000000000aa",
-        turn=1,
-        region="east",
-        model=turn["model"],
-        route="chat",
-        stream=False,
-        rates=Rates(600_000, 100_000, 3_000_000),
-        opened_at=BEGAN_S,
-    )
-    dispatch(made, f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 0)
-    reported = {
-        "prompt_tokens": prompt,
-        "completion_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
+    named = {name: turn[name] for name in ("tenant", "session", "model")}
+    made = dispatched_entry(number, opened_at=BEGAN_S, **named)
+    reported = {**REPORTED, "prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}}
     loss = {"cold": (prompt - cached) // 2, "new": (prompt - cached + 1) // 2}
     ended_at = BEGAN_S + turn["hours"] * HOUR_S
     fields = b'"kind":"warm"' if turn["warm"] else b""
-    ending = Ending("completed", 200, ended_at, 1.0, 2.0, receipt_fields=fields)
-    settle(made, merge_usage(reported, None, None, 0), loss, reported, ending)
-    return made
+    return settle(made, reported, loss, settled_at=ended_at, receipt_fields=fields)
 
 
 def by_hand(rows: list[Entry]) -> dict[str, int]:

@@ -42,7 +42,7 @@ class SentRegions(Regions):
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory, dsn: str) -> Iterator[Regions]:
     folder = tmp_path_factory.mktemp("usage")
-    with of_files.two_regions(folder, SentRegions, ledger_table(folder, dsn)) as made:
+    with of_files.used_regions(folder, SentRegions, ledger_table(folder, dsn)) as made:
         yield made
 
 

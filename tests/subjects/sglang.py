@@ -147,9 +147,10 @@ def servers_of(config: pytest.Config, folder: pytest.TempPathFactory) -> Servers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that needs a server is timed without the start of the server, which has a limit of its own."""
+    """Mark tests that need a server, and time them without its start, which has a limit of its own."""
     for item in items:
         if "sglang_servers" in fixtures_of(item):
+            item.add_marker(pytest.mark.sglang)
             limit = item.get_closest_marker("timeout")
             item.add_marker(pytest.mark.timeout(*(limit.args if limit else (TEST_TIMEOUT_S,)), func_only=True), False)
 

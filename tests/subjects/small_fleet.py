@@ -1,12 +1,14 @@
 """Fixtures: a proxy before one embedded engine, and two regions of one engine each; shared by a module's tests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 from warmroute_proxy.server.base.secrets import new_api_key
 
 
@@ -22,22 +24,27 @@ def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> It
         yield started
 
 
+@contextmanager
+def two_regions(
+    folder: Path, *options: str, speed: float = 20.0, port: int = 0, of_east: Mapping[str, Any] = {}, **of_both: Any
+) -> Iterator[tuple[ProxyProcess, ProxyProcess, list[EngineProcess]]]:
+    """East, which knows west's address, then west, and the engine of each.
+
+    `options`: of the engines; `port`: west's; `of_east` and `of_both`: arguments of the proxies.
+    """
+    engines = [EngineProcess(folder, f"{name}-a0", "aggregated", *options, speed=speed) for name in ("east", "west")]
+    keys = (new_api_key()[0], new_api_key()[0])
+    with Several(engines), ExitStack() as proxies:
+        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys, **of_both)
+        proxies.callback(west.stop)
+        peer = ("west", west.start(port).url)
+        east = ProxyProcess(folder / "p", [engines[0].toml("east")], keys=keys, peer=peer, **of_both, **of_east)
+        proxies.callback(east.stop)
+        yield east.start().sees("west"), west, engines
+
+
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyProcess, ProxyProcess]]:
     """East, which clients reach, and west, where sessions live that say so."""
-    folder = tmp_path_factory.mktemp("regions")
-    engines = [EngineProcess(folder, f"{name}-a0", "aggregated") for name in ("east", "west")]
-    keys = (new_api_key()[0], new_api_key()[0])
-    proxies: list[ProxyProcess] = []
-    try:
-        for engine in engines:
-            engine.listening()
-        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
-        proxies.append(west)
-        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=("west", west.url))
-        proxies.append(east)
-        yield east.start().sees("west"), west
-    finally:
-        for proxy in proxies:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
+    with two_regions(tmp_path_factory.mktemp("regions")) as (east, west, _):
+        yield east, west

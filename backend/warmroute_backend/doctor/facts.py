@@ -146,8 +146,6 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All facts of a machine."""
-
     gpus: Gpus
     rdma: tuple[Rdma, ...]
     host: Host

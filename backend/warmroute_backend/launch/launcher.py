@@ -381,7 +381,6 @@ class Launcher:
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def _ended(self, process: Process, how: str = "") -> None:
-        """Handle a process that ended unasked, or that did not become ready."""
         was_draining = process.state is State.DRAINING
         how = how or process.how_it_ended()
         process.end_leftovers()

@@ -110,8 +110,6 @@ class Entry:
 
 @dataclass(slots=True)
 class Record:
-    """The content of the state file."""
-
     launch_id: str
     boot_id: str
     plan: str

@@ -11,8 +11,6 @@ from typing import Final
 
 
 class State(StrEnum):
-    """The state of a process."""
-
     WAITING = "waiting"
     """Earlier stages do not serve yet."""
     STARTING = "starting"
@@ -29,8 +27,6 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """An event in the life of a process."""
-
     START = "start"
     SERVES = "serves"
     DRAIN = "drain"

@@ -67,7 +67,6 @@ def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    """Problems of the engine's shape, such as divisions with a remainder."""
     shape, model = engine.shape, plan.model
     if shape.tp < 1 or shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
         yield f"attention_dp {shape.attention_dp} does not divide tp {shape.tp}."

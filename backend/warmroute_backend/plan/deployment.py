@@ -62,8 +62,6 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one engine on its node."""
-
     http: int
     bootstrap: int
     distributed: int
@@ -101,8 +99,6 @@ class PlannedEngine:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice and the sentence that explains it."""
-
     topic: str
     value: str
     because: str

@@ -65,12 +65,11 @@ class Server:
         *,
         name: str = "",
         flags: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
         port: int = 0,
         tiers: bool = True,
     ) -> None:
-        """`flags` and `env` are added to the usual ones, and win over them. `port`: 0 takes any free one. `tiers`:
-        whether a single server has HiCache.
+        """`flags` are added to the usual ones, and win over them. `port`: 0 takes any free one. `tiers`: whether a
+        single server has HiCache.
         """
         self.role = role
         self.name = name or role
@@ -79,7 +78,6 @@ class Server:
         self.storage_dir = folder / f"{self.name}-storage"
         self._flags = tuple(flags)
         self._tiers = tiers
-        self._env = dict(env or {})
         self._ports = _free_ports(port)
         self._process: subprocess.Popen[bytes] | None = None
         self._temporary: Path | None = None
@@ -130,7 +128,7 @@ class Server:
         usual = environment(self.storage_dir, self._temporary, os.getpid(), slowness())
         self._log_began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self._process = self._spawn(command, log, os.environ | usual | self._env)
+            self._process = self._spawn(command, log, os.environ | usual)
         return self
 
     def _spawn(self, command: Sequence[str], log: BinaryIO, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":

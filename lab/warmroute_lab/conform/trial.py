@@ -113,7 +113,6 @@ class Trial:
 
 
 def new_session() -> str:
-    """A new session key."""
     return secrets.token_hex(12)
 
 

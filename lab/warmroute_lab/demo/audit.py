@@ -61,7 +61,6 @@ class Violation(NamedTuple):
 
 
 def audit(turns: Sequence[ClientTurn], rows: Sequence[Row], finished: Iterable[Finished]) -> list[Violation]:
-    """All violations of a pass."""
     return [
         *_receipts(turns),
         *_client_against_ledger(turns, rows),

@@ -220,7 +220,6 @@ def _tokens(server: Server, request: RecordedRequest) -> int:
 
 
 def _counted(server: Server) -> dict[str, int]:
-    """SGLang's own counters."""
     text = _answer(f"{server.url}/metrics").decode()
     return {name: int(metric_sum(text, f"sglang:{name}_total")) for name in ("prompt_tokens", "cached_tokens")}
 

@@ -20,8 +20,6 @@ ALLOWED_GAP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """All that is known of one pass."""
-
     turns: Sequence[ClientTurn]
     rows: Sequence[Row]
     finished: Sequence[Finished]

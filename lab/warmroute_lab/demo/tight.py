@@ -64,8 +64,6 @@ ON_SGLANG: Final = Load(
 
 @dataclass(frozen=True, slots=True)
 class ClientTurn:
-    """One turn as its client saw it."""
-
     session: int
     prompt_tokens: int
     cached_tokens: int

@@ -38,8 +38,6 @@ class Series(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A name, and a value for each measure."""
-
     name: str
     values: Sequence[float]
     is_ours: bool = False

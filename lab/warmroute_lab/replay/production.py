@@ -192,8 +192,6 @@ class _SharedBooks:
 
 
 class Production(Policy):
-    """The routers of all regions."""
-
     exact = False
     report_every_s = REPORT_EVERY_S
 

@@ -272,7 +272,6 @@ class Simulation:
             self.at(ended_s + request.at_s, ReplayTurn(request, ended_s + request.at_s, self._origin(request)))
 
     def _release(self, turn: ReplayTurn) -> None:
-        """Remove the turn from the load of its worker."""
         worker = turn.worker
         assert worker is not None
         worker.requests -= 1

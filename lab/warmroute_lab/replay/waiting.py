@@ -26,15 +26,11 @@ TIMEOUT_S: Final = 30.0
 
 
 class Waiting(NamedTuple):
-    """A turn that waits."""
-
     turn: ReplayTurn
     routing: RoutingRequest
 
 
 class ProxyQueue:
-    """The turns that wait at one router."""
-
     def __init__(
         self,
         policy: Policy,

@@ -134,7 +134,6 @@ def _machine(arguments: argparse.Namespace) -> list[Finding]:
 
 
 def _plan(plan: Plan, arguments: argparse.Namespace) -> list[Finding]:
-    """Findings about the plan itself, its model and its ports."""
     if not 0 <= arguments.node < plan.cluster.nodes:
         raise PlanError(f"--node {arguments.node}: {plan.cluster} has the nodes 0 to {plan.cluster.nodes - 1}.")
     wrong = [Finding(Level.PROBLEM, "plan", text, str(arguments.plan)) for text in problems(plan)]

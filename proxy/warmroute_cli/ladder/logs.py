@@ -87,7 +87,6 @@ def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str]) -> 
 
 
 def unrated(reports: Reports) -> list[str]:
-    """A note with the models that have no rates."""
     if not reports.unrated:
         return []
     named = ", ".join(model or "(no name)" for model, _ in reports.unrated.most_common(MAX_NAMED))

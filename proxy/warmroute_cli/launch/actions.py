@@ -31,7 +31,6 @@ class ProxyDrains:
         self._admin_key = admin_key
 
     def drain(self, engine: str) -> bool:
-        """Keep new work from the engine. False if an operator had drained it before."""
         found = self._ask(engine, "GET")
         since = found["draining_since"]
         if isinstance(since, dict) and "operator" in since:
@@ -44,7 +43,6 @@ class ProxyDrains:
         return bool(found["drained"]) or found["state"] == "down"
 
     def undrain(self, engine: str) -> None:
-        """Let the engine get work again."""
         self._ask(engine, "DELETE")
 
     def _ask(self, engine: str, method: str) -> dict[str, object]:

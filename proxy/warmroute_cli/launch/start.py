@@ -168,7 +168,6 @@ def _near() -> tuple[Near, ...]:
 
 
 def _cache_dir(plan: Plan) -> Path:
-    """SGLang's folder for compiled kernels (`SGLANG_CACHE_DIR`); pre-sharded weights go to the same disk."""
     chosen = dict(plan.site.environment).get("SGLANG_CACHE_DIR") or os.environ.get("SGLANG_CACHE_DIR")
     return Path(chosen or "~/.cache/sglang").expanduser()
 

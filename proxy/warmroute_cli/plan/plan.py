@@ -153,7 +153,6 @@ def _of_kinds(
 
 
 def _clusters(arguments: argparse.Namespace) -> "list[Cluster]":
-    """The clusters of `--gpus`, which are separated by commas."""
     gpus = load_gpus(arguments.hardware, arguments.measured)
     texts = arguments.gpus.split(",")
     if len(texts) > _MAX_KINDS:
@@ -176,8 +175,6 @@ _OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "to
 
 @dataclass(frozen=True)
 class Made:
-    """A plan, and the results of playing its traffic."""
-
     plan: Plan
     search: "Search | None" = None
     targets: "Targets | None" = None

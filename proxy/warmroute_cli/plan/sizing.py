@@ -73,7 +73,6 @@ class Sizing:
 
     @property
     def busiest(self) -> float:
-        """The highest utilisation."""
         return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
 
     def as_dict(self) -> dict[str, Any]:
@@ -291,7 +290,6 @@ def _alone_s(plan: Plan, load: Load) -> float:
 
 
 def _decode_rate(plan: Plan, load: Load) -> float:
-    """Tokens per second of all decoding engines, with full batches."""
     return sum(_engine_rate(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
 
 

@@ -213,7 +213,6 @@ def _one(source: TraceSource, chosen: Run, progress: Progress | None = None) -> 
 
 
 def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
-    """Play the runs one after the other, in this process."""
     requests = len(source.trace().requests)
     gc.freeze()  # the trace stays: the collector need not walk it
     results = []

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.arguments import above_zero, count, wants
+from warmroute_cli.arguments import above_zero, count, integer, tokens, wants
 
 MAX_WORKERS: Final = 1024
 SCENARIOS: Final = ("regions", "pd")
@@ -13,8 +13,8 @@ MADE_UP: Final = (
     *(f"fork-{branches}-{head}{suffix}" for branches in (8, 43, 128) for head in ("10k", "40k", "100k")
       for suffix in ("", "-cold")),
 )  # fmt: skip
-_SUFFIXES: Final = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _CHANGES: Final = ("add", "remove", "restart")
+_count: Final = integer(f"a whole number from 1 to {MAX_WORKERS}", 1, MAX_WORKERS)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -136,14 +136,6 @@ def _share(text: str) -> float:
     return value
 
 
-@wants(f"a whole number from 1 to {MAX_WORKERS}")
-def _count(text: str) -> int:
-    value = int(text)
-    if not 0 < value <= MAX_WORKERS:
-        raise ValueError(text)
-    return value
-
-
 @wants("a number of workers, or two like 4:4")
 def workers(text: str) -> tuple[int, int]:
     prefills, colon, decodes = text.partition(":")
@@ -153,19 +145,11 @@ def workers(text: str) -> tuple[int, int]:
 @wants("DEVICE[:HOST[:STORE]] in tokens, like 3M:10M")
 def kv_tokens(text: str) -> tuple[int, int, int]:
     """Read KV tokens: of a worker's device, of its host memory, and of a region's store."""
-    tiers = [_tokens(tier) for tier in text.split(":")]
+    tiers = [tokens(tier) for tier in text.split(":")]
     if len(tiers) > 3:
         raise ValueError(text)
     device, host, store = (*tiers, 0, 0)[:3]
     return device, host, store
-
-
-def _tokens(text: str) -> int:
-    factor = _SUFFIXES.get(text[-1:], 1)
-    value = float(text[:-1] if factor > 1 else text) * factor
-    if not 1 <= value < 1e15:
-        raise ValueError(text)
-    return int(value)
 
 
 @wants(f"SECOND:KIND:WORKER, like 600:restart:3, with a kind of {', '.join(_CHANGES)}")

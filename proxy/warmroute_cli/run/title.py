@@ -93,7 +93,6 @@ def keep_showing(api: Api, since_s: float, write: Callable[[str], None], wait: C
 
 
 def _columns(terminal: int) -> int:
-    """The width of a terminal; 80 if it has none."""
     try:
         return os.get_terminal_size(terminal).columns or 80
     except OSError:

@@ -59,7 +59,6 @@ class FleetReading(NamedTuple):
 
 
 def read(admins: Mapping[str, Api]) -> FleetReading:
-    """Ask all regions, one after another."""
     engines: list[EngineRow] = []
     rows: list[Row] = []
     losses: list[Loss] = []

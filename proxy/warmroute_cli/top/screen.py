@@ -149,7 +149,6 @@ def _shown(text: str) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Cut a text to `most` columns; dots stand for the rest."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -197,7 +197,6 @@ class CallPieces:
         return number
 
     def made_id(self, number: int) -> str:
-        """The id for a call without one."""
         return f"{self._ids.made}_{number}"
 
     def take(self, call: ToolCall) -> Iterator[Piece]:
@@ -229,7 +228,6 @@ class CallPieces:
         ]
 
     def size_bytes(self) -> int:
-        """The memory that all calls take."""
         return sum([call.size_bytes() for call in self._calls])
 
     @property

@@ -22,8 +22,6 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class Opens(Protocol):
-    """Opens sealed reasoning, with a key."""
-
     @property
     def key(self) -> bytes:
         """The key."""

@@ -161,7 +161,6 @@ class ChatStream:
             raise ValueError("it has no choices")
 
     def gathered_bytes(self) -> int:
-        """How many bytes are kept for events that are still to come."""
         return len(self._reader.held)
 
     @property
@@ -170,7 +169,6 @@ class ChatStream:
         return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
-        """End the stream with an error in chat's terms."""
         out: list[bytes] = []
         self.ended = True
         self.failed(status, message, code, out)

@@ -102,7 +102,6 @@ def text_of(text: str) -> ChatPart:
 
 
 def is_address(url: str) -> bool:
-    """Whether a URL has the scheme http or https."""
     return url[:8].lower().startswith(("https://", "http://"))
 
 

@@ -121,8 +121,6 @@ _NULL: Final = 0x6E
 
 
 class BodyReader:
-    """Reads the bodies of one API."""
-
     def __init__(self, conversation: str, names: Iterable[str]) -> None:
         """`conversation`: the member that is the list of messages; `names`: all members that clients send."""
         self._conversation = conversation

@@ -153,7 +153,6 @@ def _losses(report: Report, prompt: int, levels: Mapping[str, int]) -> Iterator[
 
 
 def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) -> str:
-    """The cause of a loss for which the log has no class."""
     if step == "reachable":
         return "new" if levels["reachable"] else "cold"
     if (report.units is not None or report.levels is not None) and step in {"kept", "chosen"}:

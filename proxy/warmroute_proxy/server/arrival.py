@@ -103,7 +103,6 @@ class Arrivals:
         Arrival(self, request, exchange, None).go_on()
 
     def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
-        """Begin a request of another API."""
         Arrival(self, request, exchange, dialect).go_on()
 
     def check_open(self) -> None:

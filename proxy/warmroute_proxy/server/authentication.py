@@ -60,7 +60,6 @@ class Authentication:
         self._known.clear()
 
     def forget(self) -> None:
-        """Check all keys anew, since they have changed."""
         self._known.clear()
 
     def of_head(self, request: Request) -> KnownKey | None:

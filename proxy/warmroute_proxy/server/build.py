@@ -23,8 +23,7 @@ from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, 
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches, load_secret
-from warmroute_proxy.server.control.metrics_page import MetricsPage
-from warmroute_proxy.server.control.own_gauges import OwnGauges, resident_bytes
+from warmroute_proxy.server.control.metrics_page import MetricsPage, OwnGauges, resident_bytes
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.dialects.dialect import Sockets
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
@@ -380,7 +379,6 @@ def _idempotent_calls(
 
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
-    """The memory for all bodies, with a counter of refused bodies."""
     refused = metrics.counter(declared.REFUSED_TOTAL, (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 

@@ -44,8 +44,6 @@ _NO_KEY: Final = "0" * 64  # as in examples
 
 
 class ServerAnswer(NamedTuple):
-    """What a server of the config answered, in words."""
-
     who: str
     text: str
     ok: bool
@@ -193,7 +191,6 @@ async def _discovered(config: Config) -> tuple[list[ServerAnswer], list[EngineCo
 
 
 async def _read_source(config: DiscoveryConfig, region: str) -> DiscoveredEngines | str:
-    """What a source names, or why it cannot be read."""
     try:
         source = source_of(config, region, [])
     except ModuleNotFoundError as error:

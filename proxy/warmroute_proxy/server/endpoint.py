@@ -35,8 +35,6 @@ _NAMED_PATHS: Final = frozenset({*ROUTES, *DIALECT_OF_PATH, *OPEN_PATHS, "/v1/mo
 
 
 class Begins(Protocol):
-    """Takes over whole inference requests."""
-
     def begin(self, request: Request, exchange: Exchange) -> None:
         """Begin a request in chat's own API. Raises: Refusal."""
 
@@ -55,8 +53,6 @@ class Settings(Protocol):
 
 
 class CountsAnswers(Protocol):
-    """Counts the answers to clients."""
-
     def answers(self, route: str, status: int) -> Counter:
         """The counter of a route and a status."""
 
@@ -65,8 +61,6 @@ class CountsAnswers(Protocol):
 
 
 class PublicEndpoint:
-    """The endpoint that clients and other proxies reach."""
-
     def __init__(
         self,
         arrivals: Begins,

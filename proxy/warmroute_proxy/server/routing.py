@@ -25,8 +25,6 @@ from warmroute_proxy.server.regions.other_proxies import OtherProxies
 
 
 class Routing(NamedTuple):
-    """The router, and what belongs to it."""
-
     router: Router
     recording: Recording | None
     conversations: Conversations

@@ -70,7 +70,6 @@ class Conversation:
 
     @property
     def key(self) -> str:
-        """Its session key."""
         return self.newest.key
 
     def left_unanswered(self, tip: int) -> None:

@@ -42,7 +42,6 @@ def digest_of_tool(tool: object) -> Digest:
 
 
 def canonical_message(message: object) -> object:
-    """A message in its canonical form."""
     if not isinstance(message, dict):
         return _sorted(message, 0)
     found = {name: value for name, value in message.items() if name not in _IGNORED_OF_ITEMS}

@@ -46,7 +46,6 @@ def first_break(before: Prompt, now: Prompt) -> Break | None:
 
 
 def related(before: Prompt, now: Prompt) -> bool:
-    """Whether two prompts belong to one lineage."""
     tools, system, history = _tools_alike(before, now), _system_alike(before, now), _shares_history(before, now)
     if not before.messages.digests or not now.messages.digests:
         return tools and system
@@ -167,5 +166,4 @@ def _system_in_history(before: Prompt, now: Prompt) -> Break | None:
 
 
 def _common_size(before: str, now: str, size: int) -> int:
-    """The length of the equal beginning of two texts, at most `size`."""
     return min(common_chars(before, now), size)

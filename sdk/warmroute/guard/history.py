@@ -29,7 +29,7 @@ def what_happened(old: Section, new: Section, at: int) -> Cause | None:
         if found is not None or survivors or at > 0:
             return found or Cause.HISTORY_EDITED
         return None  # no message in common
-    if _is_reasoning(old, at) and new.digests[at] in old.digests[at + 1 :]:
+    if old.roles[at] in _REASONING_TYPES and new.digests[at] in old.digests[at + 1 :]:
         return Cause.REASONING_DROPPED
     if not survivors:
         return Cause.COMPACTION if at or _is_summary(new, at) else None
@@ -86,12 +86,7 @@ def _is_tool_result(piece: object, role: str) -> bool:
     return any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
 
 
-def _is_reasoning(section: Section, at: int) -> bool:
-    return section.roles[at] in _REASONING_TYPES
-
-
 def same_but_reasoning(one: object, other: object) -> bool:
-    """Whether two messages are equal but for their reasoning."""
     return _without_reasoning(one) == _without_reasoning(other)
 
 

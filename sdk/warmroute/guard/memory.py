@@ -53,7 +53,6 @@ class Remembered:
             self.moved.popitem(last=False)
 
     def counted(self, prompt: Prompt, tokens: int) -> None:
-        """Note the server's token count of a prompt."""
         prompt.tokens = tokens
         if tokens > 0 and prompt.size:
             self.bytes_per_token = prompt.size / tokens

@@ -57,8 +57,6 @@ class Turn:
 
 @dataclass(slots=True)
 class Session:
-    """The turns of one session."""
-
     name: str
     turns: list[Turn] = field(default_factory=list)
 
@@ -87,17 +85,14 @@ class Analysis:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all turns."""
         return sum(turn.prompt_tokens for session in self.sessions for turn in session.turns)
 
     @property
     def cached_tokens(self) -> int:
-        """Cached tokens of all turns."""
         return sum(turn.cached_tokens for session in self.sessions for turn in session.turns)
 
     @property
     def hit_ratio(self) -> float:
-        """Cached share of all prompt tokens."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
@@ -182,7 +177,6 @@ def masked(text: str) -> str:
 
 
 def _lines(reading: Reading) -> tuple[str, str]:
-    """The line that differs, before and now."""
     broken, before, prompt = reading.broken, reading.before, reading.prompt
     if broken is None or before is None or broken.line is None:
         return "", ""

@@ -14,8 +14,6 @@ from warmroute.files.otlp import attributes_of
 
 
 class SpanRequest(NamedTuple):
-    """The request of one span."""
-
     session: str | None
     body: Mapping[str, Any]
     usage: Mapping[str, Any] | None
@@ -23,7 +21,6 @@ class SpanRequest(NamedTuple):
 
 
 def is_span(record: Mapping[str, Any]) -> bool:
-    """Whether a record is a span."""
     return "attributes" in record and any(
         name in record for name in ("name", "spanId", "span_id", "traceId", "context")
     )

@@ -49,8 +49,6 @@ class TranscriptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded request."""
-
     session: str
     number: int
     """The number in the record; else the position of the record in the file, from 1."""
@@ -100,7 +98,6 @@ def _records(file: GivenFile) -> Iterator[Mapping[str, Any]]:
 
 
 def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers from 1."""
     number = 0
     while line := file.readline(MAX_DOCUMENT_BYTES + 1):
         number += 1

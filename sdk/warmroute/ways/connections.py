@@ -59,7 +59,6 @@ class _Turns:
         self._last_responses: dict[str | None, _LastResponse] = {}
 
     def headers(self) -> dict[str, str]:
-        """The headers that name the connection's session, if the program names one."""
         with self._observer.books.shelter():
             return self._observer.named_headers(self._client)
         return {}

@@ -193,7 +193,6 @@ class Transport:
                 await inner.aclose()
 
     def _below(self, request: Any) -> Any:
-        """The transport that sends: `inner`, or a new transport of the library."""
         if self._inner is not None:
             return self._inner
         library = _library(request)
@@ -263,7 +262,6 @@ def transport(
 
 
 def _library(request: Any) -> Any:
-    """The library of a request: httpx or httpx2."""
     return import_module(type(request).__module__.partition(".")[0])
 
 

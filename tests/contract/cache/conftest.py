@@ -6,18 +6,15 @@ from pathlib import Path
 import pytest
 from tests.contract.cache.lab import DEVICE_TOKENS, FLAGS, Lab, kv_events_config
 from tests.subjects.embedded import EmbeddedEngine
-from tests.subjects.sglang import CopiedServer, Servers
+from tests.subjects.sglang import CopiedServer
 
 from warmroute_backend.sglang import StartError
 from warmroute_lab.engine.model.hicache import DIRECTORY_VARIABLE
 
 
 @pytest.fixture(scope="session", params=["embedded", "sglang"])
-def lab(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sglang_servers: Servers
-) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An engine with small tiers."""
-    del sglang_servers  # named, so that a test is timed without the start of its server
     folder = tmp_path_factory.mktemp("lab")
     lab = embedded(folder) if request.param == "embedded" else sglang(folder)
     yield lab

@@ -19,6 +19,8 @@ from tests.contract.pd.pair import (
 )
 from tests.machine import seconds
 
+pytestmark = pytest.mark.full
+
 ALL = {"prefill_dp_rank": -1, "prefill_cp_rank": -1, "target_tp_rank": -1, "target_pp_rank": -1}
 
 

@@ -2,12 +2,10 @@
 
 import os
 import signal
-import threading
 from collections import Counter
 from typing import Any
 
 import httpx
-from tests.machine import seconds
 
 USER = {"role": "user", "content": "hi"}
 
@@ -19,46 +17,6 @@ def endless(rid: str, **more: Any) -> dict[str, Any]:
 def entry(log: dict[str, Any], rid: str) -> dict[str, Any]:
     (found,) = [entry for entry in log["finished"] if entry["rid"] == rid]
     return dict(found)
-
-
-def test_an_aborted_stream_ends_with_abort_usage_and_done(start_engine: Any) -> None:
-    engine = start_engine("--speed", "5")
-    body = endless("abort-me", stream=True, stream_options={"include_usage": True})
-    with engine.client.stream("POST", "/v1/chat/completions", json=body) as response:
-        lines = response.iter_lines()
-        next(lines)
-        assert httpx.post(engine.url + "/abort_request", json={"rid": "abort-me"}).status_code == 200
-        rest = [line for line in lines if line]
-    assert '"finish_reason":"abort"' in rest[-3]
-    assert '"choices":[],"usage":' in rest[-2]
-    assert rest[-1] == "data: [DONE]"
-    ended = entry(engine.finished(), "abort-me")
-    assert (ended["aborted"], ended["finish_reason"]) == (True, "abort")
-    assert 0 < ended["completion_tokens"] < 20_000
-
-
-def test_aborts_of_a_live_id_match_by_prefix_and_answer_whole_requests_with_200(start_engine: Any) -> None:
-    engine = start_engine("--speed", "5")
-    answers: dict[str, httpx.Response] = {}
-
-    def ask(rid: str) -> None:
-        answers[rid] = httpx.post(engine.url + "/v1/chat/completions", json=endless(rid), timeout=seconds(20))
-
-    threads = [threading.Thread(target=ask, args=(rid,)) for rid in ("req-1", "req-10", "req-2")]
-    for thread in threads:
-        thread.start()
-    engine.wait(lambda log: log["running"] == 3)
-    for nothing in ({"rid": ""}, {"rid": "eq-1"}, {"rid": "req-"}, {}):
-        assert engine.client.post("/abort_request", json=nothing).status_code == 200
-    assert engine.finished()["running"] == 3
-    engine.client.post("/abort_request", json={"rid": "req-1"})
-    assert engine.wait(lambda log: log["running"] == 1)["running"] == 1
-    engine.client.post("/abort_request", json={"abort_all": True})
-    for thread in threads:
-        thread.join()
-    assert {answer.status_code for answer in answers.values()} == {200}
-    assert {answer.json()["choices"][0]["finish_reason"] for answer in answers.values()} == {"abort"}
-    assert engine.finished()["running"] == 0
 
 
 def test_a_client_that_leaves_is_noticed_before_and_after_the_head(start_engine: Any) -> None:
@@ -75,41 +33,6 @@ def test_a_client_that_leaves_is_noticed_before_and_after_the_head(start_engine:
     assert entry(log, "after-head")["aborted"] is True
     assert engine.load()["num_running_reqs"] == 0
     assert engine.load()["num_used_tokens"] == 0
-
-
-def test_a_live_rid_is_refused_and_a_finished_one_is_not(start_engine: Any) -> None:
-    engine = start_engine("--speed", "5")
-    with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("twice", stream=True)) as response:
-        lines = response.iter_lines()  # the stream closes when this goes
-        next(lines)
-        second = engine.client.post("/v1/chat/completions", json=endless("twice"))
-        assert second.status_code == 400
-        assert "Duplicate request ID detected" in second.json()["message"]
-        assert engine.client.post("/flush_cache").status_code == 400
-    engine.wait(lambda log: log["running"] == 0)
-    assert engine.client.post("/v1/chat/completions", json={"messages": [USER], "rid": "twice"}).status_code == 200
-    assert engine.client.post("/flush_cache").status_code == 200
-
-
-def test_a_full_queue_is_a_503_or_an_error_event(start_engine: Any) -> None:
-    engine = start_engine("--speed", "5", "--max-running-requests", "1", "--max-queued-requests", "1")
-    with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("runs", stream=True)) as running:
-        lines = running.iter_lines()  # the stream closes when this goes
-        next(lines)
-        waiting = threading.Thread(
-            target=lambda: httpx.post(engine.url + "/v1/chat/completions", json={"messages": [USER], "rid": "waits"})
-        )
-        waiting.start()
-        engine.wait(lambda log: log["running"] == 2)
-        refused = engine.client.post("/v1/chat/completions", json={"messages": [USER]})
-        assert (refused.status_code, refused.json()["message"]) == (503, "The request queue is full.")
-        streamed = engine.client.post("/v1/chat/completions", json={"messages": [USER], "stream": True})
-        assert streamed.status_code == 200
-        assert streamed.text.startswith('data: {"error":')
-        assert streamed.text.endswith("data: [DONE]\n\n")
-        engine.client.post("/abort_request", json={"abort_all": True})
-    waiting.join()
-    assert {entry["rid"] for entry in engine.finished()["finished"]} == {"runs", "waits"}
 
 
 def test_information_says_that_it_is_a_model_and_how_big(start_engine: Any) -> None:

@@ -66,22 +66,6 @@ def ended(engine: Any) -> dict[str, Any]:
     return dict(log["finished"][0])
 
 
-def test_decode_answers_with_the_counts_of_prefill(pair: Callable[..., Pair]) -> None:
-    legs = pair()
-    for room, cached_pages in ((7, 0), (8, 15)):
-        body = legs.body(room, "y" * 4000, return_cached_tokens_details=True, max_tokens=6)
-        first, second = legs.decode_leg(body), legs.prefill_leg(body)
-        prefill, decode = second.result().json(), first.result().json()
-        assert prefill["usage"]["completion_tokens"] == 1
-        assert prefill["choices"][0]["finish_reason"] == "length"
-        assert decode["usage"]["completion_tokens"] == 6
-        assert decode["usage"]["prompt_tokens"] == prefill["usage"]["prompt_tokens"]
-        assert decode["usage"]["prompt_tokens_details"] == {"cached_tokens": cached_pages * 64}
-        assert decode.get("sglext") == prefill.get("sglext")
-        first_token = prefill["choices"][0]["message"]["content"]
-        assert decode["choices"][0]["message"]["content"].startswith(first_token)
-
-
 def test_the_modelled_first_token_of_decode_is_prefill_plus_transfer(pair: Callable[..., Pair]) -> None:
     legs = pair()
     body = legs.body(7, LONG)
@@ -95,18 +79,6 @@ def test_the_modelled_first_token_of_decode_is_prefill_plus_transfer(pair: Calla
     assert decode["ttft_virtual_ms"] == pytest.approx(prefill["ttft_virtual_ms"] + tokens / 400 + 2, abs=0.01)
 
 
-def test_each_leg_waits_for_the_other(pair: Callable[..., Pair]) -> None:
-    legs = pair()
-    body = legs.body(7)
-    alone = legs.prefill_leg(body)
-    legs.prefill.wait(lambda log: log["running"] == 1)
-    assert legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 1
-    assert legs.prefill.load()["total_prefill_uncached_tokens"] == 0
-    assert not alone.done()
-    assert legs.decode_leg(body).result().status_code == 200
-    assert alone.result().status_code == 200
-
-
 def test_a_stream_holds_its_head_until_the_first_token(pair: Callable[..., Pair]) -> None:
     legs = pair()
     body = legs.body(7, stream=True)
@@ -116,49 +88,6 @@ def test_a_stream_holds_its_head_until_the_first_token(pair: Callable[..., Pair]
         answer.result(timeout=0.2)
     legs.prefill_leg(body)
     assert answer.result().text.endswith("data: [DONE]\n\n")
-
-
-def test_a_request_without_a_room_or_with_room_zero_is_refused(pair: Callable[..., Pair]) -> None:
-    legs = pair()
-    for engine in legs:
-        without = engine.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
-        assert without.status_code == 400
-        assert "Disaggregated request received without bootstrap room id" in without.json()["message"]
-        assert engine.client.post("/v1/chat/completions", json=legs.body(0)).status_code == 400
-        assert engine.finished()["total"] == 0
-
-
-def test_a_room_that_is_live_is_not_given_twice(pair: Callable[..., Pair]) -> None:
-    legs = pair()
-    body = legs.body(7)
-    first = legs.prefill_leg(body)
-    legs.prefill.wait(lambda log: log["running"] == 1)
-    second = legs.prefill_leg({**body, "rid": "other"}).result()
-    assert second.status_code == 500
-    assert "Duplicate" in second.json()["message"]
-    assert legs.decode_leg(body).result().status_code == 200
-    assert first.result().status_code == 200
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], stream: bool) -> None:
-    legs = pair(0.001)  # prefill would take 2,500 s
-    body = legs.body(7, LONG, stream=stream, stream_options={"include_usage": True} if stream else None)
-    prefill, decode = legs.prefill_leg(body), legs.decode_leg(body)
-    legs.prefill.wait(lambda log: log["running"] == 1)
-    legs.decode.wait(lambda log: log["running"] == 1)
-    legs.prefill.kill()
-    answer = decode.result()
-    if stream:
-        error, usage, done = answer.text.split("\n\n")[:3]
-        assert error.startswith('data: {"error": {"object": "error"')
-        assert '"choices":[],"usage":' in usage
-        assert done == "data: [DONE]"
-    else:
-        assert answer.status_code == 500
-        assert "Decode transfer failed" in answer.json()["message"]
-    assert isinstance(prefill.exception(), httpx.HTTPError)
-    assert ended(legs.decode)["aborted"] is True
 
 
 def test_prefill_stops_at_once_when_decode_is_killed(pair: Callable[..., Pair]) -> None:
@@ -177,49 +106,6 @@ def test_prefill_stops_at_once_when_decode_is_killed(pair: Callable[..., Pair]) 
     assert legs.prefill.load()["num_running_reqs"] == legs.prefill.load()["num_waiting_reqs"] == 0
 
 
-def test_decode_fails_when_its_prefill_engine_does_not_exist(pair: Callable[..., Pair]) -> None:
-    legs = pair()
-    answer = legs.decode_leg({**legs.body(7), "bootstrap_port": 1}).result()
-    assert answer.status_code == 500
-
-
-@pytest.mark.parametrize("content", ["hello", LONG], ids=["in the bootstrap queue", "computing"])
-def test_aborting_prefill_ends_the_decode_leg(pair: Callable[..., Pair], content: str) -> None:
-    legs = pair(0.05)
-    body = legs.body(7, content)
-    prefill = legs.prefill_leg(body)
-    legs.prefill.wait(lambda log: log["running"] == 1)
-    decode = legs.decode_leg(body) if content == LONG else None
-    if decode is not None:
-        legs.decode.wait(lambda log: log["running"] == 1)
-        legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
-    legs.prefill.client.post("/abort_request", json={"rid": "rid-7"})
-    if decode is None:
-        assert prefill.result().status_code == 500
-        assert "Aborted by AbortReq" in prefill.result().json()["message"]
-    else:
-        assert prefill.result().json()["choices"][0]["finish_reason"] == "abort"
-    assert ended(legs.prefill)["aborted"] is True
-    if decode is not None:
-        assert decode.result().status_code == 500
-        assert ended(legs.decode)["aborted"] is True
-
-
-def test_aborting_decode_ends_the_prefill_leg(pair: Callable[..., Pair]) -> None:
-    legs = pair(0.05)
-    body = legs.body(7, LONG)
-    prefill, decode = legs.prefill_leg(body), legs.decode_leg(body)
-    legs.prefill.wait(lambda log: log["running"] == 1)
-    legs.decode.wait(lambda log: log["running"] == 1)
-    legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
-    legs.decode.client.post("/abort_request", json={"rid": "rid-7"})
-    assert decode.result().status_code == 500
-    assert prefill.result().status_code == 500
-    assert "Aborted by decode-side abort notification" in prefill.result().json()["message"]
-    assert ended(legs.prefill)["aborted"] is True
-    assert ended(legs.decode)["aborted"] is True
-
-
 @pytest.mark.parametrize("leaver", ["prefill", "decode"])
 def test_a_client_that_leaves_one_leg_before_the_head_ends_both(pair: Callable[..., Pair], leaver: str) -> None:
     legs = pair(0.05)
@@ -232,15 +118,6 @@ def test_a_client_that_leaves_one_leg_before_the_head_ends_both(pair: Callable[.
         legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
     assert '"error"' in staying.result().text
     assert [ended(engine)["aborted"] for engine in legs] == [True, True]
-
-
-def test_a_leg_whose_partner_never_comes_times_out(pair: Callable[..., Pair]) -> None:
-    legs = pair(50, "--bootstrap-timeout-s", "0.2")
-    prefill = legs.prefill_leg(legs.body(7)).result()
-    assert (prefill.status_code, "Prefill bootstrap failed" in prefill.json()["message"]) == (500, True)
-    assert legs.decode_leg(legs.body(8)).result().status_code == 500
-    assert ended(legs.prefill)["aborted"] is True
-    assert ended(legs.decode)["aborted"] is True
 
 
 def test_the_room_chooses_the_rank_of_prefill(pair: Callable[..., Pair]) -> None:
@@ -292,3 +169,9 @@ def test_decode_without_room_for_the_kv_waits_for_it(pair: Callable[..., Pair]) 
     finished = legs.decode.finished()["finished"]
     assert [entry["rid"] for entry in finished] == [body["rid"] for body in bodies]
     assert all(entry["ttft_virtual_ms"] > least for entry, least in zip(finished, least_waits_ms, strict=True))
+
+
+def test_decode_fails_when_its_prefill_engine_does_not_exist(pair: Callable[..., Pair]) -> None:
+    legs = pair()
+    answer = legs.decode_leg({**legs.body(7), "bootstrap_port": 1}).result()
+    assert answer.status_code == 500

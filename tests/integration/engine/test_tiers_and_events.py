@@ -1,15 +1,12 @@
 """KV events of several ranks, and the tiers of a prefill engine as decode reports them."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine import seconds
 from tests.subjects.kv_subscriber import KvSubscriber
 
 pytestmark = pytest.mark.full
@@ -42,20 +39,6 @@ def test_each_rank_has_ports_and_numbers_of_its_own(start_engine: Callable[..., 
             generate(engine, f"for rank {rank} " * PAGE, routed_dp_rank=rank)
             subscriber.until({"type": "BlockStored", "medium": "GPU"})
             assert [message.number for message in subscriber.replay(0)] == [0, 1]
-
-
-def test_eagle_has_pages_of_pairs(start_engine: Callable[..., Any]) -> None:
-    engine = start_engine("--kv-events-config", EVENTS, "--speculative-algorithm", "EAGLE3", "--speed", "100")
-    info = engine.client.get("/server_info").json()
-    assert info["speculative_algorithm"] == "EAGLE3"
-    ids = list(range(1000, 1000 + 2 * PAGE))
-    with KvSubscriber(info["kv_events"]) as subscriber:
-        engine.client.post("/generate", json={"input_ids": ids, "sampling_params": {"max_new_tokens": 1}})
-        subscriber.until({"type": "BlockStored"})
-        (event,) = subscriber.replay(1)[0].events
-    assert len(event["block_hashes"]) == 1, "the last of 128 tokens has no neighbour yet"
-    assert event["token_ids"] == [[token, token + 1] for token in ids[:PAGE]]
-    assert event["block_size"] == PAGE
 
 
 def test_an_engine_goes_on_without_a_storage_directory_that_is_lost(
@@ -113,28 +96,3 @@ def test_decode_reports_the_tiers_of_prefill(start_engine: Callable[..., Any], t
     assert prefill.client.post("/flush_cache").status_code == 200
     hit = {"device": 0, "host": 0, "storage": 11 * PAGE}
     assert ask(2) == [{**hit, "storage_backend": "HiCacheFile"}, hit], "decode has no backend to name"
-
-
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        (["--kv-events-config", '{"publisher":"kafka"}'], "publisher"),
-        (["--kv-events-config", '{"publisher":"zmq","endpoint":"ipc:///x"}'], "tcp://host:port"),
-        (["--enable-hierarchical-cache", "--hicache-storage-backend", "file"], "needs a directory"),
-        (["--enable-hierarchical-cache", "--hicache-storage-backend", "redis"], "redis"),
-        (["--enable-hierarchical-cache", "--hicache-write-policy", "write_back"], "write_back"),
-        (["--enable-hierarchical-cache", "--role", "decode"], "a decode engine keeps no cache"),
-        ([*HICACHE, "--hicache-storage-backend-extra-config", '{"prefetch_treshold":1}'], "prefetch_treshold"),
-    ],
-)
-def test_flags_that_do_not_make_sense(flags: list[str], problem: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "warmroute_lab.engine", *flags],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=seconds(20),
-    )
-    assert ended.returncode != 0
-    assert problem in ended.stderr
-    assert "Traceback" not in ended.stderr

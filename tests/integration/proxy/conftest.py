@@ -21,5 +21,11 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 @pytest.fixture(scope="module")
 def raw(proxy: ProxyProcess) -> Iterator[httpx.Client]:
     """A client of a module's proxy that adds nothing but the first key."""
-    with httpx.Client(base_url=proxy.url, headers={"authorization": f"Bearer {proxy.keys[0]}"}) as found:
+    with proxy.client() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def client(raw: httpx.Client) -> httpx.Client:
+    """The same one, in modules without an official client."""
+    return raw

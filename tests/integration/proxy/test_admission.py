@@ -157,42 +157,6 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path) -> No
         assert len(it.proxy.rows(expected=3)) == 3  # nothing of what was refused
 
 
-def test_a_tenant_that_sends_one_at_a_time_passes_one_that_floods(tmp_path: Path) -> None:
-    with scene(tmp_path) as it:
-        it.send("flood")
-        it.runs(1)
-        for _ in range(20):
-            it.send("flood")
-        it.waiting(20)
-        sent = 1
-        for _ in range(4):
-            one = it.wait("one", tenant=1)
-            for _ in range(3):
-                it.gate.open()
-                sent += 1
-                it.runs(sent)
-                if it.dispatched()[-1] == "one":
-                    break
-            assert it.dispatched()[-1] == "one"  # behind one of the flood, or two
-            it.gate.open()
-            sent += 1
-            assert answer(one)[0] == 200
-            it.runs(sent)
-
-
-def test_a_flood_that_fills_the_queue_makes_room_for_another_tenant(tmp_path: Path) -> None:
-    with scene(tmp_path, limits="queue_requests = 4") as it:
-        it.send("flood")
-        it.runs(1)
-        flood = [it.wait("flood") for _ in range(4)]
-        one = it.send("one", tenant=1)
-        status, headers, _ = answer(flood[-1])  # its newest
-        assert status == 429
-        assert "retry-after" in headers
-        it.gate.open_for_all()
-        assert [answer(sock)[0] for sock in (*flood[:-1], one)] == [200] * 4
-
-
 def test_bodies_that_wait_have_a_limit_in_bytes(tmp_path: Path) -> None:
     with scene(tmp_path, limits="queue_bytes = 30000") as it:
         it.send("runs")
@@ -238,16 +202,6 @@ def test_who_waits_when_the_proxy_shuts_down_is_sent_elsewhere(tmp_path: Path) -
         assert (status, json.loads(body)["error"]["code"], headers["retry-after"]) == (503, "draining", "1")
         it.gate.open_for_all()
         assert answer(runs)[0] == 200  # what had begun ends
-
-
-def test_a_thousand_that_wait_are_all_served(tmp_path: Path) -> None:
-    with scene(tmp_path, running=16, limits="queue_timeout_s = 3600") as it:
-        sockets = [it.send(f"t{number}", tenant=number % 2) for number in range(1016)]
-        it.waiting(1000)
-        it.gate.open_for_all()
-        assert {answer(sock)[0] for sock in sockets} == {200}
-        assert it.queue()["requests"] == it.queue()["bytes"] == 0
-        assert len(it.engine.bodies) == 1016
 
 
 def test_the_engines_own_word_is_the_limit(tmp_path: Path) -> None:
@@ -300,18 +254,6 @@ def test_what_a_tenant_has_used_is_put_right_by_what_it_did_use(tmp_path: Path) 
         with it.proxy.admin() as admin:
             left = admin.get("/admin/admission").json()["tenants"]["second"]["tokens_remaining"]
         assert left >= 100_000 - 402
-
-
-def test_a_tenant_at_its_limit_at_once_waits_and_delays_nobody(tmp_path: Path) -> None:
-    with scene(tmp_path, running=100, second="requests_at_once = 1") as it:
-        it.send("mine", tenant=1)
-        it.runs(1)
-        waits = it.wait("mine", tenant=1)
-        it.send("other")
-        it.runs(2)
-        assert it.dispatched() == ["mine", "other"]
-        it.gate.open_for_all()
-        assert answer(waits)[0] == 200
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

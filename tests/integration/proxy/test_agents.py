@@ -1,27 +1,13 @@
 """Agents of one session: each has a lineage of its own, whatever its client sends as the session."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, until
-from warmroute_cli.processes import stop_all
+from tests.subjects.processes import ProxyProcess, until
 
 TURNS = 4
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    engine = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.listening().toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
 def receipts_of(proxy: ProxyProcess, headers: dict[str, str], task: str) -> list[dict[str, Any]]:

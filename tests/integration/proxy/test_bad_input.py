@@ -38,12 +38,6 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     assert [secret for secret in (CANARY, SECRET_SESSION, *started.keys) if secret in written] == []
 
 
-@pytest.fixture(scope="module")
-def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with proxy.client() as found:
-        yield found
-
-
 def body(**fields: Any) -> bytes:
     return json.dumps(chat(CANARY, **fields)).encode()
 

@@ -1,6 +1,6 @@
 """The number of a turn goes on after a compaction, where the program's own words show one; a fork stays what it is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -8,11 +8,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
 from tests.subjects.small_fleet import regions  # noqa: F401 - a fixture
 from warmroute.contract.compactions import MARKS, Mark
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -23,30 +21,6 @@ CLAUDE: Final = (
 )
 GEMINI: Final = "Got it. Thanks for the additional context!"
 Message = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated").listening()
-    try:
-        yield started
-    finally:
-        stop_all([started.child], seconds(5.0))
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
-
-
-@pytest.fixture(scope="module")
-def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with proxy.client() as found:
-        yield found
 
 
 def user(text: Any) -> Message:

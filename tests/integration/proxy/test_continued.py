@@ -19,7 +19,7 @@ from tests.subjects.stopped import Several
 from warmroute import OpenAI
 from warmroute.contract import receipt as contract_receipt
 
-from .test_faults import PAIRS, Fleet, Stream
+from .test_faults import PAIRS, Mortal, Stream
 from .test_idempotency import Asker, complete, rows_of
 
 pytestmark = pytest.mark.full
@@ -33,9 +33,8 @@ def script(**step: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path, request.param, model=ON) as made:
-        made.proxy.start()
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mortal]:
+    with Mortal(tmp_path, request.param, model=ON) as made:
         yield made
 
 
@@ -66,7 +65,7 @@ def check_one_answer(stream: Stream) -> dict[str, Any]:
     return usage
 
 
-def busy(fleet: Fleet) -> str:
+def busy(fleet: Mortal) -> str:
     """An engine that answers, as the proxy sees it."""
     names = [name for name, engine in fleet.engines.items() if engine.role != "prefill" and engine.child.running()]
 
@@ -79,7 +78,7 @@ def busy(fleet: Fleet) -> str:
     return str(until(answering, "an engine answers"))
 
 
-def slowly(fleet: Fleet, end: str) -> None:
+def slowly(fleet: Mortal, end: str) -> None:
     """Have the answer to the prompt with this end come slowly, so that it has not ended when its engine is killed. The
     rest, for which another engine is sent a longer prompt, comes as always.
     """
@@ -90,7 +89,7 @@ def slowly(fleet: Fleet, end: str) -> None:
 
 
 @both
-def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
+def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
     bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=300)) for n in range(8)]
     dies = next(engine for engine in fleet.engines.values() if engine.role != "prefill")
     order = {"fault": "drip", "delay_s": 0.3, "count": len(bodies)}  # so that none of its answers has ended by then
@@ -119,7 +118,7 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
         assert usage["completion_tokens"] == unbroken["completion_tokens"]
 
 
-def told_of_the_failure(fleet: Fleet, stream: Stream) -> dict[str, Any]:
+def told_of_the_failure(fleet: Mortal, stream: Stream) -> dict[str, Any]:
     """An error event, a row that is charged nothing, and nothing left on any engine; the row's usage is returned."""
     stream.join(seconds(30))
     assert stream.failed_clearly, stream.text[-300:]
@@ -132,7 +131,7 @@ def told_of_the_failure(fleet: Fleet, stream: Stream) -> dict[str, Any]:
 
 
 @pairs
-def test_a_tool_call_that_has_begun_is_not_continued(fleet: Fleet) -> None:
+def test_a_tool_call_that_has_begun_is_not_continued(fleet: Mortal) -> None:
     calls = [{"name": "write", "arguments": {"text": "word " * 200}}]
     slowly(fleet, 'call 0"}]')
     stream = Stream(fleet.proxy, chat("call", **USAGE, **script(text="I write.", tool_calls=calls)))
@@ -143,7 +142,7 @@ def test_a_tool_call_that_has_begun_is_not_continued(fleet: Fleet) -> None:
 
 
 @pairs
-def test_a_tool_call_behind_the_break_comes_whole(fleet: Fleet) -> None:
+def test_a_tool_call_behind_the_break_comes_whole(fleet: Mortal) -> None:
     calls = [{"name": "write", "arguments": {"text": "word " * 10}}]
     body = chat("call", **USAGE, **script(text="I shall write it. " * 30, tool_calls=calls))
     slowly(fleet, 'call 0"}]')
@@ -162,7 +161,7 @@ def test_a_tool_call_behind_the_break_comes_whole(fleet: Fleet) -> None:
 
 
 @trio
-def test_reasoning_is_not_continued(fleet: Fleet) -> None:
+def test_reasoning_is_not_continued(fleet: Mortal) -> None:
     body = chat("why", **USAGE, **script(output_tokens=120), chat_template_kwargs={"enable_thinking": True})
     slowly(fleet, 'why 0"}]')
     stream = Stream(fleet.proxy, body)
@@ -172,7 +171,7 @@ def test_reasoning_is_not_continued(fleet: Fleet) -> None:
 
 
 @trio
-def test_a_second_death_is_told(fleet: Fleet) -> None:
+def test_a_second_death_is_told(fleet: Mortal) -> None:
     for engine in fleet.engines.values():
         httpx.post(f"{engine.url}/engine/faults", json={"fault": "cut", "after_events": 6}).raise_for_status()
     usage = told_of_the_failure(
@@ -184,7 +183,7 @@ def test_a_second_death_is_told(fleet: Fleet) -> None:
 
 
 @trio
-def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
+def test_a_completion_goes_on_within_its_limit(fleet: Mortal) -> None:
     body = {"model": "kimi-k2.5", "prompt": "Once upon a time " * 40, "max_tokens": 90, "ignore_eos": True, **USAGE}
     slowly(fleet, 'upon a time "')
     stream = Stream(fleet.proxy, body, "/v1/completions")
@@ -204,7 +203,7 @@ def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
 
 @trio
 @pytest.mark.real_deadlines("probing", "deadlines")
-def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet) -> None:
+def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Mortal) -> None:
     """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
     slowly(fleet, 'frozen 0"}]')
     stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=300)))
@@ -222,7 +221,7 @@ def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet)
 
 
 @trio
-def test_the_sdk_reads_one_answer_and_counts_it(fleet: Fleet) -> None:
+def test_the_sdk_reads_one_answer_and_counts_it(fleet: Mortal) -> None:
     client = OpenAI(base_url=fleet.proxy.base_url, api_key=fleet.proxy.keys[0], max_retries=0)
     body = chat("sdk", **script(output_tokens=120))
     slowly(fleet, 'sdk 0"}]')
@@ -240,7 +239,7 @@ def test_the_sdk_reads_one_answer_and_counts_it(fleet: Fleet) -> None:
 
 
 @trio
-def test_a_client_that_leaves_the_rest_ends_it(fleet: Fleet) -> None:
+def test_a_client_that_leaves_the_rest_ends_it(fleet: Mortal) -> None:
     with fleet.proxy.client() as client:
         body = chat("leave", **USAGE, **script(output_tokens=900))
         with client.stream("POST", "/v1/chat/completions", json=body) as answer:

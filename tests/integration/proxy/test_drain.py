@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.fleet import Fleet
 from tests.subjects.ports import free_port
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stopped import Stopped
+from tests.subjects.processes import EngineProcess, chat, until
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.engines import drain_orders
@@ -22,32 +22,14 @@ pytestmark = pytest.mark.full
 LONG = {"stream": True, "max_tokens": 400, "ignore_eos": True}  # some 4 s
 
 
-class Fleet(Stopped):
+class Two(Fleet):
     """Two aggregated engines behind a proxy."""
 
     def __init__(self, folder: Path) -> None:
-        self.engines = {
-            f"e{n}": EngineProcess(folder, f"e{n}", "aggregated", "--port", str(free_port()), speed=2.0)
-            for n in range(2)
-        }
-        tables = [engine.listening().toml("east") for engine in self.engines.values()]
-        self.proxy = ProxyProcess(folder / "p", tables).start()
-        self.admin = self.proxy.admin()
-        self.client = self.proxy.client()
-
-    def restart_proxy(self) -> None:
-        self.admin.close()
-        self.client.close()
-        self.proxy.stop()
-        self.proxy.start()
-        self.admin = self.proxy.admin()
-        self.client = self.proxy.client()
-
-    def stop(self) -> None:
-        self.admin.close()
-        self.client.close()
-        self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
+        super().__init__(
+            folder,
+            [EngineProcess(folder, f"e{n}", "aggregated", "--port", str(free_port()), speed=2.0) for n in range(2)],
+        )
 
     def engine(self, engine_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.admin.get(f"/admin/engines/{engine_id}").raise_for_status().json()
@@ -63,13 +45,13 @@ class Fleet(Stopped):
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("drain")) as found:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    with Two(tmp_path_factory.mktemp("drain")) as found:
         yield found
 
 
 @pytest.fixture(autouse=True)
-def nothing_drains(fleet: Fleet) -> Iterator[None]:
+def nothing_drains(fleet: Two) -> Iterator[None]:
     yield
     for name, engine in fleet.engines.items():
         fleet.admin.delete(f"/admin/engines/{name}/drain").raise_for_status()
@@ -77,7 +59,7 @@ def nothing_drains(fleet: Fleet) -> Iterator[None]:
     until(lambda: {fleet.engine(name)["state"] for name in fleet.engines} == {"up"}, "both take work again")
 
 
-def test_a_drained_engine_ends_its_stream_and_gets_nothing_new(fleet: Fleet) -> None:
+def test_a_drained_engine_ends_its_stream_and_gets_nothing_new(fleet: Two) -> None:
     home = fleet.served_by("drained")
     kept = next(text for n in range(100) if fleet.served_by(text := f"kept {n}") == home)
     body = chat("drained", turns=2, **LONG)
@@ -102,7 +84,7 @@ def test_a_drained_engine_ends_its_stream_and_gets_nothing_new(fleet: Fleet) -> 
     assert fleet.served_by(kept) == home, "its cache is still known"
 
 
-def test_an_engine_that_says_503_while_it_serves_is_draining_not_broken(fleet: Fleet) -> None:
+def test_an_engine_that_says_503_while_it_serves_is_draining_not_broken(fleet: Two) -> None:
     home = fleet.served_by("announced")
     engine = fleet.engines[home]
     body = chat("announced", turns=2, **LONG)
@@ -123,7 +105,7 @@ def test_an_engine_that_says_503_while_it_serves_is_draining_not_broken(fleet: F
     until(lambda: fleet.engine(home)["state"] == "up", "it takes work again")
 
 
-def test_the_last_engine_may_be_drained_but_not_silently(fleet: Fleet) -> None:
+def test_the_last_engine_may_be_drained_but_not_silently(fleet: Two) -> None:
     assert "warning" not in fleet.admin.post("/admin/engines/e0/drain").json()
     assert "kimi-k2.5" in fleet.admin.post("/admin/engines/e1/drain").json()["warning"]
     answer = fleet.client.post("/v1/chat/completions", json=chat("nowhere"))
@@ -136,14 +118,14 @@ def test_the_last_engine_may_be_drained_but_not_silently(fleet: Fleet) -> None:
     assert fleet.client.get("/ready").status_code == 200
 
 
-def test_an_unknown_engine_is_named_with_the_known_ones(fleet: Fleet) -> None:
+def test_an_unknown_engine_is_named_with_the_known_ones(fleet: Two) -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = fleet.admin.request(method, "/admin/engines/e9/drain")
         assert answer.status_code == 404
         assert "e0, e1" in answer.json()["error"]["message"]
 
 
-def test_without_the_admin_key_nothing_drains(fleet: Fleet) -> None:
+def test_without_the_admin_key_nothing_drains(fleet: Two) -> None:
     url = fleet.proxy.line["admin_url"]
     assert httpx.post(f"{url}/admin/engines/e0/drain").status_code == 401
     assert fleet.client.post("/admin/engines/e0/drain").status_code == 404, "clients have no such route"
@@ -151,7 +133,7 @@ def test_without_the_admin_key_nothing_drains(fleet: Fleet) -> None:
 
 
 def test_the_command_drains_waits_and_takes_back(
-    fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fleet: Two, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WARMROUTE_ADMIN_KEY", fleet.proxy.admin_key)
     where = ["--config", str(fleet.proxy.config), "--admin-url", str(fleet.proxy.line["admin_url"])]
@@ -173,9 +155,8 @@ def test_the_command_drains_waits_and_takes_back(
 
 
 def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
-    old = fleet.engines["e0"]
-    try:
+    with Two(tmp_path) as fleet:
+        old = fleet.engines["e0"]
         kept = next(text for n in range(100) if fleet.served_by(text := f"kept {n}") == "e0")
         fleet.admin.post("/admin/engines/e0/drain").raise_for_status()
         until(lambda: fleet.engine("e0")["drained"], "nothing runs there")
@@ -191,7 +172,9 @@ def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) 
         assert (workers["e0"]["proven"], workers["e1"]["proven"]) == (0, 1)
 
         before = fleet.engine("e0")["draining_since"]
-        fleet.restart_proxy()
+        fleet.forget()
+        fleet.proxy.stop()
+        fleet.proxy.start()
         assert fleet.engine("e0")["draining_since"] == before, "it holds over the proxy's restart too"
         assert fleet.served_by(kept) == "e1"
 
@@ -200,8 +183,6 @@ def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) 
         usage = fleet.client.post("/v1/chat/completions", json=chat(kept, max_tokens=4)).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == 0
         assert usage["warmroute"]["predicted_cached"] == 0, "what its predecessor had is not expected of it"
-    finally:
-        fleet.stop()
 
 
 @pytest.mark.parametrize("text", [b"", b"[1]", b'{"e0":"x"}', b"\xff"])
@@ -219,7 +200,7 @@ def test_orders_are_kept_whole_and_a_folder_that_takes_none_stops_nobody(tmp_pat
     drain_orders.save(tmp_path / "nowhere", {"e0": 1.0})
 
 
-def test_under_load_no_turn_is_lost_while_engines_take_turns_to_drain(fleet: Fleet) -> None:
+def test_under_load_no_turn_is_lost_while_engines_take_turns_to_drain(fleet: Two) -> None:
     """What a rolling restart does to the fleet, without the restarts."""
     stop = threading.Event()
     seen: list[tuple[int, bool]] = []

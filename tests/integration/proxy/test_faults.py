@@ -16,10 +16,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.fleet import Fleet
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
-from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -30,38 +29,24 @@ ENDLESS: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 2
 """An answer that a client leaves before its end, however late it is."""
 
 
-class Fleet(Stopped):
-    def __init__(
-        self, folder: Path, roles: dict[str, str], speed: float = 1.0, model: str = "", limits: str = ""
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.engines = {name: EngineProcess(folder, name, role, speed=speed) for name, role in roles.items()}
-        for engine in self.engines.values():
-            engine.listening()
-        tables = [engine.toml("east") for engine in self.engines.values()]
-        self.proxy = ProxyProcess(folder / "p", tables, model=model, limits=limits)
-
-    def stop(self) -> None:
-        self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
+class Mortal(Fleet):
+    def __init__(self, folder: Path, roles: dict[str, str], speed: float = 1.0, **of_proxy: Any) -> None:
+        engines = [EngineProcess(folder, name, role, speed=speed) for name, role in roles.items()]
+        super().__init__(folder, engines, **of_proxy)
 
     def kill(self, name: str) -> None:
         os.kill(self.engines[name].child.pid, signal.SIGKILL)
 
-    def alive(self) -> list[EngineProcess]:
-        return [engine for engine in self.engines.values() if engine.child.running()]
-
     def idle(self) -> bool:
-        return all(engine.running() == 0 for engine in self.alive())
+        return self.running() == 0
 
 
 PAIRS = {"p0": "prefill", "d0": "decode", "d1": "decode"}
 
 
 @pytest.fixture
-def pairs(tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path, PAIRS) as fleet:
-        fleet.proxy.start()
+def pairs(tmp_path: Path) -> Iterator[Mortal]:
+    with Mortal(tmp_path, PAIRS) as fleet:
         yield fleet
 
 
@@ -118,7 +103,7 @@ class Stream(threading.Thread):
         )
 
 
-def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
+def test_a_decode_engine_dies_under_ten_streams(pairs: Mortal) -> None:
     streams = [Stream(pairs.proxy, chat(f"stream {n}", stream=True, **LONG)) for n in range(10)]
     for stream in streams:
         assert stream.first.wait(seconds(20))
@@ -146,8 +131,7 @@ def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
 
 
 def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
-    with Fleet(tmp_path, {**PAIRS, "a0": "aggregated"}, speed=0.2) as fleet:
-        fleet.proxy.start()
+    with Mortal(tmp_path, {**PAIRS, "a0": "aggregated"}, speed=0.2) as fleet:
         with ThreadPoolExecutor(6) as pool, fleet.proxy.client() as client:
 
             def ask(number: int) -> httpx.Response:
@@ -171,7 +155,7 @@ def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
 
 @pytest.mark.real_deadlines("inference_request")
 @pytest.mark.parametrize("moment", ["before the head", "mid-stream", "whole answer"])
-def test_a_client_leaves(pairs: Fleet, moment: str) -> None:
+def test_a_client_leaves(pairs: Mortal, moment: str) -> None:
     text = "a long prompt " * 12_000 if moment == "before the head" else "short"
     parts = urlsplit(pairs.proxy.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
@@ -197,7 +181,7 @@ def test_a_client_leaves(pairs: Fleet, moment: str) -> None:
         assert usage["completion_tokens"] > 0
 
 
-def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Fleet) -> None:
+def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Mortal) -> None:
     streams = [Stream(pairs.proxy, chat(f"short {n}", stream=True, max_tokens=5)) for n in range(8)]
     long = [Stream(pairs.proxy, chat(f"long {n}", stream=True, **ENDLESS)) for n in range(4)]
     for stream in (*streams, *long):
@@ -223,7 +207,7 @@ def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Flee
     assert f'warmroute_turns_total{{outcome="interrupted"}} {interrupted}\n' in pairs.proxy.metrics()
 
 
-def test_a_proxy_that_is_told_to_stop_lets_streams_end(pairs: Fleet) -> None:
+def test_a_proxy_that_is_told_to_stop_lets_streams_end(pairs: Mortal) -> None:
     stream = Stream(pairs.proxy, chat("goodbye", stream=True, max_tokens=60))
     assert stream.first.wait(seconds(20))
     assert pairs.proxy.child is not None

@@ -6,28 +6,25 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stopped import Stopped
+from tests.subjects.fleet import Fleet
+from tests.subjects.processes import EngineProcess, chat, until
 from warmroute_cli.main import main
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.timeout(120)
 SWITCH = "--enable-pd-role-switch"
 
 
-class Fleet(Stopped):
+class Pairs(Fleet):
     """Two prefill engines, of which one has drafts, and two decode engines, of which one cannot be flipped."""
 
     def __init__(self, folder: Path) -> None:
-        self.engines = [
+        engines = [
             EngineProcess(folder, "p0", "prefill", SWITCH),
             EngineProcess(folder, "p1", "prefill", "--speculative-algorithm", "EAGLE"),
             EngineProcess(folder, "d0", "decode", SWITCH),
             EngineProcess(folder, "d1", "decode"),
         ]
-        tables = [engine.listening().toml("east") for engine in self.engines]
-        self.proxy = ProxyProcess(folder / "p", tables).start()
+        super().__init__(folder, engines)
 
     def flip(self, engine: str) -> int:
         line = self.proxy.line
@@ -35,45 +32,39 @@ class Fleet(Stopped):
         return main(words)
 
     def role(self, engine: str) -> tuple[str, str]:
-        with self.proxy.admin() as admin:
-            found = admin.get(f"/admin/engines/{engine}").raise_for_status().json()
+        found = self.admin.get(f"/admin/engines/{engine}").raise_for_status().json()
         return found["role"], found["state"]
 
     def roles_of_a_turn(self, text: str) -> list[str]:
-        with self.proxy.client() as client:
-            answer = client.post("/v1/chat/completions", json=chat(text, max_tokens=2)).raise_for_status().json()
+        answer = self.client.post("/v1/chat/completions", json=chat(text, max_tokens=2)).raise_for_status().json()
         return [worker["role"] for worker in answer["usage"]["warmroute"]["workers"]]
-
-    def stop(self) -> None:
-        self.proxy.stop()
-        stop_all([engine.child for engine in self.engines], seconds(5.0))
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("flip")) as found:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
+    with Pairs(tmp_path_factory.mktemp("flip")) as found:
         yield found
 
 
 @pytest.fixture(autouse=True)
-def key(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def key(fleet: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARMROUTE_ADMIN_KEY", fleet.proxy.admin_key)
 
 
-def test_an_engine_is_taken_out_flipped_and_taken_in_again(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_is_taken_out_flipped_and_taken_in_again(fleet: Pairs, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(fleet.roles_of_a_turn("before")) == {"prefill", "decode"}
     assert fleet.flip("d0") == 0
     out = capsys.readouterr().out
     assert out.index("drained") < out.index("d0 is a prefill engine now")
     assert fleet.role("d0") == ("prefill", "up")
-    info = httpx.get(f"{fleet.engines[2].url}/server_info").json()
+    info = httpx.get(f"{fleet.engines['d0'].url}/server_info").json()
     assert info["disaggregation_mode"] == "prefill"
     for other in ("p0", "p1"):
         with fleet.proxy.admin() as admin:
             admin.post(f"/admin/engines/{other}/drain").raise_for_status()
     until(lambda: fleet.role("p0")[1] == "draining", "the other prefill engines drain")
     assert fleet.roles_of_a_turn("after") == ["prefill", "decode"]
-    assert httpx.get(f"{fleet.engines[2].url}/engine/finished").json()["total"] >= 1
+    assert httpx.get(f"{fleet.engines['d0'].url}/engine/finished").json()["total"] >= 1
     for other in ("p0", "p1"):
         with fleet.proxy.admin() as admin:
             admin.delete(f"/admin/engines/{other}/drain").raise_for_status()
@@ -91,7 +82,7 @@ def test_an_engine_is_taken_out_flipped_and_taken_in_again(fleet: Fleet, capsys:
     ],
 )
 def test_what_cannot_be_flipped_is_refused_and_goes_on(
-    fleet: Fleet, engine: str, words: str, capsys: pytest.CaptureFixture[str]
+    fleet: Pairs, engine: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fleet.flip(engine) == 2
     assert words in capsys.readouterr().err
@@ -99,7 +90,7 @@ def test_what_cannot_be_flipped_is_refused_and_goes_on(
         assert fleet.role(engine)[1] == "up"
 
 
-def test_the_last_engine_of_a_role_is_not_flipped(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_engine_of_a_role_is_not_flipped(fleet: Pairs, capsys: pytest.CaptureFixture[str]) -> None:
     with fleet.proxy.admin() as admin:
         admin.post("/admin/engines/p1/drain").raise_for_status()
         assert fleet.flip("p0") == 2
@@ -107,17 +98,17 @@ def test_the_last_engine_of_a_role_is_not_flipped(fleet: Fleet, capsys: pytest.C
     assert "p0 is the only prefill engine that serves" in capsys.readouterr().err
 
 
-def test_an_engine_that_was_not_drained_is_not_flipped(fleet: Fleet) -> None:
+def test_an_engine_that_was_not_drained_is_not_flipped(fleet: Pairs) -> None:
     with fleet.proxy.admin() as admin:
         answer = admin.post("/admin/engines/d0/flip")
     assert answer.status_code == 409
     assert "engine d0 is not drained" in answer.json()["error"]["message"]
 
 
-def test_the_engine_refuses_what_sglang_refuses(fleet: Fleet) -> None:
-    url = fleet.engines[3].url
+def test_the_engine_refuses_what_sglang_refuses(fleet: Pairs) -> None:
+    url = fleet.engines["d1"].url
     answer = httpx.post(f"{url}/pd_role_switch", json={"new_role": "prefill"})
     assert (answer.status_code, answer.json()["safe_to_restore"]) == (400, True)
     assert "--enable-pd-role-switch is not set" in answer.json()["message"]
-    url = fleet.engines[0].url
+    url = fleet.engines["p0"].url
     assert "invalid new_role='both'" in httpx.post(f"{url}/pd_role_switch", json={"new_role": "both"}).text

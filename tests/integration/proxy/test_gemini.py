@@ -128,14 +128,6 @@ def test_the_official_client_calls_functions(client: genai.Client) -> None:
     assert client.models.generate_content(model=MODEL, contents="call", config=config).text
 
 
-def test_an_answer_that_is_cut_says_so(client: genai.Client) -> None:
-    cut = client.models.generate_content(
-        model=MODEL, contents="cut", config=types.GenerateContentConfig(max_output_tokens=3)
-    )
-    assert cut.candidates is not None
-    assert cut.candidates[0].finish_reason == types.FinishReason.MAX_TOKENS
-
-
 def test_thoughts_are_shown_where_they_are_asked_for(client: genai.Client) -> None:
     config = types.GenerateContentConfig(thinking_config=types.ThinkingConfig(include_thoughts=True, thinking_budget=9))
     answer = client.models.generate_content(model=MODEL, contents="think", config=config)
@@ -154,12 +146,6 @@ def test_thoughts_are_shown_where_they_are_asked_for(client: genai.Client) -> No
     assert len((hidden.candidates[0].content or types.Content()).parts or ()) == 1
 
 
-def test_a_model_by_a_pattern(client: genai.Client) -> None:
-    answer = client.models.generate_content(model="gemini-2.5-pro", contents="alias")
-    assert answer.model_version == "gemini-2.5-pro"
-    assert client.models.get(model="gemini-2.5-flash").name == f"models/{MODEL}"
-
-
 def test_signatures_bring_thoughts_back(raw: httpx.Client) -> None:
     thinks = {"thinkingConfig": {"thinkingBudget": 64}}
     call = {"name": "read", "args": {}, "id": "c1"}
@@ -176,14 +162,6 @@ def test_signatures_bring_thoughts_back(raw: httpx.Client) -> None:
     assert "dropped_blocks" not in turn("skip_thought_signature_validator")
 
 
-def test_a_chat_with_the_same_prompt_is_warm(raw: httpx.Client) -> None:
-    text = "one prompt, four dialects " * 100
-    raw.post(PATH, json=body(text))
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
-    usage = raw.post("/v1/chat/completions", json=asked).json()["usage"]
-    assert usage["prompt_tokens_details"]["cached_tokens"] > 300
-
-
 def test_tokens_are_counted_and_not_billed(client: genai.Client, raw: httpx.Client) -> None:
     text = "How many tokens is this? " * 50
     used = client.models.generate_content(model=MODEL, contents=text).usage_metadata
@@ -198,7 +176,8 @@ def test_tokens_are_counted_and_not_billed(client: genai.Client, raw: httpx.Clie
 def test_models_in_their_shape(client: genai.Client, raw: httpx.Client) -> None:
     assert [model.name for model in client.models.list()] == [f"models/{MODEL}", "models/other"]
     assert raw.get("/v1beta/models").json() == raw.get("/v1/models").json()
-    assert client.models.get(model=MODEL).name == f"models/{MODEL}"
+    for name in (MODEL, "gemini-2.5-flash"):
+        assert client.models.get(model=name).name == f"models/{MODEL}"
     with pytest.raises(errors.ClientError) as refused:
         client.models.get(model="gemini-9")
     assert refused.value.status == "NOT_FOUND"

@@ -18,14 +18,10 @@ import pytest
 
 from tests.integration.proxy.test_tls import SecureProxy
 from tests.machine import measured
+from tests.subjects.entries import dispatched_entry, settle
 from tests.subjects.held_loop import longest_s
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
-from warmroute.contract.money import Rates
-from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, settle
-from warmroute_proxy.core.accounting.receipt import ServedBy
-from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.core.cache.index import MAX_CUTS, PrefixIndex
 from warmroute_proxy.server.ledger.fold import STEP_BYTES, Fold
 from warmroute_proxy.server.ledger.journal import journal_path
@@ -86,7 +82,6 @@ def body(megabytes: int, each_megabyte: Callable[[str], list[dict[str, Any]]]) -
     return json.dumps(chat("x") | {"messages": messages}, ensure_ascii=False).encode()
 
 
-IMAGE = "data:image/png;base64," + "A" * 1_000_000
 SHAPES: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "long messages": lambda text: [{"role": "user", "content": text}],
     "many messages": lambda text: [{"role": "user", "content": text[:1000]} for _ in range(1000)],
@@ -210,11 +205,7 @@ class Noting:
 
 def test_a_fold_gives_up_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a thread of the proxy's process: between two moments in which the loop can go on there is little work."""
-    entry = Entry("wr-0", "acme", None, "aa", 1, "east", "m", "chat", True, Rates(600_000, 100_000, 3_000_000), 1.0)
-    dispatch(entry, "rid-0", (ServedBy("east-a0", 0, "aggregated"),), 0)
-    usage = {"prompt_tokens": 100, "completion_tokens": 10}
-    ending = Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None)
-    settle(entry, merge_usage(usage, None, None, 0), {"cold": 100}, usage, ending)
+    entry = settle(dispatched_entry(id="wr-0"))
     line = entry.record() + b"\n"
     lines = STEP_BYTES // len(line)
     found = []

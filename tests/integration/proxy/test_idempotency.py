@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.machine import configured, seconds
+from tests.subjects.fleet import Fleet
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stopped import Stopped
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -31,21 +30,11 @@ def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
     return chat(text, metadata={"script": json.dumps({"output_tokens": tokens})}, **{"stream": True, **fields})
 
 
-class Fleet(Stopped):
+class Keyed(Fleet):
     def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = FAR_S) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.engines = {name: EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()}
-        for engine in self.engines.values():
-            engine.listening()
-        tables = [engine.toml("east") for engine in self.engines.values()]
-        self.proxy = ProxyProcess(folder / "p", tables, limits=f"keyed_outlive_s = {outlive_s}\n{limits}").start()
-
-    def stop(self) -> None:
-        self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
-
-    def running(self) -> int:
-        return sum(engine.running() for engine in self.engines.values() if engine.child.running())
+        engines = [EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()]
+        super().__init__(folder, engines, limits=f"keyed_outlive_s = {outlive_s}\n{limits}")
 
     def turns_live(self) -> float:
         """Turns that have not ended, as the proxy counts them."""
@@ -56,8 +45,8 @@ class Fleet(Stopped):
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("keyed"), PAIR) as found:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    with Keyed(tmp_path_factory.mktemp("keyed"), PAIR) as found:
         yield found
 
 
@@ -146,7 +135,7 @@ def complete(asker: Asker) -> bool:
     return asker.status == 200 and asker.clean and asker.text.endswith("data: [DONE]\n\n")
 
 
-def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Fleet) -> None:
+def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Keyed) -> None:
     before, worked = fleet.proxy.turns(), fleet.finished()
     first = Asker(fleet.proxy, "mid-stream", long("mid-stream", 300)).begun()
     second = Asker(fleet.proxy, "mid-stream", long("mid-stream", 300)).begun()
@@ -162,17 +151,7 @@ def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Flee
     assert fleet.proxy.turns() == before + 1
 
 
-def test_a_retry_after_the_end_gets_the_same_answer(fleet: Fleet) -> None:
-    body = long("after the end", 5)
-    first = Asker(fleet.proxy, "after the end", body).done()
-    worked = fleet.finished()
-    second = Asker(fleet.proxy, "after the end", body).done()
-    assert complete(first)
-    assert (second.text, second.receipt) == (first.text, first.receipt)
-    assert fleet.finished() == worked
-
-
-def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> None:
+def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Keyed) -> None:
     first = Asker(fleet.proxy, "died", long("died")).begun()
     first.leave()
     second = Asker(fleet.proxy, "died", long("died")).done()
@@ -184,7 +163,7 @@ def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> No
 
 def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
     outlive_s = configured(3)
-    with Fleet(tmp_path, PAIR, outlive_s=outlive_s) as fleet:
+    with Keyed(tmp_path, PAIR, outlive_s=outlive_s) as fleet:
         body = long("nobody", 4000)  # it would go on for far longer than it is waited for
         first = Asker(fleet.proxy, "nobody", body).begun()
         left_at_s = time.time()
@@ -198,7 +177,7 @@ def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
         assert late.headers["x-should-retry"] == "false"
 
 
-def test_another_body_under_the_same_key_is_refused(fleet: Fleet) -> None:
+def test_another_body_under_the_same_key_is_refused(fleet: Keyed) -> None:
     first = Asker(fleet.proxy, "body", long("one")).begun()
     other = Asker(fleet.proxy, "body", long("two")).done()
     assert (other.status, other.error) == (422, "idempotency_key_reused")
@@ -206,7 +185,7 @@ def test_another_body_under_the_same_key_is_refused(fleet: Fleet) -> None:
     assert Asker(fleet.proxy, "body", long("two")).done().status == 422
 
 
-def test_a_key_belongs_to_a_tenant_and_a_route(fleet: Fleet) -> None:
+def test_a_key_belongs_to_a_tenant_and_a_route(fleet: Keyed) -> None:
     text = {"model": "kimi-k2.5", "prompt": "scope", "max_tokens": 3}
     askers = [
         Asker(fleet.proxy, "scope", chat("scope", max_tokens=3)),
@@ -217,7 +196,7 @@ def test_a_key_belongs_to_a_tenant_and_a_route(fleet: Fleet) -> None:
     assert len({asker.receipt for asker in askers}) == 3
 
 
-def test_two_that_do_not_stream_share_one_answer(fleet: Fleet) -> None:
+def test_two_that_do_not_stream_share_one_answer(fleet: Keyed) -> None:
     body = long("whole", stream=False)
     first = Asker(fleet.proxy, "whole", body)
     until(lambda: fleet.turns_live() or not first.is_alive(), "it runs, or has")
@@ -230,7 +209,7 @@ def test_two_that_do_not_stream_share_one_answer(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257, "a\tb", "ü"])
-def test_what_is_no_key_is_refused(fleet: Fleet, key: str) -> None:
+def test_what_is_no_key_is_refused(fleet: Keyed, key: str) -> None:
     bad = Asker(fleet.proxy, key, chat("bad key", max_tokens=2)).done()
     assert (bad.status, bad.error) == (400, "invalid_idempotency_key")
     longest = Asker(fleet.proxy, "k" * 256, chat("bad key", max_tokens=2)).done()
@@ -238,14 +217,14 @@ def test_what_is_no_key_is_refused(fleet: Fleet, key: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"bootstrap_room": 1}, {"model": "none"}, {"n": 2}])
-def test_a_key_of_a_request_that_was_never_dispatched_is_free(fleet: Fleet, wrong: dict[str, Any]) -> None:
+def test_a_key_of_a_request_that_was_never_dispatched_is_free(fleet: Keyed, wrong: dict[str, Any]) -> None:
     key = f"free {sorted(wrong)}"
     refused = Asker(fleet.proxy, key, {**chat("free", max_tokens=2), **wrong}).done()
     assert refused.status in {400, 404}
     assert Asker(fleet.proxy, key, chat("free", max_tokens=2)).done().status == 200
 
 
-def test_metrics_count_who_joined_and_the_key_is_written_nowhere(fleet: Fleet) -> None:
+def test_metrics_count_who_joined_and_the_key_is_written_nowhere(fleet: Keyed) -> None:
     for _ in range(2):
         assert Asker(fleet.proxy, "canary-key-5bd1", chat("metrics", max_tokens=2)).done().status == 200
     text = fleet.proxy.metrics()

@@ -8,7 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,11 +19,9 @@ import pytest
 from tests.machine import configured, seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
-from tests.subjects.stopped import Stopped
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
+from tests.subjects.small_fleet import two_regions
 
-from .test_idempotency import FAR_S, Asker, Fleet, complete, long, rows_of
+from .test_idempotency import FAR_S, Asker, Keyed, complete, long, rows_of
 
 pytestmark = pytest.mark.full
 
@@ -59,7 +59,7 @@ def say(handler: Handler, *texts: str) -> None:
 
 @pytest.mark.real_deadlines("attempt")
 def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path) -> None:
-    with Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"}) as fleet:
+    with Keyed(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"}) as fleet:
         busy = fleet.engines["d0"]
         slowly = {"fault": "drip", "delay_s": 0.3}  # so that its answer has not ended when it is killed
         httpx.post(f"{busy.url}/engine/faults", json=slowly).raise_for_status()
@@ -167,7 +167,7 @@ def test_two_requests_with_a_key_on_one_connection(
 
 
 def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None:
-    with Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0) as fleet:
+    with Keyed(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0) as fleet:
         left = Asker(fleet.proxy, "left", long("left", 2000)).begun()
         left.leave()
         heard = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
@@ -182,32 +182,30 @@ def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None
         assert rows_of(fleet.proxy, left.receipt)[0]["outcome"] == "client_left"
 
 
-class Roaming(Stopped):
+class Roaming(NamedTuple):
     """East, where a client asks, and west, where its conversation lives; each with an engine."""
 
-    def __init__(self, folder: Path, outlive_s: float) -> None:
-        self.engines = [EngineProcess(folder, name, "aggregated", speed=1.0) for name in ("east-a0", "west-a0")]
-        east, west = [engine.listening().toml(engine.id[:4]) for engine in self.engines]
-        keys = (new_api_key()[0], new_api_key()[0])
-        self.west = ProxyProcess(folder / "p", [west], region="west", keys=keys).start()
-        limits = f"keyed_outlive_s = {outlive_s}"
-        self.east = ProxyProcess(folder / "p", [east], keys=keys, peer=("west", self.west.url), limits=limits)
-        self.east.start().sees("west")
-        Asker(self.west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
+    east: ProxyProcess
+    west: ProxyProcess
+    engines: list[EngineProcess]
 
     def ask(self, key: str, tokens: int) -> Asker:
         """Ask for the next turn of the conversation, whose answer has so many tokens."""
         body = {**long("roam", turns=2, tokens=tokens), "prompt_cache_key": "roamer"}
         return Asker(self.east, key, body, more={"x-warmroute-home": "west"})
 
-    def stop(self) -> None:
-        self.east.stop()
-        self.west.stop()
-        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+@contextmanager
+def roaming(folder: Path, outlive_s: float) -> Iterator[Roaming]:
+    of_east = {"limits": f"keyed_outlive_s = {outlive_s}"}
+    with two_regions(folder, speed=1.0, of_east=of_east) as found:
+        it = Roaming(*found)
+        Asker(it.west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
+        yield it
 
 
 def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> None:
-    with Roaming(tmp_path, FAR_S) as it:
+    with roaming(tmp_path, FAR_S) as it:
         first = it.ask("roams", 150).begun()
         first.leave()
         second = it.ask("roams", 150).done()
@@ -220,7 +218,7 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> Non
 
 def test_a_forwarded_turn_to_which_nobody_comes_back_stops_at_its_home(tmp_path: Path) -> None:
     outlive_s = configured(3)
-    with Roaming(tmp_path, outlive_s) as it:
+    with roaming(tmp_path, outlive_s) as it:
         first = it.ask("leaves", 4000).begun()
         left_at_s = time.time()
         first.leave()

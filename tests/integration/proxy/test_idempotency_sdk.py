@@ -14,7 +14,7 @@ from tests.machine import seconds
 from tests.subjects.processes import DEADLINE_S, chat, until
 from warmroute.contract import receipt as contract_receipt
 
-from .test_idempotency import PAIR, Fleet, rows_of
+from .test_idempotency import PAIR, Keyed, rows_of
 
 
 class Cutter:
@@ -80,8 +80,8 @@ def _break(end: socket.socket) -> None:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("keyed-sdk"), PAIR) as found:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    with Keyed(tmp_path_factory.mktemp("keyed-sdk"), PAIR) as found:
         yield found
 
 
@@ -91,7 +91,7 @@ def turn(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_answer_is_lost_on_its_way_twice(fleet: Fleet, stream: bool) -> None:
+def test_the_answer_is_lost_on_its_way_twice(fleet: Keyed, stream: bool) -> None:
     cutter = Cutter(fleet.proxy.url, 2, at_first_byte=True)
     before = fleet.proxy.turns()
     body = turn(f"lost {stream}")
@@ -118,7 +118,7 @@ def test_the_answer_is_lost_on_its_way_twice(fleet: Fleet, stream: bool) -> None
     assert report.cost_nanousd == rows[0]["price_nanousd"]
 
 
-def test_the_connection_breaks_while_the_answer_is_computed(fleet: Fleet) -> None:
+def test_the_connection_breaks_while_the_answer_is_computed(fleet: Keyed) -> None:
     cutter = Cutter(fleet.proxy.url, 0, at_first_byte=False)
     before = fleet.proxy.turns()
     worked = fleet.finished()

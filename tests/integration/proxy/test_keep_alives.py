@@ -1,29 +1,10 @@
 """Keep-alives: the last request again, with an answer of one token."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pytest
-
-from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess
-from warmroute_cli.processes import stop_all
 
 TEXT = "The files say this, line by line. " * 300
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    folder = tmp_path_factory.mktemp("keep-alives")
-    engine = EngineProcess(folder, "a0", "aggregated").listening()
-    proxy = ProxyProcess(folder / "p", [engine.toml("east")])
-    try:
-        with proxy.start().client() as found:
-            yield found
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
 def _ask(client: httpx.Client, session: str, turns: int, tokens: int, kind: str = "") -> dict[str, Any]:

@@ -23,6 +23,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines import kv_events
 from warmroute_proxy.server.engines.kv_events import KvEvents, KvSource, kv_source
 
@@ -186,6 +187,20 @@ async def test_events_reach_the_index(scene: Make) -> None:
     assert one.count("event_batches") == 3
 
 
+async def test_events_are_read_in_the_turn_of_their_engine(scene: Make) -> None:
+    one = await scene()
+    turns = one.events.turns = Turns(time.monotonic, lambda _: None)
+    held = asyncio.Event()
+    turns.task_begun()  # of a tenant: until it ran, no other step runs
+    turns.line_up("tenant", held.set)
+    one.publisher.publish(STORED)
+    await until(lambda: "@w" in turns.lines, "the engine waits in its line")
+    assert not one.cached()
+    turns.task_ran("tenant", 0.0, first=True)
+    await one.sees(4)
+    assert held.is_set()
+
+
 async def test_lost_batches_are_replayed(scene: Make) -> None:
     one = await scene()
     one.publisher.publish(STORED)
@@ -200,18 +215,6 @@ async def test_lost_batches_are_replayed(scene: Make) -> None:
     assert one.count("event_batches") == 5
 
 
-async def test_a_replay_that_lacks_a_batch_drops_the_index(scene: Make) -> None:
-    one = await scene()
-    one.publisher.publish(STORED)
-    await one.sees(4)
-    one.publisher.publish(removed(903), lost=True, kept=False)
-    one.publisher.publish(removed(902))
-    await one.sees(0)
-    assert one.count("index_drops") == 1
-    one.publisher.publish(STORED)
-    await one.sees(4)
-
-
 async def test_a_replay_that_hangs_is_not_waited_for_long(scene: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_events, "REPLAY_TIMEOUT_S", 0.05)
     one = await scene()
@@ -222,16 +225,6 @@ async def test_a_replay_that_hangs_is_not_waited_for_long(scene: Make, monkeypat
     one.publisher.publish(removed(902))
     await one.sees(0)
     assert one.count("index_drops") == 1
-
-
-async def test_without_a_replay_socket_a_loss_drops_the_index(scene: Make) -> None:
-    one = await scene(replays=False)
-    one.publisher.publish(STORED)
-    await one.sees(4)
-    one.publisher.publish(removed(903), lost=True)
-    one.publisher.publish(removed(902))
-    await one.sees(0)
-    assert (one.count("event_gaps"), one.count("index_drops")) == (1, 1)
 
 
 async def test_an_engine_that_began_anew_has_an_empty_cache(scene: Make) -> None:

@@ -129,11 +129,3 @@ def test_what_is_wrong_is_said_in_their_shape(
     assert text in error["message"]
     assert "x-warmroute-receipt" not in answer.headers
     assert len(engine.bodies) == before
-
-
-def test_another_dialect_is_translated_there_too(raw: httpx.Client, engine: ScriptedEngine) -> None:
-    key = raw.headers["x-api-key"]
-    content = json.dumps({"model": MODEL, "input": LARGE, "store": False}, ensure_ascii=False).encode()
-    answer = raw.post("/v1/responses", content=content, headers={"authorization": f"Bearer {key}"})
-    assert (answer.status_code, answer.json()["object"]) == (200, "response"), answer.text
-    assert json.loads(engine.bodies[-1])["messages"][0]["content"] == LARGE

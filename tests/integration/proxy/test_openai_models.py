@@ -7,7 +7,6 @@ Two things are as OpenAI's own service does them, whose models do not say so: a 
 
 import json
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +18,8 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events
+from tests.subjects.processes import chat, events
 from warmroute.contract.money import Rates
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.request.answer import Answer
@@ -51,18 +48,6 @@ PROMPTS: Final[dict[str, dict[str, Any]]] = {
     "batch": {"prompt": ["hello", "there"]},
     "logprobs": {"logprobs": 1},
 }
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    engine = EngineProcess(tmp_path_factory.mktemp("engine"), "e", "aggregated").listening()
-    proxy = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
-    try:
-        with proxy.start().client() as client:
-            yield client
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
 def check(model: type[BaseModel], answer: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """What broke a prefix, as the receipts of clients say it that only have another base_url."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,6 @@ pytestmark = pytest.mark.full
 
 RULES = "\n".join(f"Rule {number}: keep to the conventions of the code around you." for number in range(200))
 FILES = [f"File {number} says this. " + "It is a long line of text. " * 60 for number in range(12)]
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    folder = tmp_path_factory.mktemp("breaks")
-    with (
-        EngineProcess(folder, "a0", "aggregated") as engine,
-        ProxyProcess(folder / "p", [engine.toml("east")]) as started,
-    ):
-        yield started
-
-
-@pytest.fixture(scope="module")
-def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with proxy.client() as found:
-        yield found
 
 
 def _tool(name: str, *keys: str) -> dict[str, Any]:

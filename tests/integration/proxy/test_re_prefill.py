@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.machine import seconds
+from tests.subjects.fleet import Fleet
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
-from tests.subjects.stopped import Several, Stopped
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 
 FILLER = "All of this is the project's guide, which is long. "
 
@@ -25,21 +24,8 @@ def turn(session: int, turns: int = 1, **fields: Any) -> dict[str, Any]:
     return body
 
 
-class Fleet(Stopped):
+class Keeping(Fleet):
     """Engines behind a proxy that keeps prompts."""
-
-    def __init__(self, folder: Path, engines: list[EngineProcess], limits: str = "") -> None:
-        self.engines = {engine.id: engine for engine in engines}
-        tables = [engine.listening().toml("east") for engine in engines]
-        self.proxy = ProxyProcess(folder / "p", tables, limits=limits).start()
-        self.admin = self.proxy.admin()
-        self.client = self.proxy.client()
-
-    def stop(self) -> None:
-        self.admin.close()
-        self.client.close()
-        self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def receipt(self, body: dict[str, Any]) -> dict[str, Any]:
         answer = self.client.post("/v1/chat/completions", json=body).raise_for_status().json()
@@ -59,7 +45,7 @@ def homes(usage: dict[str, Any]) -> str:
 
 
 def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
-    with Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(3)]) as fleet:
+    with Keeping(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(3)]) as fleet:
         first = {session: fleet.receipt(turn(session)) for session in range(6)}
         assert fleet.metric("warmroute_kept_prompts") == 6
         assert fleet.metric("warmroute_kept_prompt_bytes") > 6 * len(FILLER * 800)
@@ -83,7 +69,7 @@ def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
 @pytest.mark.real_deadlines("GONE_S")
 def test_what_an_engine_took_with_it_is_computed_anew(tmp_path: Path) -> None:
     """SIGTERM: it says 503 and is gone a moment later; the sessions' prompts are computed all the same."""
-    with Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]) as fleet:
+    with Keeping(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]) as fleet:
         first = fleet.receipt(turn(0))
         home = homes(first)
         os.kill(fleet.engines[home].child.pid, signal.SIGTERM)
@@ -96,7 +82,7 @@ def test_a_pair_computes_it_on_the_prefill_engine_that_stays(tmp_path: Path) -> 
     engines = [EngineProcess(tmp_path, f"p{n}", "prefill") for n in range(2)] + [
         EngineProcess(tmp_path, "d0", "decode")
     ]
-    with Fleet(tmp_path, engines) as fleet:
+    with Keeping(tmp_path, engines) as fleet:
         first = fleet.receipt(turn(0))
         home = homes(first)
         fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
@@ -110,7 +96,7 @@ def test_a_pair_computes_it_on_the_prefill_engine_that_stays(tmp_path: Path) -> 
 
 def test_nothing_is_kept_where_the_operator_wants_none(tmp_path: Path) -> None:
     engines = [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]
-    with Fleet(tmp_path, engines, limits="kept_prompt_bytes = 0") as fleet:
+    with Keeping(tmp_path, engines, limits="kept_prompt_bytes = 0") as fleet:
         home = homes(fleet.receipt(turn(0)))
         assert "\nwarmroute_kept_prompt_bytes 0\n" in fleet.admin.get("/metrics").text
         fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()

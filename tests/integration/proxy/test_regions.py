@@ -21,11 +21,12 @@ from tests.machine import configured, seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.small_fleet import two_regions
 from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
-from warmroute_proxy.server.base.secrets import Secrets, new_api_key
+from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
@@ -47,24 +48,9 @@ class Regions:
 @pytest.fixture
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
     folder = tmp_path_factory.mktemp("regions")
-    engines = [EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "west-a0")]
-    keys = (new_api_key()[0], new_api_key()[0])
-    proxies: list[ProxyProcess] = []
-    try:
-        for engine in engines:
-            engine.listening()
-        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start(free_port())
-        proxies.append(west)
-        peer = ("west", west.url)
-        own = [engines[0].toml("east")]
-        east = ProxyProcess(folder / "p", own, region="east", keys=keys, peer=peer, limits=GRACE, second=WARNS)
-        proxies.append(east)
-        east.start().sees("west")
+    of_east = {"limits": GRACE, "second": WARNS}
+    with two_regions(folder, speed=2.0, port=free_port(), of_east=of_east) as (east, west, engines):
         yield Regions(east, west, engines)
-    finally:
-        for proxy in proxies:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
 
 
 def ask(proxy: ProxyProcess, turns: int, home: str | None = None, stream: bool = False) -> httpx.Response:

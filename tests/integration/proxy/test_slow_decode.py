@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
-from tests.subjects.stopped import Stopped
-from warmroute_cli.processes import stop_all
+from tests.subjects.fleet import Fleet
+from tests.subjects.processes import EngineProcess, chat, events, until
 
 pytestmark = pytest.mark.full
 
@@ -22,22 +21,12 @@ TOGETHER = 6
 ARMED = 40
 
 
-class Fleet(Stopped):
+class SlowFleet(Fleet):
     """Two aggregated engines behind a proxy."""
 
     def __init__(self, folder: Path) -> None:
-        self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated", speed=2.0) for n in range(2)}
-        tables = [engine.listening().toml("east") for engine in self.engines.values()]
-        self.proxy = ProxyProcess(folder / "p", tables).start()
-        self.admin = self.proxy.admin()
-        self.client = self.proxy.client()
+        super().__init__(folder, [EngineProcess(folder, f"e{n}", "aggregated", speed=2.0) for n in range(2)])
         self.begun = 0
-
-    def stop(self) -> None:
-        self.admin.close()
-        self.client.close()
-        self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def stream(self, body: dict[str, Any]) -> str:
         """Who served it."""
@@ -64,12 +53,12 @@ class Fleet(Stopped):
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path) as found:
+def fleet(tmp_path: Path) -> Iterator[SlowFleet]:
+    with SlowFleet(tmp_path) as found:
         yield found
 
 
-def test_new_conversations_avoid_an_engine_that_decodes_slowly_until_it_is_well_again(fleet: Fleet) -> None:
+def test_new_conversations_avoid_an_engine_that_decodes_slowly_until_it_is_well_again(fleet: SlowFleet) -> None:
     long = chat("long " + "x" * 400_000)
     home = fleet.stream({**long, "max_tokens": 2})
     other = next(id_ for id_ in fleet.engines if id_ != home)

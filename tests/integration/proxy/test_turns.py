@@ -43,12 +43,6 @@ def proxy(engines: list[EngineProcess], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with proxy.client() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def stock(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as found:
         yield found

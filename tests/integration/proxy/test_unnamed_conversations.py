@@ -1,11 +1,9 @@
 """Conversations whose client sends no session key: what their receipts say, through a proxy and the SDK."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import pytest
 
 import warmroute
 from tests.machine import seconds
@@ -19,21 +17,6 @@ EXAMPLE: Final[list[dict[str, Any]]] = [
     {"role": "user", "content": "Example: dog, which barks, and runs in the park. " * 20},
     {"role": "assistant", "content": "animal"},
 ]
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    with (
-        EngineProcess(tmp_path_factory.mktemp("engine"), "e", "aggregated") as engine,
-        ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")]) as started,
-    ):
-        yield started
-
-
-@pytest.fixture(scope="module")
-def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with proxy.client() as found:
-        yield found
 
 
 def about(text: str, *more: dict[str, Any]) -> list[dict[str, Any]]:

@@ -4,17 +4,15 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import Secrets, load_secret, new_api_key
+from tests.subjects.small_fleet import two_regions
+from warmroute_proxy.server.base.secrets import Secrets, load_secret
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
 pytestmark = pytest.mark.full
@@ -59,23 +57,11 @@ class Regions:
 
 
 @contextlib.contextmanager
-def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = "", extra: str = "") -> Iterator[Regions]:
+def used_regions(
+    folder: Path, made_by: type[Regions] = Regions, tables: str = "", extra: str = ""
+) -> Iterator[Regions]:
     """Two regions whose tenants have sent some turns. `tables`: more of each proxy's config; `extra`: of [proxy]."""
-    names = ("east-a0", "west-a0")
-    engines = [EngineProcess(folder, name, "aggregated", "--model", "other") for name in names]
-    keys = (new_api_key()[0], new_api_key()[0])
-    proxies: list[ProxyProcess] = []
-    try:
-        for engine in engines:
-            engine.listening()
-        started = partial(ProxyProcess, folder / "p", keys=keys, limits=tables, extra=extra)
-        west = started([engines[1].toml("west")], region="west").start()
-        proxies.append(west)
-        peer = ("west", west.url)
-        of_east = engines[0].toml("east")
-        east = started([of_east], region="east", peer=peer).start()
-        proxies.append(east)
-        east.sees("west")
+    with two_regions(folder, "--model", "other", limits=tables, extra=extra) as (east, west, _):
         made = made_by(east, west)
         for turns in (1, 2):
             made.turn(east, "mine", turns)
@@ -83,15 +69,11 @@ def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = ""
         made.turn(west, "far", 1, model="other")
         made.turn(west, "theirs", 1, tenant=1)
         yield made
-    finally:
-        for proxy in proxies:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
 
 
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
-    with two_regions(tmp_path_factory.mktemp("usage")) as made:
+    with used_regions(tmp_path_factory.mktemp("usage")) as made:
         yield made
 
 

@@ -11,7 +11,7 @@ from tests.machine import seconds
 from tests.subjects.processes import PLAIN, ProxyProcess, chat
 from warmroute_proxy.server.control.page_files import page_files
 
-from .test_usage import Regions, two_regions
+from .test_usage import Regions, used_regions
 
 pytestmark = pytest.mark.full
 
@@ -21,7 +21,7 @@ PATHS = ("", "/minutes", "/usage", "/usage?by=hour", "/ladder", "/receipts", "/k
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
-    with two_regions(tmp_path_factory.mktemp("view")) as made:
+    with used_regions(tmp_path_factory.mktemp("view")) as made:
         yield made
 
 

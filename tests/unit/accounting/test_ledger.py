@@ -13,42 +13,24 @@ from typing import Any
 import msgspec
 import pytest
 from tests.machine import seconds
+from tests.subjects import entries
+from tests.subjects.entries import dispatched_entry, settle
 
 from warmroute.contract import receipt as contract
-from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting import entry_steps
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 from warmroute_proxy.core.accounting.entry_steps import dispatch
 from warmroute_proxy.core.accounting.receipt import ServedBy
-from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.server.ledger import ledger as module
 from warmroute_proxy.server.ledger.journal import JournalError, journal_path
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, LedgerError, read_rows
 from warmroute_proxy.server.ledger.schema import prepare
 
-REPORTED = {
-    "prompt_tokens": 100,
-    "completion_tokens": 10,
-    "prompt_tokens_details": {"cached_tokens": 64},
-    "ä": "\n\u2028",
-}
+REPORTED = {**entries.REPORTED, "ä": "\n\u2028"}
 
 
 def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
-    entry = Entry(
-        id=f"wr-{number:024x}",
-        tenant=tenant,
-        session="0123456789abcdef",
-        lineage="00000000000000aa",
-        turn=1,
-        region="east",
-        model="m",
-        route="chat",
-        stream=True,
-        rates=Rates(600_000, 100_000, 3_000_000),
-        opened_at=1000.0,
-    )
-    dispatch(entry, f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
+    entry = dispatched_entry(number, tenant=tenant, session="0123456789abcdef", stream=True, opened_at=1000.0)
     ledger.open(entry)
     return entry
 
@@ -58,17 +40,10 @@ def written(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.glob("journal-*")))
 
 
-def settle(ledger: Ledger, entry: Entry) -> tuple[bytes, JournalError | None]:
+def settled_row(ledger: Ledger, entry: Entry) -> tuple[bytes, JournalError | None]:
     """The usage object, and what was told of the row."""
     told: list[JournalError | None] = []
-    entry_steps.settle(
-        entry,
-        merge_usage(REPORTED, None, None, 0),
-        {"cold": 36},
-        REPORTED,
-        entry_steps.Ending(outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0),
-    )
-    text = bytes(entry.usage)
+    text = bytes(settle(entry, REPORTED, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0).usage)
     ledger.settle(entry, told.append)
     assert told == []
     ledger.flush()
@@ -77,7 +52,7 @@ def settle(ledger: Ledger, entry: Entry) -> tuple[bytes, JournalError | None]:
 
 
 def settled(ledger: Ledger, entry: Entry) -> bytes:
-    text, failure = settle(ledger, entry)
+    text, failure = settled_row(ledger, entry)
     assert failure is None
     return text
 
@@ -262,10 +237,7 @@ def test_what_is_dispatched_is_on_record_before_anything_else_happens(
     first = opened(ledger, 1)
     assert b"wr-%024x" % 1 in written(tmp_path)
     told: list[JournalError | None] = []
-    entry_steps.settle(
-        first, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
-        entry_steps.Ending(outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0),
-    )  # fmt: skip
+    settle(first, settled_at=1001.5)
     ledger.settle(first, told.append)
     opened(ledger, 2)
     assert b"wr-%024x" % 2 in written(tmp_path)
@@ -287,7 +259,7 @@ def test_a_settle_that_cannot_be_written_is_not_durable_and_not_lost_silently(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.write", full)
-        _, failure = settle(ledger, entry)
+        _, failure = settled_row(ledger, entry)
     assert isinstance(failure, JournalError)
     assert ledger.totals("acme")["turns"] == 0
     ledger.close()
@@ -370,17 +342,8 @@ def named(entry: Entry) -> str:
 
 def made(number: int, *, ends: bool) -> Entry:
     """An entry as a proxy of whatever version makes it."""
-    entry = Entry(
-        f"wr-{number:024x}", "acme", None, "00000000000000aa", 1, "east", "m", "chat", False,
-        Rates(600_000, 100_000, 3_000_000), 1795283949.0925705,
-    )  # fmt: skip
-    dispatch(entry, f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
-    if ends:
-        entry_steps.settle(
-            entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
-            entry_steps.Ending("completed", 200, settled_at=1795283950.1234567, proxy_ms=0.25, ttft_ms=None),
-        )  # fmt: skip
-    return entry
+    entry = dispatched_entry(number, opened_at=1795283949.0925705)
+    return settle(entry, REPORTED, settled_at=1795283950.1234567, proxy_ms=0.25) if ends else entry
 
 
 def test_a_ledger_whose_records_have_names_is_taken_over_with_its_journal(

@@ -2,13 +2,12 @@
 
 import json
 
+from tests.subjects.entries import opened_entry
+
 from warmroute.contract import receipt as contract
-from warmroute.contract.money import Rates
-from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.accounting.usage import merge_usage
 
-RATES = Rates.from_usd_per_mtok("0.60", "0.10", "3.00")
 REPORTED = {
     "prompt_tokens": 1000,
     "completion_tokens": 50,
@@ -25,10 +24,7 @@ REPORTED = {
 def text() -> bytes:
     usage = merge_usage(REPORTED, None, None, 0)
     workers = workers_json((ServedBy("east-p0", 0, "prefill"), ServedBy("east-d1", 2, "decode")))
-    entry = Entry(
-        "wr-000000000000000000000001", "acme", "0123456789abcdef", "aa", 3, "east", "m", "chat", True, RATES, 5.0,
-        workers=workers, predicted_cached=960,
-    )  # fmt: skip
+    entry = opened_entry(1, turn=3, opened_at=5.0, workers=workers, predicted_cached=960)
     return usage_object(entry, usage, {}, REPORTED)[0]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.subjects.entries import opened_entry
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
@@ -18,10 +19,7 @@ NOW_S = 100 * DAY_S
 
 
 def ended(id_: str, end_s: float) -> Entry:
-    made = Entry(
-        id=id_, tenant="acme", session="0123456789abcdef", lineage="00000000000000aa", turn=1, region="east", model="m",
-        route="chat", stream=False, rates=Rates(1, 1, 1), opened_at=end_s,
-    )  # fmt: skip
+    made = opened_entry(id=id_, session="0123456789abcdef", rates=Rates(1, 1, 1), opened_at=end_s)
     interrupt(made, end_s)
     return made
 

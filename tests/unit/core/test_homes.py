@@ -50,9 +50,7 @@ class Regions:
 
     def serve_at(self, region: str, request: RoutingRequest, now_s: float = 0.0) -> None:
         router = self.routers[region]
-        here = RoutingRequest(
-            **{name: getattr(request, name) for name in RoutingRequest.__struct_fields__} | {"may_forward": False}
-        )
+        here = request.stay()
         ticket = router.dispatched(here, router.place(here, now_s), now_s)
         turn = router.regional_turn(ticket, here)
         tokens = here.chain.total_bytes // 4

@@ -51,33 +51,6 @@ def test_an_answer_is_had_for_its_time_and_then_only_its_key_is_known() -> None:
     assert memory.find(b"a", 665.0) is None
 
 
-def test_what_failed_is_forgotten_at_once() -> None:
-    memory = calls()
-    memory.failed(begun(memory, "a"))
-    assert memory.find(b"a", 0.0) is None
-    assert (len(memory), memory.recorded_bytes) == (0, 0)
-
-
-def test_what_nobody_heard_is_remembered_without_its_answer() -> None:
-    memory = calls()
-    call = begun(memory, "a")
-    memory.lost(call, 1.0)
-    assert memory.find(b"a", 600.9) is call
-    assert call.recording is None
-    assert memory.find(b"a", 601.0) is None
-
-
-def test_an_answer_beyond_its_bound_is_not_kept_and_the_call_goes_on() -> None:
-    memory = calls()
-    call = begun(memory, "a", parts=3)
-    assert not memory.add(call, PART, 0.0)
-    assert memory.recorded_bytes == 0
-    assert not memory.add(call, PART, 0.0)
-    memory.ended(call, 1.0)
-    assert memory.find(b"a", 2.0) is call
-    assert call.recording is None
-
-
 def test_the_answer_that_ended_first_makes_room() -> None:
     memory = calls()
     first, second, third = (answered(memory, name, 2 - (name == "c")) for name in "abc")

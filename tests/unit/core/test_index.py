@@ -14,33 +14,12 @@ def put(index: PrefixIndex, chain: Chain, slot: int) -> None:
     index.insert(chain.hashes, 1 << slot)
 
 
-def test_a_worker_matches_up_to_the_first_cut_it_lacks() -> None:
-    index = PrefixIndex()
-    a, b, c = (index.slot_for(name) for name in "abc")
-    put(index, chain(1, 2, 3), a)
-    put(index, chain(1, 2, 9), b)
-    match = index.walk(chain(1, 2, 3, 4), 1 << a | 1 << b | 1 << c)
-    assert match.bytes_by_slot == {a: 30, b: 20}
-    assert match.known_bytes == 30
-
-
 def test_only_slots_of_the_mask_are_reported() -> None:
     index = PrefixIndex()
     a, b = index.slot_for("a"), index.slot_for("b")
     put(index, chain(1, 2), a)
     assert index.walk(chain(1, 2), 1 << b).bytes_by_slot == {}
     assert index.known_bytes(chain(1, 2)) == 20
-
-
-def test_what_was_never_computed_is_forgotten_and_the_rest_is_kept() -> None:
-    index = PrefixIndex()
-    a, b = index.slot_for("a"), index.slot_for("b")
-    put(index, chain(1, 2), a)
-    put(index, chain(1, 2, 3), b)
-    index.forget([2, 3], 1 << b)
-    match = index.walk(chain(1, 2, 3), 1 << a | 1 << b)
-    assert match.bytes_by_slot == {a: 20, b: 10}
-    assert match.known_bytes == 20
 
 
 def test_a_restarted_worker_has_nothing_but_its_prompts_are_still_known() -> None:

@@ -4,11 +4,9 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from warmroute_lab.engine.events.kv_events import (
-    Batch,
     BlockRemoved,
     BlockStored,
     Path,
@@ -62,53 +60,11 @@ class Cache:
         self.recorder.stored(self.work, start, stop, tier, computed=computed)
 
 
-def test_consecutive_pages_are_one_event() -> None:
-    cache = Cache()
-    cache.stored(0, 1)
-    cache.stored(1, 3)
-    assert cache.recorder.take() == [
-        BlockStored(
-            block_hashes=hashes(b"", tokens(1, 2), tokens(3, 4), tokens(5, 6)),
-            parent_block_hash=None,
-            token_ids=[1, 2, 3, 4, 5, 6],
-            block_size=2,
-            lora_id=None,
-            medium="GPU",
-        )
-    ]
-    assert cache.recorder.take() == []
-
-
-def test_a_continuation_names_its_parent() -> None:
-    cache = Cache()
-    cache.stored(0, 2)
-    (first,) = cache.recorder.take()
-    cache.stored(2, 3)
-    (second,) = cache.recorder.take()
-    assert isinstance(first, BlockStored)
-    assert isinstance(second, BlockStored)
-    assert second.parent_block_hash == first.block_hashes[-1]
-    assert second.token_ids == [5, 6]
-
-
 def test_pages_of_two_sessions_are_two_events() -> None:
     cache = Cache()
     cache.stored(0, 1, session_id="a")
     cache.stored(1, 2, session_id="b")
     assert [event.session_id for event in cache.recorder.take() if isinstance(event, BlockStored)] == ["a", "b"]
-
-
-def test_a_copy_to_the_host_is_told_after_what_it_copies_and_names_no_session() -> None:
-    cache = Cache()
-    cache.stored(0, 2, session_id="s", cache_salt="t")
-    cache.stored(0, 2, "host", session_id="s", cache_salt="t")
-    (on_device,) = cache.recorder.take()
-    (on_host,) = cache.recorder.take()
-    assert isinstance(on_device, BlockStored)
-    assert isinstance(on_host, BlockStored)
-    assert (on_device.medium, on_device.session_id, on_device.cache_salt) == ("GPU", "s", "t")
-    assert (on_host.medium, on_host.session_id, on_host.cache_salt) == ("CPU_PINNED", None, "t")
-    assert on_host.block_hashes == on_device.block_hashes
 
 
 def test_removals_of_a_tier_are_one_event_and_hashes_stay_with_the_page() -> None:
@@ -133,16 +89,6 @@ def test_the_storage_tier_has_no_events() -> None:
     assert cache.recorder.take() == []
 
 
-def test_pages_of_the_answer_continue_those_of_the_prompt() -> None:
-    cache = Cache()
-    cache.stored(0, 4)
-    cache.recorder.take()
-    cache.stored(4, 6)
-    (event,) = cache.recorder.take()
-    assert isinstance(event, BlockStored)
-    assert event.token_ids == [9, 10, 11, 12]
-
-
 def test_a_bigram_event_has_pairs() -> None:
     cache = Cache(bigram=True)
     cache.stored(0, 2)
@@ -151,29 +97,6 @@ def test_a_bigram_event_has_pairs() -> None:
     assert event.token_ids == [(1, 2), (2, 3), (3, 4), (4, 5)]
     assert event.block_hashes == hashes(b"", pairs(tokens(1, 2, 3)), pairs(tokens(3, 4, 5)))
     assert event.block_size == 2
-
-
-def test_the_wire_form_is_a_positional_batch_of_maps_without_empty_fields() -> None:
-    cache = Cache()
-    cache.stored(0, 1)
-    cache.recorder.cleared()
-    batch = msgspec.msgpack.decode(msgspec.msgpack.encode(Batch(1.5, cache.recorder.take(), 3)))
-    assert batch == [
-        1.5,
-        [
-            {
-                "type": "BlockStored",
-                "block_hashes": [3817746824117602890],
-                "parent_block_hash": None,
-                "token_ids": [1, 2],
-                "block_size": 2,
-                "lora_id": None,
-                "medium": "GPU",
-            },
-            {"type": "AllBlocksCleared"},
-        ],
-        3,
-    ]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +108,8 @@ def test_the_wire_form_is_a_positional_batch_of_maps_without_empty_fields() -> N
         ('{"publisher":"zmq","endpoint":"tcp://*:99999"}', "65535"),
         ('{"publisher":"zmq","replay_endpont":"tcp://*:1"}', "replay_endpont"),
         ('{"publisher":"zmq","buffer_steps":0}', "buffer_steps"),
+        ('{"publisher":"zmq","hwm":0}', "hwm"),
+        ('{"publisher":"zmq","hwm":99999999999}', "hwm"),
         ('{"publisher":"zmq","format":"dynamo"}', "format"),
     ],
 )

@@ -7,11 +7,7 @@ import pytest
 from warmroute_lab.engine.http import fields
 from warmroute_lab.engine.http.errors import Refusal
 from warmroute_lab.engine.request.prompt_request import (
-    COMPLETION_TOKENS,
-    GENERATE_TOKENS,
     PromptRequest,
-    overridden,
-    parse,
     read,
 )
 
@@ -64,32 +60,3 @@ def test_a_list_has_to_fit_the_batch(more: dict[str, Any]) -> None:
 def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
     with pytest.raises(Refusal):
         completion(prompt)
-
-
-def test_the_default_lengths_are_those_of_the_endpoints() -> None:
-    (one,) = completion("a")
-    (other,) = read("generate", {"text": "a"}, {})
-    (chat,) = read("chat", {"messages": [{"role": "user", "content": "a"}]}, {})
-    assert (one.max_tokens, other.max_tokens, chat.max_tokens) == (COMPLETION_TOKENS, GENERATE_TOKENS, None)
-
-
-def test_override_headers_replace_members_of_the_body() -> None:
-    body = {"rid": "mine", "priority": 1}
-    assert overridden(body, {}) is body
-    found = overridden(body, {b"x-override-rid": b"theirs", b"x-override-bootstrap-room": b"7"})
-    assert found == {"rid": "theirs", "priority": 1, "bootstrap_room": 7}
-    with pytest.raises(Refusal, match="x-override-priority"):
-        overridden(body, {b"x-override-priority": b"high"})
-
-
-def test_a_refusal_is_told_in_the_shape_of_what_refused_it() -> None:
-    assert b'"type":"Bad Request"' in Refusal.schema("x").body(native=True)
-    assert Refusal(400, "x").body(native=True) == b'{"error":{"message":"x"}}'
-    assert b'"type":"BadRequestError"' in Refusal(400, "x").body(native=False)
-    assert b'"type":"503"' in Refusal(503, "x").body(native=True)
-    assert b'"type": "SERVICE_UNAVAILABLE"' in Refusal(503, "x").event()
-
-
-def test_a_body_has_to_be_an_object() -> None:
-    with pytest.raises(Refusal, match="must be a JSON object"):
-        parse(b"[]")

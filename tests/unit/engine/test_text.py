@@ -29,18 +29,6 @@ def test_the_default_length_is_between_16_and_48_tokens() -> None:
     assert max(lengths) == 48
 
 
-def test_a_limit_cuts_the_same_text_and_says_length() -> None:
-    whole, cut = plan(), plan(limit=5)
-    assert (len(cut.pieces), cut.finish_reason, cut.matched_stop) == (5, "length", None)
-    assert whole.finish_reason == "stop"
-    assert whole.text(CONTENT, 99).startswith(cut.text(CONTENT, 99))
-
-
-def test_ignore_eos_goes_on_to_the_limit() -> None:
-    assert len(plan(limit=300, ignore_eos=True).pieces) == 300
-    assert plan(limit=300, ignore_eos=True).finish_reason == "length"
-
-
 def test_a_stop_string_ends_the_text_before_it_and_is_named() -> None:
     script = Script(text="one two three four five six")
     answer = plan(script=script, stops=("never", "thr", "four"))

@@ -64,17 +64,6 @@ def tiers_of(work: Work) -> tuple[int, int, int]:
     return work.cached_tokens // PAGE - host - storage, host, storage
 
 
-def test_what_the_device_evicted_comes_back_from_the_host() -> None:
-    model = rank(pages=20)
-    ask(model, 1, 15)
-    ask(model, 2, 15)  # takes ten pages of the first
-    again = ask(model, 1, 15)
-    assert tiers_of(again) == (4, 11, 0)
-    assert model.totals.cached_tokens == 15 * PAGE
-    assert model.totals.load_back_tokens == model.totals.cached_host_tokens == 11 * PAGE
-    assert tiers_of(ask(model, 1, 15)) == (15, 0, 0)
-
-
 def test_a_host_hit_costs_its_copy_and_not_its_computation() -> None:
     model = rank(pages=20)
     ask(model, 1, 15)
@@ -113,25 +102,6 @@ def test_a_short_hit_in_storage_is_not_fetched(pages: int, found: int) -> None:
     storage: set[int] = set()
     ask(rank(storage=storage), 1, pages)
     assert tiers_of(ask(rank(storage=storage), 1, 10)) == (0, 0, found)  # 256 tokens are 4 pages
-
-
-def test_storage_may_be_detached() -> None:
-    storage: set[int] = set()
-    ask(rank(storage=storage), 1, 15)
-    model = rank(storage=storage)
-    assert model.pool.tiers is not None
-    model.pool.tiers.storage = None
-    assert tiers_of(ask(model, 1, 15)) == (0, 0, 0)
-
-
-def test_a_flush_empties_device_and_host_and_not_storage() -> None:
-    storage: set[int] = set()
-    teller = Teller()
-    model = rank(storage=storage, listener=teller)
-    ask(model, 1, 15)
-    model.flush()
-    assert teller.take()[-1] == ("cleared",)
-    assert tiers_of(ask(model, 1, 15)) == (0, 0, 15)
 
 
 def test_pages_are_told_when_their_step_has_ended_and_evictions_before_those_who_need_the_room() -> None:

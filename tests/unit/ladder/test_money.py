@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.subjects.entries import REPORTED, dispatched_entry, settle
 
 from warmroute.contract.money import CacheRates, Rates
 from warmroute_cli.ladder.logs import LogTurns
 from warmroute_cli.main import main
-from warmroute_proxy.core.accounting import entry_steps
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import dispatch, voiding
-from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.accounting.entry_steps import voiding
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.ladder.of_entries import turn_of
 from warmroute_proxy.ladder.sums import Ladder
@@ -125,16 +124,10 @@ def test_nothing_wins_back_what_a_prediction_did_not_lose() -> None:
 
 def entry(predicted: int = 64, cache_rates: CacheRates | None = None, number: int = 1) -> Entry:
     """A settled entry: 100 tokens of prompt, 64 of them cached, and 36 cold."""
-    made = Entry(
-        id=f"wr-{number:024x}", tenant="a", session=None, lineage="00000000000000aa", turn=1, region="east", model="m",
-        route="chat", stream=False, rates=Rates(600_000, 100_000, 3_000_000, "book", cache_rates), opened_at=1.0,
-    )  # fmt: skip
-    dispatch(made, "rid", (ServedBy("east-a0", 0, "aggregated"),), predicted)
-    reported = {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 64}}
-    ending = entry_steps.Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None)
+    rates = Rates(600_000, 100_000, 3_000_000, "book", cache_rates)
     tiers = None if cache_rates is None else {"device": 40, "host": 24}
-    entry_steps.settle(made, merge_usage(reported, tiers, None, 0), {"cold": 36}, reported, ending)
-    return made
+    made = dispatched_entry(number, predicted, tenant="a", rates=rates)
+    return settle(made, usage=merge_usage(REPORTED, tiers, None, 0))
 
 
 def off(*rows: Entry) -> tuple[int, int]:

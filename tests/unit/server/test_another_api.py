@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from tests.field.fuzz.body_template import SECRETS
+from tests.subjects.documents import config_of
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversations
@@ -17,7 +17,6 @@ from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.arrival import Arrivals
 from warmroute_proxy.server.authentication import Authentication
-from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
@@ -93,18 +92,7 @@ class FrontDoor:
 
     def __init__(self) -> None:
         key = hashlib.sha256(b"k").hexdigest()
-        config = parse_config(
-            {
-                "proxy": {"region": "here", "port": 0, "state_dir": "state"},
-                "secret": {"file": "secret"},
-                "region": [{"name": "here"}],
-                "engine": [{"id": "e", "url": "http://127.0.0.1:1", "region": "here", "role": "aggregated"}],
-                "model": [{"name": "m", "input": "1", "cached": "0.1", "output": "2"}],
-                "tenant": [{"name": "t", "key_sha256": [key]}],
-            },
-            Path(),
-            "test",
-        )
+        config = config_of(secret={"file": "secret"}, tenant=[{"name": "t", "key_sha256": [key]}])
         self.asked: list[Asked] = []
         loop: Any = SimpleNamespace()
         parser = RequestParser(config, Callers(SECRETS, Conversations("x")), loop, Metrics())

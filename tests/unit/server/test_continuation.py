@@ -169,7 +169,7 @@ def test_what_is_no_text_ends_it_for_good(ending: bytes) -> None:
 
 
 def test_no_more_text_is_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuation, "MAX_TEXT_CHARS", 20)
+    monkeypatch.setattr(continuation, "MAX_TEXT_BYTES", 20)
     assert asked(read(), event({"content": "x" * 20})) is not None
     assert asked(read(), event({"content": "x" * 20}), event({"content": "y"})) is None
 

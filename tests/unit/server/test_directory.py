@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config, EngineConfig
-from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.config_source import LiveConfig, ReadConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.discovery import last_known
@@ -55,14 +55,7 @@ def thread() -> Iterator[StoreThread]:
 
 
 def config(**tables: Any) -> Config:
-    document: dict[str, Any] = {
-        "proxy": {"region": "east"},
-        "region": [{"name": "east"}],
-        "engine": [{"id": "a", "url": "http://a", "region": "east"}],
-        "model": [{"name": "m", "input": "2", "cached": "1", "output": "3"}],
-        "ledger": {"dsn_file": "ledger.dsn"},
-    }
-    return parse_config({**document, **tables}, Path(), "test")
+    return config_of(**{"ledger": {"dsn_file": "ledger.dsn"}, "tenant": None, **tables})
 
 
 def key(tenant: str, expires_at: float | None = None) -> str:

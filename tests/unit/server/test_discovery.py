@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.subjects.dns_server import NAME, DnsServer
+from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
@@ -18,14 +19,8 @@ TENANTS = [{"name": name, "key_sha256": [f"{number:064x}"]} for number, name in 
 
 
 def config(**tables: Any) -> Config:
-    document = {
-        "proxy": {"region": "east"},
-        "region": [{"name": "east"}, {"name": "west", "url": "http://west"}],
-        "engine": [{"id": "a", "url": "http://a", "region": "east"}],
-        "model": [{"name": "m", "input": "2", "cached": "1", "output": "3"}],
-        "tenant": TENANTS,
-    }
-    return parse_config({**document, **tables}, Path(), "test")
+    regions = [{"name": "east"}, {"name": "west", "url": "http://west"}]
+    return config_of(**{"region": regions, "engine": [engine("a")], "tenant": TENANTS, **tables})
 
 
 def engine(name: str, **keys: Any) -> dict[str, Any]:

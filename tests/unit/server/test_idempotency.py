@@ -10,7 +10,6 @@ from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedEx
 
 OUTLIVE_S = 10.0
 PART = b"x" * FULL_BYTES
-MORE = b"y" * FULL_BYTES
 
 
 class Scene:
@@ -50,54 +49,6 @@ class Scene:
 def test_the_config_bounds_answers_and_their_time() -> None:
     bounds = bounds_of(Limits(keyed_answer_bytes=1, keyed_total_bytes=2, keyed_replay_s=3.0))
     assert (bounds.answer_bytes, bounds.total_bytes, bounds.replay_s) == (1, 2, 3.0)
-
-
-def test_one_who_joins_sets_a_slow_turn_free_and_the_slow_one_reads_on_later() -> None:
-    scene = Scene()
-    scene.turn.write(PART + b"!")
-    assert scene.slow == [True]
-    second = scene.join()
-    second.reads()
-    assert scene.slow[-1] is False
-    for _ in range(3):
-        scene.turn.write(MORE)
-        second.reads()
-    assert scene.first.got == PART + b"!"
-    assert second.got == PART + b"!" + MORE * 3
-    scene.turn.end(b"end")
-    assert second.how == "end"
-    assert scene.first.how == ""
-    scene.first.reads()
-    assert (scene.first.how, scene.first.got) == ("end", second.got)
-
-
-def test_one_who_joins_and_has_room_sets_a_slow_turn_free_at_once() -> None:
-    scene = Scene()
-    scene.turn.write(PART + b"!")
-    wide = SmallClient(full_bytes=10_000)
-    scene.idempotent_calls.join("tenant", "key", wide, uncounted)
-    assert scene.slow == [True, False]
-
-
-def test_a_client_that_is_full_is_sent_nothing_more() -> None:
-    scene = Scene()
-    other = scene.join()
-    for _ in range(5):
-        scene.turn.write(PART + b"!")
-        other.reads()
-    assert len(scene.first.got) == len(PART) + 1
-    assert len(other.got) == 5 * (len(PART) + 1)
-
-
-def test_the_last_slow_reader_leaves_and_the_turn_goes_on() -> None:
-    scene = Scene()
-    scene.turn.write(PART + b"!")
-    scene.first.leaves()
-    assert scene.slow == [True, False]
-    scene.turn.write(MORE)
-    scene.wait(OUTLIVE_S - 0.1)
-    assert scene.gone == 0
-    assert scene.join().got == PART + b"!" + MORE
 
 
 def test_one_who_joins_in_time_saves_the_turn_and_the_time_begins_anew() -> None:
@@ -163,16 +114,6 @@ def test_a_drain_gives_up_what_has_no_reader_and_waits_for_nobody_later() -> Non
     assert other.gone == 0
     other.first.leaves()
     assert other.gone == 1
-
-
-def test_an_error_is_given_to_all_and_the_next_try_is_a_new_one() -> None:
-    scene = Scene()
-    second = scene.join()
-    scene.turn.abort(b"error")
-    assert scene.first.how == second.how == "abort"
-    third = SmallClient()
-    scene.begin(third).end(PART)
-    assert (third.how, third.got) == ("end", PART)
 
 
 def test_a_whole_answer_of_another_status_is_not_kept() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.certificates import make
 from tests.machine import seconds
+from tests.subjects.documents import config_of
 from tests.subjects.kube_server import KubeServer
 
-from warmroute_proxy.server.base.config import DiscoveryConfig
-from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.base.config import Config, DiscoveryConfig
 from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.discovery.deletion_costs import ANNOTATION, DeletionCosts
 from warmroute_proxy.server.discovery.discovery import Discovery
@@ -296,25 +296,16 @@ async def test_an_engine_that_is_not_ready_while_the_proxy_starts_stays(server: 
     assert list(urls(await read(slices(server)))) == ["engine-0"]
 
 
+def in_cluster(server: KubeServer, **more: bool) -> Config:
+    """A configuration whose engines are those of the cluster."""
+    source = {"id": "cluster", "kind": "endpointslices", "name": "engines", "api": server.url, **more}
+    return config_of(engine=None, discovery=[source | {"credentials": str(server.credentials)}])
+
+
 async def test_what_is_known_from_before_a_restart_is_given_to_the_source(server: KubeServer, tmp_path: Path) -> None:
     both = [endpoint(f"engine-{number}", f"10.0.0.{number}", ready=True) for number in (1, 2)]
     server.put(SLICES, "a", piece(*both), OF_SERVICE)
-    config = parse_config(
-        {
-            "proxy": {"region": "east"},
-            "region": [{"name": "east"}],
-            "discovery": [
-                {
-                    "id": "cluster", "kind": "endpointslices", "name": "engines", "api": server.url,
-                    "credentials": str(server.credentials),
-                }
-            ],
-            "model": [{"name": "m", "free": True}],
-            "tenant": [{"name": "one", "key_sha256": ["0" * 64]}],
-        },
-        Path(),
-        "test",
-    )  # fmt: skip
+    config = in_cluster(server)
     state_dir = tmp_path / "state"
     state_dir.mkdir()
 
@@ -422,22 +413,7 @@ async def test_pods_that_hold_more_warm_tokens_cost_more_to_delete(server: KubeS
     for name in ("engine-0", "engine-1"):
         server.put(PODS, name, a_pod("10.0.0.1"))
     held = {"engine-0": 812_000, "engine-1": 30_400, "gone": 1_000, "of-the-config": 9_000}
-    config = parse_config(
-        {
-            "proxy": {"region": "east"},
-            "region": [{"name": "east"}],
-            "discovery": [
-                {
-                    "id": "cluster", "kind": "endpointslices", "name": "engines", "api": server.url,
-                    "credentials": str(server.credentials), "deletion_cost": True,
-                }
-            ],
-            "model": [{"name": "m", "free": True}],
-            "tenant": [{"name": "one", "key_sha256": ["0" * 64]}],
-        },
-        Path(),
-        "test",
-    )  # fmt: skip
+    config = in_cluster(server, deletion_cost=True)
     three = [endpoint(name, f"10.0.0.{at}", ready=True) for at, name in enumerate(["engine-0", "engine-1", "gone"])]
     server.put(SLICES, "a", piece(*three), OF_SERVICE)
     (tmp_path / "state").mkdir()

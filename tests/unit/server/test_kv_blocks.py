@@ -43,15 +43,6 @@ def test_the_next_turn_counts_on_from_the_answer() -> None:
     assert blocks.removed([906], "device").keys == [14]  # 13 is in the blocks of the turn before
 
 
-def test_a_fork_inside_a_run_is_found() -> None:
-    blocks = expecting()
-    blocks.stored([900, 901, 902, 903], None, "t", BLOCK, "device", pairs=False)
-    blocks.expect("u", Chain([11, 22], [100, 256]))
-    blocks.settled("u", 64)
-    assert blocks.stored([912, 913], 901, "u", BLOCK, "device", pairs=False).keys == [11, 22]
-    assert blocks.removed([913], "device").keys == [22]
-
-
 def test_blocks_behind_unknown_ones_are_not_joined() -> None:
     blocks = expecting()
     assert blocks.stored([901], 900, "t", BLOCK, "device", pairs=False) == ([], 0)
@@ -126,37 +117,9 @@ def test_blocks_that_were_forgotten_hold_no_cuts() -> None:
     assert blocks.removed([20], "device").keys == [11]  # the block of the first prompt would hold it for ever
 
 
-def test_nothing_is_known_of_a_cleared_cache() -> None:
-    blocks = expecting()
-    blocks.stored([900, 901], None, "t", BLOCK, "device", pairs=False)
-    blocks.clear()
-    assert blocks.removed([900, 901], "device").known == 0
-    assert blocks.stored([900, 901], None, "t", BLOCK, "device", pairs=False).keys == [11]
-
-
 def test_hostile_block_sizes_do_no_harm() -> None:
     assert expecting().stored([1, 2], None, "t", 0, "device", pairs=False) == ([], 0)
     assert expecting().stored([], None, "t", BLOCK, "device", pairs=False) == ([], 0)
-
-
-def test_blocks_wait_for_the_tokens_of_their_prompt() -> None:
-    blocks = KvBlocks()
-    blocks.expect("t", PROMPT)
-    assert blocks.stored([900, 901, 902, 903], None, "t", BLOCK, "device", pairs=False) == ([], 4)
-    assert blocks.settled("t", 75) == []
-    assert blocks.removed([903], "device").keys == [12]
-    assert blocks.stored([903, 904], 902, "t", BLOCK, "device", pairs=False).keys == [11, 12, 13]
-
-
-def test_blocks_of_a_prompt_that_is_heard_of_later_are_joined() -> None:
-    """Another process sent it, and its word came after the engine's."""
-    blocks = KvBlocks()
-    assert blocks.stored([900, 901], None, "t", BLOCK, "device", pairs=False) == ([], 0)
-    assert blocks.stored([902, 903], 901, "t", BLOCK, "device", pairs=False) == ([], 0)
-    blocks.expect("t", PROMPT)
-    blocks.settled("t", PROMPT.total_bytes // 4)
-    assert blocks.removed([903], "device") == ([12], 1)
-    assert blocks.removed([900, 901, 902], "device") == ([11], 3)
 
 
 def test_blocks_of_prompts_that_nobody_announces_are_bounded() -> None:

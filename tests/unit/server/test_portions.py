@@ -36,6 +36,7 @@ class Source:
         self.portions = Portions(self, turns, clock)
         self.taken: list[bytes] = []
         self.held = self.paused = False
+        self.waiting = 0
 
     def hold_reading(self, held: bool) -> None:
         assert held is not self.held
@@ -46,6 +47,9 @@ class Source:
 
     def answers_for(self) -> str:
         return self.tenant
+
+    def count_waiting(self, size_bytes: int) -> None:
+        self.waiting = size_bytes
 
     def take_portion(self, data: bytes) -> None:
         assert 0 < len(data) <= PORTION_BYTES
@@ -131,6 +135,7 @@ def test_nothing_of_a_client_that_reads_nothing_is_handled(scene: Scene) -> None
         pass
     assert not source.taken
     assert source.held
+    assert source.waiting == 4 * PORTION_BYTES
     source.paused = False
     source.portions.go_on()
     while scene.loop.turn():

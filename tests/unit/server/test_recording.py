@@ -5,11 +5,13 @@ import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import msgspec
 import pytest
+from tests.subjects.documents import config_of
 from tests.subjects.recorded import recorded_router
+from tests.subjects.routing import routing_of
 
 from warmroute_lab.replay.record import verify
 from warmroute_proxy import COMPILED
@@ -30,7 +32,7 @@ from warmroute_proxy.core.replicas.record import (
     RecordedCall,
     RecordedProgress,
 )
-from warmroute_proxy.server.base.config_file import ConfigError, parse_config
+from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.ledger import recording
 from warmroute_proxy.server.ledger.recording import Recording
 
@@ -64,20 +66,11 @@ READ_ONLY = frozenset(
 
 def routing(number: int, *, model: str = "m", home: str | None = None, cuts: int = 4) -> RoutingRequest:
     chain = Chain([(number << 40) + cut for cut in range(cuts)], [2048 * (cut + 1) for cut in range(cuts)])
-    return RoutingRequest(
-        model=model,
-        lineage=number,
-        session=2**64 - 1 - number,
-        derived=False,
-        parent=None,
-        chain=chain,
-        structural_bytes=2048,
-        turn=1 + number % 3,
-        expected_output_tokens=500,
-        home_hint=home,
-        allowed_regions=frozenset({"east", "west"}) if number % 2 else None,
-        may_forward=True,
-    )
+    allowed = frozenset({"east", "west"}) if number % 2 else None
+    return routing_of(
+        chain, model=model, lineage=number, session=2**64 - 1 - number, structural_bytes=2048, turn=1 + number % 3,
+        expected_output_tokens=500, home_hint=home, allowed_regions=allowed,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -272,16 +265,8 @@ def test_what_is_no_record_is_left_as_it_is(tmp_path: Path, loop: asyncio.Abstra
 
 
 def test_the_path_of_a_record_is_relative_to_the_folder_of_the_config(tmp_path: Path) -> None:
-    document: dict[str, Any] = {
-        "proxy": {"region": "east", "record": "kept/decisions.record"},
-        "region": [{"name": "east"}],
-        "engine": [{"url": "http://127.0.0.1:30000", "region": "east"}],
-        "model": [{"name": "m", "input": "1", "cached": "0.1", "output": "2"}],
-        "tenant": [{"name": "t", "key_sha256": ["0" * 64]}],
-    }
-    assert parse_config(document, tmp_path, "proxy.toml").proxy.record == tmp_path / "kept" / "decisions.record"
-    del document["proxy"]["record"]
-    assert parse_config(document, tmp_path, "proxy.toml").proxy.record is None
-    document["proxy"]["record"] = 1
+    named = {"region": "east", "record": "kept/decisions.record"}
+    assert config_of(tmp_path, proxy=named).proxy.record == tmp_path / "kept" / "decisions.record"
+    assert config_of(tmp_path).proxy.record is None
     with pytest.raises(ConfigError, match=r"proxy\.record: must be a string"):
-        parse_config(document, tmp_path, "proxy.toml")
+        config_of(tmp_path, proxy={"region": "east", "record": 1})

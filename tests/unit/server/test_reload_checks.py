@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_file import ConfigError, parse_config, read_config
+from warmroute_proxy.server.base.config_file import ConfigError, read_config
 from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 from warmroute_proxy.server.reload.reloads import problems_for_processes
@@ -15,15 +16,14 @@ from warmroute_proxy.server.reload.reloads import problems_for_processes
 
 def config(tmp_path: Path, **engine: str) -> Config:
     (tmp_path / "secret").write_text("s" * 32)
-    document = {
-        "secret": {"file": "secret"},
-        "proxy": {"region": "east", "state_dir": "state"},
-        "ledger": {"dsn_file": "dsn"},
-        "region": [{"name": "east"}],
-        "engine": [{"id": "a", "url": "http://a", "region": "east", **engine}],
-        "model": [{"name": "m", "free": True}],
-    }
-    return parse_config(document, tmp_path, "test")
+    return config_of(
+        tmp_path,
+        secret={"file": "secret"},
+        proxy={"region": "east", "state_dir": "state"},
+        ledger={"dsn_file": "dsn"},
+        engine=[{"id": "a", "url": "http://a", "region": "east", **engine}],
+        tenant=None,
+    )
 
 
 def test_a_config_without_a_problem_has_none(tmp_path: Path) -> None:

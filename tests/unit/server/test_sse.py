@@ -66,12 +66,6 @@ def test_any_split_gives_the_same_bytes_and_accounts(content: list[bytes], cuts:
     assert scanner.tokens_seen == sum(run(each, [])[0].tokens_seen for each in content)
 
 
-def test_one_byte_at_a_time() -> None:
-    stream = ROLE + CONTENT[0] + FINISH + LAST + DONE
-    _, out = run(stream, list(range(len(stream))))
-    assert out == ROLE + CONTENT[0] + FINISH
-
-
 def test_nothing_has_started_while_only_roles_were_said() -> None:
     scanner = UsageTracker(keep_sglext=False)
     assert scanner.feed(ROLE + ROLE) == ROLE + ROLE

@@ -143,7 +143,6 @@ class Recorder:
         return events
 
     def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:
-        """Pages `work.keys[start:stop]` are new in a tier."""
         if tier == "storage":
             return
         path = self._path_of(work)

@@ -126,7 +126,6 @@ class Publisher:
         return facts if self.replay_port is None else {**facts, "replay_endpoint_port_base": self.replay_port}
 
     def close(self) -> None:
-        """Close the sockets and drop unsent messages."""
         for router in self._routers:
             asyncio.get_running_loop().remove_reader(_option(router, zmq.FD))
         self._context.destroy(linger=0)

@@ -91,8 +91,6 @@ class EngineExchange:
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection."""
-
     __slots__ = (
         "_body",
         "_body_bytes",

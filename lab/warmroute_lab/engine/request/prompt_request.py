@@ -153,7 +153,6 @@ def _text(content: Any) -> str:
 
 
 def _offered(body: Mapping[str, Any]) -> list[str]:
-    """The names of the tools that may be called."""
     if body.get("tool_choice") == "none":
         return []
     tools = [tool.get("function") for tool in body.get("tools") or () if isinstance(tool, dict)]

@@ -206,7 +206,6 @@ class BootstrapCall(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._connect(host, port))
 
     def close(self) -> None:
-        """Give up the call: the prefill engine sees the connection close."""
         self._on_end = None
         self._end(None, "")
 

@@ -146,8 +146,6 @@ DEFAULT_BOOTSTRAP_PORT = 8998
 
 
 class EmbeddedEngine:
-    """All ranks of one engine process."""
-
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started_at = time.time()

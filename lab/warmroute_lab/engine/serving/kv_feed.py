@@ -24,8 +24,6 @@ def path_of(work: Work) -> Path:
 
 
 class KvFeed:
-    """The recorders of all ranks and their common publisher."""
-
     def __init__(
         self,
         config: KvEventsConfig,
@@ -51,7 +49,6 @@ class KvFeed:
         self._publisher.close()
 
     def describe(self) -> dict[str, Any]:
-        """`kv_events` of `/server_info`."""
         return self._publisher.describe(self.page_size)
 
     def after_step(self, rank: int, step: Step | None) -> None:

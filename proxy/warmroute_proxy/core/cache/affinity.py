@@ -47,8 +47,6 @@ class _SessionHome(Frozen, frozen=True):
 
 
 class Affinity:
-    """The three maps."""
-
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._half = max_entries // 2

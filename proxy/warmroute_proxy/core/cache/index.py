@@ -55,7 +55,6 @@ class Match(Frozen, frozen=True):
 
     @property
     def bytes_by_slot(self) -> dict[int, int]:
-        """The matched bytes of each slot."""
         return {slot: end for mask, end in self.drops for slot in range(mask.bit_length()) if mask >> slot & 1}
 
 

@@ -54,8 +54,6 @@ _NONE: Final[list[KnownPrompt]] = []
 
 
 class PromptMemory:
-    """The prompts of all sessions."""
-
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` 0: nothing is remembered."""
         self.max_bytes = max_bytes
@@ -142,7 +140,6 @@ def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
 
 
 def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
-    """Whether a prompt begins with the whole of a known one."""
     known = prompt.chain.hashes
     at = len(known)
     return at <= len(hashes) and hashes[at - 1] == known[-1]

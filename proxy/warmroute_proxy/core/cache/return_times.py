@@ -132,7 +132,6 @@ class ReturnTimes:
             del self._idle[bucket][lineage]
 
     def _passed(self, first: int, end: int) -> None:
-        """Add the full time of the buckets from `first` up to, but without, `end`."""
         for bucket in range(first, end):
             self._exposed_s[bucket] += EDGES_S[bucket] - _begin_s(bucket)
 

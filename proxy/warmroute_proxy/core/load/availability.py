@@ -90,7 +90,6 @@ class Availability:
         return self.suspect and not self.draining and self.breaker.allows(now_s)
 
     def is_usable(self, now_s: float) -> bool:
-        """Whether new requests may be sent here."""
         return self.ready or (self.up and not self.draining and self.breaker.allows(now_s))
 
     def health(self, now_s: float) -> Health:

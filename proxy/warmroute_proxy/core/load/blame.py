@@ -63,7 +63,6 @@ class Blame:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no evidence against any worker."""
         return not self._failed
 
     def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, only: bool) -> Judgement:

@@ -14,8 +14,6 @@ MAX_PAIRS: Final = 4096
 
 
 class HandOvers:
-    """The last hand-over of each pair of engines."""
-
     def __init__(self) -> None:
         self._failed: OrderedDict[tuple[str, str], bool] = OrderedDict()  # by (prefill, decode)
 

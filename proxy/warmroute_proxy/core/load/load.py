@@ -105,7 +105,6 @@ class Capacity:
         self.tokens = max(1, int((pool - min(previous if total is not None else 0, self._others_tokens)) / self.share))
 
     def observe_rate(self, s_per_token: float) -> None:
-        """Set the prefill bound by the measured rate."""
         self.prefill = max(1, min(int(PREFILL_AHEAD_S / s_per_token), self.pool_tokens or NO_LIMIT))
 
     def as_dict(self) -> dict[str, int | float]:

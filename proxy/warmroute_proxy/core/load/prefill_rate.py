@@ -17,8 +17,6 @@ RATE_WEIGHT_TOKENS: Final = 50_000
 
 
 class PrefillRate:
-    """The learned rate of one worker, and the counters of its last report."""
-
     __slots__ = ("_busy_us_total", "s_per_token", "uncached_total")
 
     def __init__(self) -> None:

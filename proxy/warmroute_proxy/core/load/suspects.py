@@ -43,7 +43,6 @@ class Suspects:
 
     @property
     def empty(self) -> bool:
-        """Whether no request is a suspect."""
         return not self._by_request
 
     def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:

@@ -2,8 +2,6 @@
 
 
 class Accuracy:
-    """Sums over settled attempts."""
-
     __slots__ = ("_attempts", "_overpredicted_tokens", "_predicted_tokens", "_underpredicted_tokens")
 
     def __init__(self) -> None:

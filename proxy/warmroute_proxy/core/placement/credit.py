@@ -41,8 +41,6 @@ class MovedTurn(Frozen, frozen=True):
 
 
 class Credits:
-    """The credits that were granted."""
-
     def __init__(self, max_granted: int = MAX_GRANTED) -> None:
         self._max_granted = max_granted
         self._granted: dict[tuple[int, int], str] = {}  # lineage and tip of the turn before -> tenant

@@ -57,7 +57,6 @@ class Reasons(Sequence[Candidate]):
         self._winner = winner
 
     def chosen(self) -> Candidate:
-        """The chosen candidate, without making the others."""
         if self._made is not None:
             return self._made[0]
         assert self._make is not None

@@ -29,8 +29,6 @@ MAX_MODELS: Final = 1024
 
 
 class Fleet:
-    """The workers and peer regions of a router by id, and the index of what they have cached."""
-
     def __init__(self, region: str, index: PrefixIndex) -> None:
         self.region = region
         self.index = index
@@ -44,7 +42,6 @@ class Fleet:
         self._forget_at_s = math.inf  # when a slow worker is tried again
 
     def busy(self, now_s: float) -> float:
-        """The share of time that cache workers spend on prefill, in the mean, by what was sent lately."""
         return self.traffic.of_each(max(1, sum(worker.caches_prompts for worker in self.workers.values())), now_s)[0]
 
     def choices(self, model: str) -> Choices:
@@ -84,7 +81,6 @@ class Fleet:
             self._choices_by_model.clear()
 
     def worker_restarted(self, worker_id: str) -> None:
-        """An engine restarted: what it had cached is gone, except what it wrote to a store."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             self._clear(worker, restarted=True)
@@ -93,7 +89,6 @@ class Fleet:
     # Health and load
 
     def set_draining(self, worker_id: str, draining: bool) -> None:
-        """A draining worker finishes its requests and gets no new ones."""
         if worker_id in self.workers:
             self.workers[worker_id].load.availability.set_health(draining=draining)
 
@@ -113,7 +108,6 @@ class Fleet:
         return 0 if worker is None else worker.load.prefills.ended_tokens
 
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
-        """Apply what an engine reports at `/v1/loads`."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             if worker.load.prefill_rate.has_restarted(loads):
@@ -147,7 +141,6 @@ class Fleet:
             self.index.remove(keys, slots)
 
     def cache_cleared(self, worker_id: str) -> None:
-        """Forget what a worker has on the device and in host memory: it is empty, or its contents are unknown."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             self._clear(worker, restarted=False)

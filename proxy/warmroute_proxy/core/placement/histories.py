@@ -23,8 +23,6 @@ _NOTHING: Final[dict[WorkerState, int]] = {}
 
 
 class Histories:
-    """The histories of all lineages, and which workers have evicted some of them."""
-
     __slots__ = ("_division", "_max_entries", "gone")
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
@@ -64,7 +62,6 @@ class Histories:
         self.advance(worker)
 
     def _begin(self, ticket: Ticket) -> None:
-        """The engine begins to compute a prompt, which may displace other histories."""
         ticket.used_before = 0
         worker, lineage = ticket.cache_worker, ticket.lineage
         if not _is_followed(ticket, worker):
@@ -104,7 +101,6 @@ class Histories:
             self._note(occupancy.evicted(), worker)
 
     def release(self, ticket: Ticket) -> None:
-        """A turn no longer uses its history."""
         history, ticket.history = ticket.history, None
         if history is not None:
             history.turns -= 1

@@ -50,7 +50,6 @@ class InFlight:
             decode_worker.load.availability.breaker.sent(ticket, now_s)
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """The prompt has been computed. Further calls, and calls after the end, have no effect."""
         if ticket.computed or not ticket.open:
             return
         fleet = self._fleet
@@ -75,7 +74,6 @@ class InFlight:
             fleet.index.insert(ticket.chain.hashes, cache_worker.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
-        """The stream has had this many tokens so far (in total, not since the last call)."""
         if ticket.decode_worker is not None and ticket.open:
             resident = ticket.prompt_tokens + completion_tokens
             ticket.decode_worker.load.add_running(0, resident - ticket.resident)

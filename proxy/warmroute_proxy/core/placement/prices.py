@@ -46,8 +46,6 @@ MAX_BUSY: Final = 0.9
 
 
 class PromptPrices:
-    """The prices of one prompt at all workers of a fleet."""
-
     __slots__ = (
         "_again",
         "_bytes_per_token",

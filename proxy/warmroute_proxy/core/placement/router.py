@@ -185,7 +185,6 @@ class Router:
         return worker is not None and worker.load.occupancy.reports
 
     def running(self, worker_id: str) -> int:
-        """How many requests are under way at a worker."""
         worker = self.fleet.workers.get(worker_id)
         return 0 if worker is None else worker.load.running
 
@@ -406,7 +405,6 @@ class Router:
         return turn
 
     def last_number(self, lineage: int) -> int | None:
-        """The number of the last settled turn of a lineage; None if no turn of it is known."""
         return self._affinity.last_number(lineage)
 
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:

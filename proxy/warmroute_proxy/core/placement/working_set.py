@@ -45,8 +45,6 @@ REFRESH_S: Final = 1.0
 
 
 class WorkingSet:
-    """Where the conversations of one router are resident, and when they come back."""
-
     def __init__(self, workers: dict[str, WorkerState]) -> None:
         """`workers`: those of the fleet by id, a dict that changes as workers come and go."""
         self._workers = workers

@@ -14,8 +14,6 @@ RETRY_AFTER_MAX_S: Final = 60
 
 
 class DispatchRate:
-    """How fast queued requests were dispatched lately, and when a refused request should retry."""
-
     __slots__ = ("_at_s", "_began_s", "_count", "_memory_s", "_prior_per_s", "_promised_s")
 
     def __init__(self, memory_s: float = RATE_MEMORY_S, prior_per_s: float = RATE_PRIOR_PER_S) -> None:

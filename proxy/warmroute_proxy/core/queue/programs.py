@@ -65,12 +65,10 @@ class ProgramQueue(Generic[R]):
         self._passed = 0
 
     def add(self, key_id: str, request: R) -> None:
-        """Add a waiting request."""
         groups = self._by_key.setdefault(key_id, {})
         insort(groups.setdefault((request.priority, request.program), []), request, key=_due)
 
     def remove(self, key_id: str, request: R) -> None:
-        """Remove a request that waits no more."""
         groups = self._by_key[key_id]
         group = groups[request.priority, request.program]
         group.remove(request)
@@ -80,7 +78,6 @@ class ProgramQueue(Generic[R]):
                 del self._by_key[key_id]
 
     def key_ids(self) -> list[str]:
-        """The keys with waiting requests."""
         return list(self._by_key)
 
     def __iter__(self) -> Iterator[R]:

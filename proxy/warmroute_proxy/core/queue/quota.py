@@ -84,7 +84,6 @@ class Bucket:
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:
-        """What may be taken now."""
         return max(0, int(self._filled(now_s)))
 
     def wait_s(self, amount: int, now_s: float) -> float:
@@ -174,7 +173,6 @@ class Quota:
         return found if at_once is None else [*found, ("requests_at_once", self.running / at_once)]
 
     def may_begin(self) -> bool:
-        """Whether another request may be under way."""
         requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
         return (requests is None or self.running < requests) and (tokens is None or self.tokens_running < tokens)
 

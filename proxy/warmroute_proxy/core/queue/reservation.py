@@ -8,8 +8,6 @@ from warmroute_proxy.core.queue.slots import SlotLease
 
 
 class Reservation:
-    """What one request has reserved of the limits of its tenant and key."""
-
     __slots__ = ("began", "quotas", "sequences", "slots", "spend", "tokens", "window")
 
     def __init__(self, quotas: tuple[Quota, ...], tokens: int, sequences: int) -> None:

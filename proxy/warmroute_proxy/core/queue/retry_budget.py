@@ -15,8 +15,6 @@ WINDOW_S: Final = 10.0
 
 
 class RetryBudget:
-    """Counts successes and retries in the present window and the one before."""
-
     __slots__ = ("_ends_s", "_retries", "_retries_before", "_successes", "_successes_before")
 
     def __init__(self) -> None:

@@ -31,8 +31,6 @@ class Fleet(NamedTuple):
 
 
 class Shortage:
-    """The shortage that one proxy process has seen."""
-
     __slots__ = (
         "_at_s", "_day", "_evicted_before", "_evicted_last", "beginning_tokens", "fleet", "missing_tokens",
         "waiting_share",

@@ -168,8 +168,6 @@ class Waiting:
 
 
 class ContentReader(HistoryDraft):
-    """The messages of one request."""
-
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork) -> None:
         super().__init__(texts, seal.key, work)
         self._seal = seal
@@ -247,7 +245,6 @@ class _ContentReading(MessageDraft):
         return self._made(messages)
 
     def instruction(self, raw: Raw) -> _InChat:
-        """`systemInstruction` in chat."""
         if is_text(raw):
             return self._made(self._message("system", [{"type": "text", "text": raw}]))
         _, pieces = self._content(raw, "systemInstruction")
@@ -333,7 +330,6 @@ class _ContentReading(MessageDraft):
         return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse) -> str | None:
-        """The id of the call that the result answers."""
         given_id = None if result.id is None else parted(result.id)[0]
         call_id = self._waiting.answer(given_id, result.name)
         if call_id is not None and call_id == given_id:
@@ -343,7 +339,6 @@ class _ContentReading(MessageDraft):
         return call_id
 
     def _shown(self, piece: _Piece, path: str) -> list[ChatPart]:
-        """A part of what the user says: a text, an image, or the text of a file."""
         blob = piece.inlineData or piece.inline_data
         if blob is not None:
             image = data_image(blob.mimeType or blob.mime_type or "", blob.data or "")

@@ -57,7 +57,6 @@ class EventTranslator(ChatStream):
             out.append(b"]")
 
     def check(self) -> None:
-        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         super().check()
         whole_text(self._thoughts.pieces)
 

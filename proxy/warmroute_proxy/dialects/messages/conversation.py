@@ -220,7 +220,6 @@ def list_of(raw: Raw | None) -> list[Raw]:
 
 
 def _tool_name(block: Members) -> str:
-    """The name of the tool that a block refers to."""
     tool = object_of(block.get("tool"))
     for members in (block, tool, object_of(tool.get("definition"))):
         for name in ("tool_name", "name", "mcp_server_name", "server_name"):

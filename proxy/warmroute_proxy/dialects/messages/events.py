@@ -35,8 +35,6 @@ _DELTA_ENDS: Final = b'"}}\n\n'
 
 
 class EventTranslator(ChatStream):
-    """One stream."""
-
     def __init__(self, message_id: str, model: str, stop_sequences: tuple[str, ...], key: bytes) -> None:
         """`key`: signs reasoning."""
         super().__init__()

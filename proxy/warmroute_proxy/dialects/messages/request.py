@@ -42,8 +42,6 @@ _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
 
 class ChatRequest(chat_draft.ChatRequest, kw_only=True):
-    """A request to `/v1/messages`."""
-
     stop_sequences: tuple[str, ...]
 
 

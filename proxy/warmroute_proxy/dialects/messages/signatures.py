@@ -24,7 +24,6 @@ class Signing:
         self._mac.update(text.encode("utf-8", "surrogatepass"))
 
     def add_bytes(self, text: bytes) -> None:
-        """Add the next piece, in UTF-8."""
         self._mac.update(text)
 
     def signature(self) -> str:

@@ -142,7 +142,6 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
 
 
 def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str, name: str) -> OpenItem:
-    """Begin a call."""
     tool = called(response.found.tools, name)
     kind = _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION
     whole = partial(call_item, response, number, call_id, name)
@@ -153,8 +152,6 @@ _ALIVE: Final = b": the prompt is being computed\n\n"
 
 
 class EventTranslator(ChatStream):
-    """Translates one chat stream."""
-
     def __init__(self, response: Response) -> None:
         super().__init__()
         self._response = response
@@ -231,7 +228,6 @@ class EventTranslator(ChatStream):
         self._is_whole = True
 
     def check(self) -> None:
-        """Raises: ValueError, if the stream so far cannot become a complete answer."""
         super().check()
         if self._open is not None:
             whole_text(self._open.texts.pieces)

@@ -141,8 +141,6 @@ class InChat(NamedTuple):
 
 
 class ItemReading(MessageDraft):
-    """Reads one item of an input."""
-
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, *, is_late: bool) -> None:
         super().__init__(texts, work, is_late=is_late)
         self._seal = seal

@@ -177,7 +177,6 @@ class ItemReader(HistoryDraft):
             self._images = []
 
     def _end_message(self) -> None:
-        """End the model's message."""
         if not (self._reasoning or self._content or self._called):
             return
         reasoning = b""

@@ -83,7 +83,6 @@ def _note_unserved(members: Members, dropped: set[str]) -> None:
 
 
 def unlisted(members: Members) -> frozenset[str]:
-    """The members that this translation does not know."""
     return frozenset(name for name in members if name not in READ)
 
 

@@ -43,12 +43,11 @@ def is_finished(line: bytes) -> bool:
 
 
 class SGLang:
-    """Reads the log of one worker. `worker`: its name; `model`: the model it serves, which the log does not name."""
+    """Reads the log of one worker. `worker`: its name. The log does not name the model."""
 
-    def __init__(self, worker: str = "", model: str = "") -> None:
+    def __init__(self, worker: str) -> None:
         self.skipped = 0
         self._worker = worker
-        self._model = model
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         for line in lines:
@@ -101,7 +100,7 @@ class SGLang:
             answer=answer if units and isinstance(units[0], int) else (),
             worker=self._worker,
             at=at,
-            keys={"session": session, "model": self._model, "day": at[:10]},
+            keys={"session": session, "model": "", "day": at[:10]},
         )
 
 

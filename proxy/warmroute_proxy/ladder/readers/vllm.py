@@ -29,11 +29,10 @@ def is_request(line: bytes) -> bool:
 class VLLM:
     """Reads the log of one worker. `hit_rate`: the last rate in the log, from 0 to 1; None if the log has no rate."""
 
-    def __init__(self, worker: str = "", model: str = "") -> None:
+    def __init__(self, worker: str) -> None:
         self.skipped = 0
         self.hit_rate: float | None = None
         self._worker = worker
-        self._model = model
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         for line in lines:
@@ -58,5 +57,5 @@ class VLLM:
         if not units:
             return None
         at = _AT.search(text[:200])
-        keys = {"session": "", "model": self._model, "day": ""}
+        keys = {"session": "", "model": "", "day": ""}
         return Report(prompt_tokens=len(units), units=units, worker=self._worker, at=at[1] if at else "", keys=keys)

@@ -12,7 +12,6 @@ class BackgroundTasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        """Run a coroutine in the caller's event loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

@@ -278,7 +278,6 @@ class TenantConfig:
         return ANY in self.models or model.name in self.models
 
     def may_be_served(self, region: str) -> bool:
-        """Whether its prompts may be computed in a region."""
         return ANY in self.regions or region in self.regions
 
 
@@ -410,7 +409,6 @@ class Config:
         return replace(self, models=tuple(models.values()), model_by_name=by_name)
 
     def models_of(self, tenant: TenantConfig) -> list[ModelConfig]:
-        """The models that a tenant may use."""
         return [model for model in self.models if tenant.may_use(model)]
 
     def scope_limits(self) -> list[ScopeLimits]:

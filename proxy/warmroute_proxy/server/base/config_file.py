@@ -212,7 +212,6 @@ def _tables(document: dict[str, Any], key: str, problems: list[str]) -> list[Tab
 
 
 def _media(table: Table) -> Addresses:
-    """The addresses in prompts that engines may be sent to."""
     schemes = table.names_among("media_schemes", ("https", "http"), frozenset(("https", "http")))
     networks = []
     for written in table.names("media_networks", ()):

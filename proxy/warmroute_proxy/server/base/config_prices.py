@@ -35,7 +35,7 @@ def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[Pric
         if has_flat or entries:
             table.problem("free", "is true, and there are prices: remove one of them")
         return (FREE,)
-    books = [_flat(table)] if has_flat else []
+    books = [PriceBook(_rates(table, CONFIG_BOOK))] if has_flat else []
     books += [read_book(entry) for entry in entries]
     if is_needed and not books:
         table.problem("price", f"is missing: model {shown(model)} has no price; {_HOW}")
@@ -57,10 +57,6 @@ def read_book(table: Table) -> PriceBook:
     if len(source) > MAX_SOURCE_CHARS:
         table.problem("source", f"is {len(source)} characters long; {MAX_SOURCE_CHARS} are the most")
     return PriceBook(_rates(table, name), None if from_ is None else int(from_.timestamp()), source)
-
-
-def _flat(table: Table) -> PriceBook:
-    return PriceBook(_rates(table, CONFIG_BOOK))
 
 
 def _rates(table: Table, name: str) -> Rates:

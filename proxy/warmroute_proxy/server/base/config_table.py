@@ -223,7 +223,6 @@ class Table:
         return tuple(digest for digest in checked if digest)
 
     def close(self) -> None:
-        """Report the keys that were not read."""
         for key in self._values:
             if key not in self._known:
                 self.problem(key, f"unknown key{nearest(key, self._known)}")

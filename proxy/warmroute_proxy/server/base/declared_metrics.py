@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 
 class Metric(NamedTuple):
-    """A counter, gauge or histogram."""
-
     name: str
     help: str
 

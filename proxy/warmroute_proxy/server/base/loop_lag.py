@@ -24,8 +24,6 @@ _NAMED_SHARE: Final = 0.5  # of the lag that a step must have run to be named as
 
 
 class LoopLag:
-    """The watchdog of one event loop."""
-
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._lags = metrics.loop_lag
         self._clock = clock
@@ -44,7 +42,6 @@ class LoopLag:
             self._longest_s, self._held_by = seconds, held_by
 
     async def watch(self) -> None:
-        """Measure until cancelled."""
         gc.callbacks.append(self._collected)
         try:
             while True:

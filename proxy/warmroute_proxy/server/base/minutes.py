@@ -56,7 +56,6 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     loss: dict[str, int] = {}
 
     def plus(self, other: "Row") -> None:
-        """Add the sums of another row."""
         for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for bin_, streams in other.ttft.items():
@@ -98,7 +97,6 @@ class Minute(msgspec.Struct, array_like=True, gc=False):
         return time.strftime("%Y-%m-%dT%H:%M", time.gmtime(self.number * 60))
 
     def all(self) -> Row:
-        """The sums of all tenants."""
         total = Row()
         for row in self.tenants.values():
             total.plus(row)

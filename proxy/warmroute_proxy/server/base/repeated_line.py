@@ -8,8 +8,6 @@ AGAIN_S: Final = 60.0
 
 
 class RepeatedLine:
-    """A log line that is written at most once in `AGAIN_S`."""
-
     def __init__(self, log: logging.Logger, level: int, clock: Callable[[], float]) -> None:
         self._log = log
         self._level = level

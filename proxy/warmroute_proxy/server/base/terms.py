@@ -8,8 +8,6 @@ from warmroute_proxy.server.base.secrets import Secrets
 
 
 class Terms(NamedTuple):
-    """Whose request is translated, and by which config."""
-
     tenant: TenantConfig
     secrets: Secrets
     config: Config

@@ -28,8 +28,6 @@ Step = Callable[[], None]
 
 
 class Turns:
-    """The lines of one event loop."""
-
     def __init__(self, clock: Callable[[], float], ran: Callable[[float], None]) -> None:
         """`ran` is told how long a step has held the loop."""
         self._clock = clock

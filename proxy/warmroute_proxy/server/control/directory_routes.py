@@ -65,8 +65,6 @@ KeyPath = Annotated[str, Path(alias="id")]
 
 
 class DirectoryAdmin:
-    """Gives the routes access to tenants and keys, by the config in force."""
-
     def __init__(self, access: Access, ask: Ask, region: str) -> None:
         self._access = access
         self.operator = Operator(ask, f"admin@{region}")

@@ -32,8 +32,6 @@ MOVE_WAIT_S: Final = 60.0
 
 
 class EngineAdmin:
-    """Shows engines, and follows the drain orders of operators."""
-
     def __init__(
         self,
         engines: Engines,
@@ -57,12 +55,10 @@ class EngineAdmin:
 
     @property
     def watching(self) -> Watching:
-        """The conditions of this region."""
         return self._engines.watching
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the engines of this region."""
         return list(self._engines.by_id)
 
     def drain(self, engine_id: str, draining: bool) -> None:

@@ -41,7 +41,6 @@ def _quality(parameters: list[str]) -> float:
 
 
 def page_of(metrics: Metrics, gauges: Iterable[GaugeRow], *, open_metrics: bool = False) -> str:
-    """The text of all metrics."""
     page = Page(open_metrics=open_metrics)
     for name, labels, value in sorted(metrics.counters()):
         page.sample("counter", BY_NAME[name], labels, str(value))
@@ -53,8 +52,6 @@ def page_of(metrics: Metrics, gauges: Iterable[GaugeRow], *, open_metrics: bool 
 
 
 class Page:
-    """Lines of one format, family by family."""
-
     def __init__(self, *, open_metrics: bool) -> None:
         self._open_metrics = open_metrics
         self._lines: list[str] = []

@@ -39,8 +39,6 @@ class Elsewhere(NamedTuple):
 
 
 class FleetUsage:
-    """Asks the ledgers of all regions."""
-
     def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str, *, alone: bool = True) -> None:
         """`alone`: whether this proxy is the only one of its region. If not, sums lack the rows of the others."""
         self._alone = alone

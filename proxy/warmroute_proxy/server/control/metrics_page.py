@@ -1,7 +1,10 @@
 """`/metrics`: the counters of all processes of this proxy, and gauges of what they hold now."""
 
+import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from warmroute.contract.version import VERSION
@@ -15,7 +18,11 @@ from warmroute_proxy.server.base.metrics import GaugeRow, HeldBy, Labels, Metric
 from warmroute_proxy.server.base.minutes import Minute, merged
 from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.http.tls import Tls
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses, ProcessReport, summed_metrics
+
+_STATM: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 LOOK_EVERY_S: Final = 1.0
 """Interval at which a process publishes its troubles to the others."""
@@ -68,7 +75,6 @@ class MetricsPage:
         return page
 
     def minutes(self) -> list[Minute]:
-        """The last hour of all processes, minute by minute."""
         others = [] if self._peer_processes is None else self._peer_processes.reports()
         return merged([self._metrics.state().minutes, *(report.metrics.minutes for report in others)], time.time())
 
@@ -110,3 +116,27 @@ class MetricsPage:
             rows.append((declared.KV_BLOCKS_HELD, (("worker", worker_id),), float(feed.blocks.blocks)))
         rows.extend(self._engines.watching.gauges())
         return rows
+
+
+class OwnGauges:
+    """Gauges of the whole proxy, the same in each of its processes."""
+
+    def __init__(self, state_dir: Path, tls: Tls | None) -> None:
+        self._lock = state_dir / "lock"  # taken at the start
+        self._tls = tls
+
+    def gauges(self) -> list[GaugeRow]:
+        """The start of the proxy, and with TLS the end of its certificate."""
+        rows: list[GaugeRow] = [(declared.START_TIME_SECONDS, (), self._lock.stat().st_mtime)]
+        if self._tls is not None and self._tls.valid_until:
+            expiry_s = float(ssl.cert_time_to_seconds(self._tls.valid_until))
+            rows.append((declared.CERTIFICATE_EXPIRY_SECONDS, (), expiry_s))
+        return rows
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process; 0 if the system does not tell."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -36,8 +36,6 @@ _TYPES: Final = {
 
 
 class PageFile(NamedTuple):
-    """A file, and its type."""
-
     content: bytes
     media_type: str
 

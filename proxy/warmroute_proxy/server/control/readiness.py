@@ -12,8 +12,6 @@ OF_ENGINES: Final = frozenset({Trouble.NO_ENGINE, Trouble.ALL_ENGINES_DRAIN})
 
 
 class Readiness:
-    """Says whether requests should be sent here now, and why not."""
-
     def __init__(
         self,
         open_requests: OpenRequests,
@@ -32,7 +30,6 @@ class Readiness:
         self._degraded = degraded
 
     def degraded(self) -> list[Problem]:
-        """The problems that do not stop requests."""
         found = [problem for problems in self._degraded for problem in problems()]
         return [*found, *self._of_engines()] if self.elsewhere else found
 

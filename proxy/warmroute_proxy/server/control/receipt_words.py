@@ -60,7 +60,6 @@ def _session(receipt: Mapping[str, Any]) -> str:
 
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
-    """Which agent of the session sent the turn, if its headers said so."""
     given = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
     if given:
         yield f"Sent by: {', '.join(given)}."

@@ -31,8 +31,6 @@ _BETWEEN_TURNS: Final = frozenset({PERSON, OVER})
 
 
 class SessionWords:
-    """Gives the router what clients say of their sessions."""
-
     def __init__(self, router: Router, secrets: Secrets, clock: Callable[[], float]) -> None:
         self._router = router
         self._secrets = secrets

@@ -171,7 +171,6 @@ class Receipts:
 
 
 def no_receipt(receipt_id: str) -> Response:
-    """The answer if there is no such receipt."""
     return error_answer(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
 
 

@@ -71,8 +71,6 @@ _view = partial(described, errors=VIEWING, security=("admin_key", "key"))
 
 
 class Views:
-    """The data that the routes answer with."""
-
     def __init__(
         self,
         asking: Asking,
@@ -94,7 +92,6 @@ class Views:
 
     @property
     def config(self) -> Config:
-        """The config in force."""
         return self.asking.live.now
 
     def about(self, viewer: TenantConfig | None) -> Viewer:

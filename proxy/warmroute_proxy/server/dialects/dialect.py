@@ -166,7 +166,6 @@ class Dialect(Protocol):
         return partial(translated_body, self, path, query)
 
     def translated(self, found: Translated) -> None:  # noqa: ARG002
-        """Note a request that another process has translated."""
         return  # else a type checker takes the method for abstract
 
     def only_kept(self, found: Translated) -> str | None:  # noqa: ARG002

@@ -78,7 +78,6 @@ class DialectExchange(Exchange):
             self._client.write(self._translated(data))
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """A function that translates whole HTTP chunks; None once the answer has ended or the client has left."""
         target = self._client.passthrough_target()
         if self.ended or self._events is None or target is None:
             return None

@@ -44,8 +44,6 @@ _BODY: Final[Schema] = {
 
 
 class TranslatedGemini(TranslatedChat):
-    """One request to a model."""
-
     def __init__(self, found: ChatRequest, seal: Seal, *, array: bool) -> None:
         """`array`: whether a streamed answer is one JSON array instead of events."""
         self._seal = seal
@@ -65,8 +63,6 @@ class TranslatedGemini(TranslatedChat):
 
 
 class Gemini(Dialect):
-    """The dialect."""
-
     route = "/v1beta/models/{model}:generateContent"
     vendor = "Gemini"
     prefix = _PREFIX

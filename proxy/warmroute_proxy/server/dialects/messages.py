@@ -46,8 +46,6 @@ class TranslatedMessages(TranslatedChat):
 
 
 class Messages(Dialect):
-    """The dialect."""
-
     route = MESSAGES
     vendor = "Anthropic"
     paths = (MESSAGES, COUNT_TOKENS)

@@ -62,8 +62,6 @@ class TranslatedResponse(TranslatedChat):
 
 
 class Responses(Dialect):
-    """The dialect."""
-
     route = RESPONSES
     vendor = "OpenAI"
     paths = (RESPONSES, INPUT_TOKENS, COMPACT)

@@ -129,7 +129,6 @@ class KeptConversations:
         self._size_bytes += history.size_bytes
 
     def drop(self, history: KeptConversation) -> None:
-        """Forget a conversation, and give back its memory."""
         self.hold(history)
         history.conversation, history.size_bytes = None, 0
         history.reservation.close()
@@ -194,7 +193,6 @@ class ResponsesSockets:
         self._kept_conversations: KeptConversations | None = None
 
     def open(self, request: Request, exchange: Exchange) -> None:
-        """Accept the upgrade of a client whose key was checked. Raises: Refusal, if the upgrade is malformed."""
         if names.IDEMPOTENCY in request.headers:
             problem = "Idempotency-Key would name all turns: send `idempotency_key` in each response.create"
             raise Refusal(400, problem, code="invalid_idempotency_key")
@@ -431,7 +429,6 @@ class ResponsesSocket:
         self._open_conversations.opened(lineage, stream)
 
     def _ended(self, stream: _Stream, exchange: TurnExchange) -> None:
-        """A turn has ended: keep its conversation, and begin waiting turns."""
         if self._is_gone:
             return
         held, stream.continues = stream.continues, None

@@ -74,8 +74,6 @@ class _OfTenant:
 
 
 class TokenCounts:
-    """Counts the tokens of prompts for which no answer is generated."""
-
     def __init__(self, engines: Engines, router: Router, per_minute: Callable[[], int]) -> None:
         """`per_minute`: how many tokens each engine may count for a tenant."""
         self._engines = engines

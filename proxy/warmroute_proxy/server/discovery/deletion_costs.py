@@ -41,7 +41,6 @@ class DeletionCosts:
         self._refused: dict[str, str] = {}  # by discovery: why the last annotation failed
 
     async def watch(self) -> None:
-        """Annotate until the proxy ends."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.annotate()

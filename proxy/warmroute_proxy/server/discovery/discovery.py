@@ -50,7 +50,6 @@ class Folder:
         self._reading: Future[DiscoveredEngines] | None = None
 
     async def read(self) -> DiscoveredEngines:
-        """As `Source`."""
         if self._reading is None or self._reading.done():
             self._reading = Future()
             Thread(target=self._run, args=(self._reading,), daemon=True, name="discovery").start()

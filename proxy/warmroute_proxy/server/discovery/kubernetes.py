@@ -46,14 +46,7 @@ _decoder: Final = msgspec.json.Decoder()
 class Watch:
     """The objects at `path` that `selector` takes (parameters of the API)."""
 
-    def __init__(
-        self,
-        api: Api,
-        path: str,
-        selector: dict[str, str],
-        pause: Pause = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, api: Api, path: str, selector: dict[str, str], pause: Pause = asyncio.sleep) -> None:
         self._api = api
         self._path = path
         self._selector = selector
@@ -64,7 +57,6 @@ class Watch:
         self._failed = False
         self._failures = 0
         self._pause = pause
-        self._clock = clock
         self._opened_s = 0.0
         self._last_wait_s = 0.0
         self._wait_s = 0.0
@@ -119,13 +111,13 @@ class Watch:
             more = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": self._version}
             asked = {**self._selector, **more, "timeoutSeconds": str(WATCH_S)}
             self._answer = await self._api.open(self._path, asked, WATCH_SILENT_S)
-            self._events, self._opened_s = self._answer.lines(), self._clock()
+            self._events, self._opened_s = self._answer.lines(), time.monotonic()
             was, self._failed = self._failed, False
             return was
         async for line in self._events:
             return self._apply(_decoder.decode(line))
         self.close()  # the server has ended it
-        if self._clock() - self._opened_s >= MOST_S:
+        if time.monotonic() - self._opened_s >= MOST_S:
             self._last_wait_s = 0.0
         self._wait_longer()
         return False
@@ -211,7 +203,6 @@ class Slices:
         return self._members.found(slices, self._pods_of)
 
     def close(self) -> None:
-        """As `Source`."""
         if self._watch is not None:
             self._watch.close()
 
@@ -257,7 +248,6 @@ class Pool:
         return self._members.found(self._pods.objects, self._pods_of)
 
     def close(self) -> None:
-        """As `Source`."""
         for task in self._waiting.values():
             task.cancel()
         for watch in (self._pool, self._pods):

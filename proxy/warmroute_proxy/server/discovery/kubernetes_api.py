@@ -131,7 +131,6 @@ class ApiAnswer:
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """The answer is complete."""
         self._ended = True
 
     async def begin(self) -> None:

@@ -30,7 +30,6 @@ class Records:
         self._region = region
 
     async def read(self) -> DiscoveredEngines:
-        """As `Source`."""
         config = self._config
         try:
             answer = await self._resolver().resolve(config.name, "SRV", lifetime=TIMEOUT_S, search=False)

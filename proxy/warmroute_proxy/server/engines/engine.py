@@ -185,7 +185,6 @@ class Engine:
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
 
     def close(self) -> None:
-        """Close all connections."""
         if self.health_task is not None:
             self.health_task.cancel()
         self.upstream.close()

@@ -79,8 +79,6 @@ class Drains:
 
 
 class PeerUpdates(Protocol):
-    """Updates between the processes of a proxy."""
-
     def apply_updates(self) -> None:
         """Apply what the other processes have sent."""
 
@@ -148,8 +146,6 @@ log = logging.getLogger(__name__)
 
 
 class Engines:
-    """All engines of this region, by id."""
-
     def __init__(
         self,
         configs: Iterable[EngineConfig],
@@ -191,7 +187,7 @@ class Engines:
 
     def take_turns(self, turns: Turns) -> None:
         """From the next connection on, handle bytes from engines in the turns of `turns`."""
-        self.turns = turns
+        self.turns = self.kv_events.turns = turns
         for engine in self.by_id.values():
             engine.upstream.turns = turns
 
@@ -230,7 +226,6 @@ class Engines:
             on_models(self._strict_models)
 
     def workers_changed(self) -> None:
-        """The ranks or roles of engines have changed."""
         self._served_by.clear()
 
     def workers(self) -> list[Worker]:
@@ -338,7 +333,6 @@ class Engines:
         return self.kv_events.feeds()
 
     def sweep(self) -> None:
-        """Close connections that were idle for too long; called several times a second."""
         for engine in self.by_id.values():
             engine.upstream.sweep()
 
@@ -349,7 +343,6 @@ class Engines:
             await asyncio.wait(connecting, timeout=timeout_s)
 
     def close(self) -> None:
-        """Close all connections."""
         self.kv_events.close()
         if self._counters is not None:
             self._counters.close()

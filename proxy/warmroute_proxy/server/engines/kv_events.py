@@ -7,9 +7,10 @@ last one has the number -1. `kv_feed` applies the batches.
 
 Everything runs in the event loop, in small portions. One portion has at most `MAX_BATCHES_AT_ONCE` batches, and ends
 after `MAX_BYTES_AT_ONCE`; then other callbacks run. `kv_feed` divides a long batch. If more events of an engine wait,
-the next portion begins after a rest, which is `REST` times as long as the portion took. So the events of one engine
-take at most a fifth of the loop's time. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a core, and pages
-of one token 4 %.
+the next portion begins after a rest, which is `REST` times as long as the portion took. So the events of one rank take
+at most a fifth of the loop's time. All ranks of an engine, which may be 64, share one line of the loop's turns
+(`base.turns`), and so take no more than a tenant. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a core,
+and pages of one token 4 %.
 
 Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches, and loses further ones, which `kv_feed` finds as a gap. A batch has at
 most `MAX_MESSAGE_BYTES`. A replay is given up after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two
@@ -21,6 +22,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -28,6 +30,7 @@ import zmq
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.kv_feed import MAX_BATCH_BYTES, KvFeed
 
 log = logging.getLogger(__name__)
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 MAX_BATCHES_AT_ONCE: Final = 32
 MAX_BYTES_AT_ONCE: Final = 65_536
 REPLAY_TIMEOUT_S: Final = 2.0
-RECEIVE_QUEUE: Final = 10_000
+RECEIVE_QUEUE: Final = 1_000
 MAX_MESSAGE_BYTES: Final = MAX_BATCH_BYTES
 REST: Final = 4.0
 REST_OF_REPLAY: Final = 1.0
@@ -81,12 +84,14 @@ class KvEvents:
         """`apply_peer_updates` is called before events are applied. It brings the tags of prompts that other processes
         of this proxy sent, which the events may name.
         """
-        self._apply_peer_updates = apply_peer_updates or _nothing
+        self.apply_peer_updates = apply_peer_updates or _nothing
         self._metrics = metrics
-        self._unix_clock = unix_clock
+        self.unix_clock = unix_clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made when the first engine publishes
         self._subscriptions: dict[str, _Subscription] = {}
         self._unusable: dict[str, KvSource] = {}  # sources whose address is not valid
+        self.turns: Turns | None = None
+        """The turns in which events are read. None: they are read at once."""
 
     def follow(self, worker: Worker, source: KvSource | None, router: Router) -> None:
         """Subscribe to a worker, or stay subscribed. Unsubscribe if `source` is None."""
@@ -109,9 +114,7 @@ class KvEvents:
             can_replay=source.replay_port is not None,
         )
         try:
-            made = _Subscription(
-                self._context, feed, worker.dp_rank, source, self._unix_clock, self._apply_peer_updates
-            )
+            made = _Subscription(self, self._context, feed, worker, source)
         except (zmq.ZMQError, ValueError) as error:
             self._unusable[worker.id] = source
             log.warning("KV events of worker %s cannot be followed at %r: %s", worker.id, source.host, error)
@@ -119,7 +122,6 @@ class KvEvents:
             self._subscriptions[worker.id] = made
 
     def leave(self, worker_id: str) -> None:
-        """End a subscription, if there is one."""
         self._unusable.pop(worker_id, None)
         known = self._subscriptions.pop(worker_id, None)
         if known is not None:
@@ -149,22 +151,22 @@ class _Subscription:
 
     def __init__(
         self,
+        owner: KvEvents,
         context: "zmq.Context[zmq.Socket[bytes]]",
         feed: KvFeed,
-        dp_rank: int,
+        worker: Worker,
         source: KvSource,
-        unix_clock: Callable[[], float],
-        apply_peer_updates: Callable[[], None],
     ) -> None:
         self.feed = feed
-        self._apply_peer_updates = apply_peer_updates
-        self.dp_rank = dp_rank
+        self._owner = owner
+        self._line = f"@{worker.engine}"
+        self.dp_rank = dp_rank = worker.dp_rank
         self.source = source
-        self._unix_clock = unix_clock
         self._loop = asyncio.get_running_loop()
         self._timeout: asyncio.TimerHandle | None = None
         self._closed = False
         self._rest: asyncio.TimerHandle | None = None  # between two portions
+        self._awaits_turn: set[Callable[[], None]] = set()
         self._sub = _connected(context, zmq.SUB, source.host, source.port + dp_rank)
         self._sub.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
         self._dealer: zmq.Socket[bytes] | None = None
@@ -190,11 +192,31 @@ class _Subscription:
             found.append((self._dealer, self._read_replay))
         return found
 
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        """Run a step in the engine's turn, unless it waits for one already."""
+        if self._owner.turns is None:
+            step()
+        elif step not in self._awaits_turn:
+            self._awaits_turn.add(step)
+            self._owner.turns.take(self._line, partial(self._turn_comes, step))
+
+    def _turn_comes(self, step: Callable[[], None]) -> None:
+        self._awaits_turn.discard(step)
+        if not self._closed:
+            step()
+
     def _read_live(self) -> None:
+        if self._rest is None:
+            self._in_turn(self._take_live)
+
+    def _read_replay(self) -> None:
+        self._in_turn(self._take_replay)
+
+    def _take_live(self) -> None:
         if self._rest is not None:
             return
         began_s = time.perf_counter()
-        self._apply_peer_updates()
+        self._owner.apply_peer_updates()
         if self.feed.is_behind:
             self.feed.go_on()
         found, more = self._received(self._sub)
@@ -203,7 +225,7 @@ class _Subscription:
                 continue
             _topic, number, batch = frames
             if len(number) == NUMBER_BYTES:
-                first_missing = self.feed.live(int.from_bytes(number, "big"), batch, self._unix_clock())
+                first_missing = self.feed.live(int.from_bytes(number, "big"), batch, self._owner.unix_clock())
                 if first_missing is not None:
                     self._request_replay(first_missing)
         if (more or self.feed.is_behind) and not self._closed and self._rest is None:
@@ -224,7 +246,7 @@ class _Subscription:
             return  # the engine is not there: the time-out ends the replay
         self._loop.call_soon(self._read_replay)  # sending may have consumed the descriptor's signal
 
-    def _read_replay(self) -> None:
+    def _take_replay(self) -> None:
         assert self._dealer is not None
         began_s = time.perf_counter()
         found, more = self._received(self._dealer)
@@ -235,7 +257,7 @@ class _Subscription:
             if number == _END_OF_REPLAY:
                 self._replay_over()
             elif len(number) == NUMBER_BYTES:
-                self.feed.replayed(int.from_bytes(number, "big"), batch, self._unix_clock())
+                self.feed.replayed(int.from_bytes(number, "big"), batch, self._owner.unix_clock())
         if more and not self._closed:
             self._loop.call_later(REST_OF_REPLAY * (time.perf_counter() - began_s), self._read_more)
         if self.feed.is_behind and not self._closed and self._rest is None:
@@ -250,7 +272,7 @@ class _Subscription:
             self._timeout.cancel()
             self._timeout = None
         if self.feed.replaying:
-            self.feed.replay_ended(self._unix_clock())
+            self.feed.replay_ended(self._owner.unix_clock())
 
     def _received(self, socket: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], bool]:
         """Some of the messages that have arrived, and whether there may be more."""

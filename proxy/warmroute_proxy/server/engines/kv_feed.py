@@ -14,8 +14,9 @@ The first batch may have any number: blocks stored before it are in the index by
 A batch is applied in portions of `UNITS_AT_ONCE`. The rest of the batch waits for `go_on`, and newer batches wait
 behind it.
 
-Limits: `MAX_WAITING` batches wait for a replay; beyond that, the replay is given up. A batch above `MAX_BATCH_BYTES`
-cannot be read. `MAX_LEFT_BYTES` wait to be applied; beyond that, the index and all waiting bytes are dropped.
+Limits: `MAX_WAITING` batches wait for a replay, or `MAX_LEFT_BYTES`; beyond that, the replay is given up. A batch above
+`MAX_BATCH_BYTES` cannot be read. `MAX_LEFT_BYTES` wait to be applied; beyond that, the index and all waiting bytes are
+dropped.
 """
 
 import logging
@@ -96,8 +97,6 @@ COUNTS: Final = KvCounters()
 
 
 class KvFeed:
-    """The batches of one worker, in order."""
-
     def __init__(self, worker: Worker, router: Router, metrics: Metrics, *, block_size: int, can_replay: bool) -> None:
         self.blocks = KvBlocks()
         self.lag_s = 0.0
@@ -113,6 +112,7 @@ class KvFeed:
         self._next: int | None = None  # the number of the next batch; None until the first one
         self._published = -1  # number of the newest batch that was not replayed; below `_next`
         self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
+        self._waiting_bytes = 0
         self._left: deque[tuple[bytes, float]] = deque()  # batches not fully applied yet, and when they came
         self._left_bytes = 0
         self._steps: Iterator[int] | None = None  # of the oldest of these batches
@@ -127,12 +127,14 @@ class KvFeed:
         """Take a published batch. Returns the number from which a replay is needed, or None."""
         if self.replaying:
             self._waiting.append((number, payload))
-            if len(self._waiting) > MAX_WAITING:
+            self._waiting_bytes += len(payload)
+            if len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_LEFT_BYTES:
                 self.replay_ended(unix_s)
             return None
         if self._next is not None and number > self._next:
             self._count(COUNTS.gaps)
             self._waiting.append((number, payload))
+            self._waiting_bytes = len(payload)
             if not self._can_replay:
                 self.replay_ended(unix_s)
                 return None

@@ -16,8 +16,6 @@ log = logging.getLogger(__name__)
 
 
 class Channel(Protocol):
-    """The connection of a leg."""
-
     complete: bool
     """Whether the answer was read to its end."""
 
@@ -28,8 +26,6 @@ class Channel(Protocol):
 
 
 class Receiver(Protocol):
-    """Takes the answer to one request."""
-
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         """The head of the answer."""
 
@@ -61,8 +57,6 @@ def in_parts(receiver: Receiver, lines: list[Line], body: bytes) -> None:
 
 
 class Leg:
-    """One request to one engine."""
-
     def __init__(self, receiver: Receiver, *, streamed: bool = False) -> None:
         """`streamed`: whether the request asks for a stream."""
         self.streamed = streamed
@@ -130,8 +124,13 @@ class Leg:
         """The tenant that gets the answer, as the receiver states; empty if the receiver names no tenant."""
         return str(getattr(self._receiver, "tenant", ""))
 
+    def holds(self, size_bytes: int) -> None:
+        """Some of the answer was read and waits: the receiver reserves memory for it or gives up, if it can."""
+        holds = getattr(self._receiver, "holds", None)
+        if holds is not None:
+            holds(size_bytes)
+
     def streams(self) -> Stream | None:
-        """The stream, if its bytes after the head may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None
 
     def whole(self, lines: list[Line], body: bytes, now_s: float) -> None:

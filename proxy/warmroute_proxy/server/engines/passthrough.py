@@ -25,10 +25,10 @@ from typing import Final, Protocol
 
 from warmroute_proxy.dialects.chat_answers import has_surrogate
 from warmroute_proxy.server.engines.chunk_shape import ChunkShape
-from warmroute_proxy.server.engines.portions import PORTION_BYTES
+from warmroute_proxy.server.engines.portions import TURN_BYTES
 from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
-MAX_REST_BYTES: Final = 65_536
+MAX_REST_BYTES: Final = 16_384  # of a chunk; the parser's memory is counted from there on
 SMALL_BYTES: Final = 4096  # a smaller answer or beginning that came in one read is parsed, and sent in one write
 MAX_SHAPES: Final = 16  # of one stream; later shapes are not learned
 MAX_SIZE_DIGITS: Final = 8
@@ -55,10 +55,8 @@ class Stream(Protocol):
 
 
 class EngineConnection(Protocol):
-    """The connection to the engine."""
-
     def read_much(self, data: bytes) -> bool:
-        """Whether a large read is handled in portions, by `take`."""
+        """Whether a read is handled in its turn, by `take`."""
 
     def reads(self, passthrough: "Passthrough") -> bool:
         """Whether the answer of this passthrough still goes on."""
@@ -113,7 +111,7 @@ class Passthrough:
                 self._scanner.tokens_seen += 1
                 write(data)
                 return
-        if len(data) <= PORTION_BYTES or not self._source.read_much(data):
+        if len(data) <= TURN_BYTES or not self._source.read_much(data):
             self.take(data)
 
     def eof_received(self) -> None:

@@ -1,10 +1,13 @@
-"""Handles large reads from an engine in portions, in the turns of the tenant whose answer it is (`base.turns`).
+"""Handles reads from an engine in portions, in the turns of the tenant whose answer it is (`base.turns`).
 
 If a socket has much to read, uvloop (by libuv) reads it up to 32 times in one iteration, which is 8 MB. That happens
 with a fast engine, and with an answer that piled up while its client read nothing. Translating 8 MB of events takes
 seconds. So a read above `PORTION_BYTES` is cut, and the socket is not read while some of it is left.
 
-Smaller reads are handled at once, without further cost.
+A small read can cost as much: a stream of empty comments takes 0.4 ms a kilobyte, a hundred times as long as events
+that pass unread. An engine with 256 such streams would hold the loop for a second at a time. So each read of a stream
+above `TURN_BYTES` takes its turn, unless it is one event of a known shape. An event of a few tokens is smaller. All
+other reads are handled at once, without further cost.
 """
 
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from typing import Final, Protocol
 
 from warmroute_proxy.server.base.turns import Turns
 
+TURN_BYTES: Final = 512
 PORTION_BYTES: Final = 16_384
 PORTION_S: Final = 0.001
 """The time after which portions wait for the next turn. A portion of chunks that pass unchanged takes a tenth of this
@@ -20,8 +24,6 @@ time, a portion of translated events three times this time.
 
 
 class Source(Protocol):
-    """The connection to the engine."""
-
     def hold_reading(self, held: bool) -> None:
         """Stop (True) or resume reading from the socket."""
 
@@ -30,6 +32,9 @@ class Source(Protocol):
 
     def answers_for(self) -> str:
         """The tenant whose answer is read."""
+
+    def count_waiting(self, size_bytes: int) -> None:
+        """Reserve memory for some of a read that waits, or end the answer."""
 
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, `PORTION_BYTES` at most."""
@@ -55,6 +60,7 @@ class Portions:
         if self._left and not self._held:
             self._held = True
             self._source.hold_reading(True)
+            self._source.count_waiting(len(self._left) - self._at)
 
     def go_on(self) -> None:
         if self._left and not self._lined_up:

@@ -140,6 +140,11 @@ class UsageTracker:
         return self._usage
 
     @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished event waits for its rest."""
+        return len(self._reader.held)
+
+    @property
     def passes(self) -> bool:
         """Whether `passes_whole` may be called for the next events."""
         is_under_way = self.started and not self.done and self.error is None

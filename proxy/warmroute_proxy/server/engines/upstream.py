@@ -25,7 +25,7 @@ from warmroute_proxy.server.base.patience import Patience
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
-from warmroute_proxy.server.engines.portions import PORTION_BYTES, Portions
+from warmroute_proxy.server.engines.portions import PORTION_BYTES, TURN_BYTES, Portions
 from warmroute_proxy.server.http.authorities import authorities
 from warmroute_proxy.server.http.header_lines import Line, decode
 
@@ -42,8 +42,6 @@ Parts = Sequence[bytes | memoryview]
 
 
 class Upstream:
-    """Connections to one base URL."""
-
     def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         parts = urlsplit(url)
         self.url = url
@@ -58,7 +56,7 @@ class Upstream:
         self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
         self.turns: Turns | None = None
-        """The turns in which large reads are handled. None: large reads are handled at once."""
+        """The turns in which reads are handled. None: all reads are handled at once."""
 
         self._unreachable = False
         self._closed = False
@@ -108,7 +106,6 @@ class Upstream:
         self._idle.append(connection)
 
     def forget(self, connection: "_Connection") -> None:
-        """Note that a connection is closed."""
         self.open -= 1
         try:
             self._idle.remove(connection)
@@ -183,6 +180,7 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._passthrough: Passthrough | None = None
         self._portions = None if upstream.turns is None else Portions(self, upstream.turns, upstream.clock)
+        self._most_at_once = PORTION_BYTES  # of a read that is handled without a turn
         self._held = False  # while some of the last read is left
         self._closing = False
         self.idle_since_s = 0.0
@@ -195,6 +193,7 @@ class _Connection(asyncio.Protocol):
         """Send a request. `anew`: send it once more if the engine closes this connection as idle."""
         assert self._transport is not None
         self._leg = leg
+        self._most_at_once = TURN_BYTES if leg.streamed else PORTION_BYTES
         self._anew = (head, body) if anew else None
         self._lines = []
         self._head = None
@@ -219,7 +218,6 @@ class _Connection(asyncio.Protocol):
     # -- called by `Portions`
 
     def hold_reading(self, held: bool) -> None:
-        """Pause or resume the socket: nothing is read while some of the last read is left."""
         self._held = held
         if self._transport is None or self._transport.is_closing() or self._paused:
             return
@@ -235,12 +233,16 @@ class _Connection(asyncio.Protocol):
         """The tenant whose answer is read, or a name of the engine if the bytes belong to no tenant."""
         return (self._leg.tenant() if self._leg is not None else "") or f"@{self._upstream.netloc}"
 
+    def count_waiting(self, size_bytes: int) -> None:
+        if self._leg is not None:
+            self._leg.holds(size_bytes)
+
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, in the passthrough if the answer has one by now."""
         if self._passthrough is not None:
             self._passthrough.take(data)
         else:
-            self.data_received(data)
+            self._take(data)
 
     def parse_all(self) -> None:
         """Parse everything from now on: nothing passes through unparsed."""
@@ -290,9 +292,12 @@ class _Connection(asyncio.Protocol):
             leg.fail(Cause.BROKEN, "the connection to the engine broke" if leg.head_seen else UNANSWERED)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > PORTION_BYTES and self._portions is not None:
+        if len(data) > self._most_at_once and self._portions is not None:
             self._portions.add(data)
-            return
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         leg = self._leg
         if leg is None:  # bytes without a request
             if not self._closing:
@@ -309,7 +314,7 @@ class _Connection(asyncio.Protocol):
             self.feed(data)
 
     def read_much(self, data: bytes) -> bool:
-        """Take a large read of a passthrough. Returns whether it is handled in portions."""
+        """Take a read of a passthrough. Returns whether it is handled in its turn."""
         portions = self._portions
         if portions is None:
             return False
@@ -336,7 +341,6 @@ class _Connection(asyncio.Protocol):
             self.feed(data[end:])
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes, and give the leg what the parser found."""
         leg = self._leg
         if leg is None:
             self.drop()
@@ -353,6 +357,8 @@ class _Connection(asyncio.Protocol):
             self._unparsed_bytes = 0
         else:  # part of a head, of a chunk's framing or of trailers
             self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > PORTION_BYTES:
+                leg.holds(self._unparsed_bytes)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
                 leg.fail(Cause.ERROR, f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
@@ -371,7 +377,6 @@ class _Connection(asyncio.Protocol):
             leg.crash(error)
 
     def reads(self, passthrough: Passthrough) -> bool:
-        """Whether this connection still reads through `passthrough`."""
         return self._passthrough is passthrough
 
     def go_on(self, data: bytes) -> None:
@@ -381,7 +386,6 @@ class _Connection(asyncio.Protocol):
             self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
 
     def _end_passthrough(self) -> None:
-        """End the passthrough, if there is one, and become the transport's protocol again."""
         if self._passthrough is not None:
             self._passthrough = None
             if self._transport is not None:

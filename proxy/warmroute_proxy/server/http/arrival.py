@@ -85,7 +85,6 @@ class Arrival:
         self.abort()
 
     def abort(self) -> None:
-        """Close without waiting."""
         if self._task is not None:
             self._task.cancel()
 

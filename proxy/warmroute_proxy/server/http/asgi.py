@@ -62,8 +62,6 @@ async def _awaited(steps: _Steps) -> None:
 
 
 class Bridge:
-    """Runs requests through one ASGI application."""
-
     def __init__(self, app: App, state: dict[str, Any], memory: BodyMemory, turns: Turns) -> None:
         self._app = app
         self._state = state

@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 
 class Authorities:
-    """The present TLS context of outgoing connections."""
-
     def __init__(self) -> None:
         self._path: Path | None = None
         self._changes = FileChanges()

@@ -15,8 +15,6 @@ log = logging.getLogger(__name__)
 
 
 class Crowding:
-    """The counts of one listener."""
-
     def __init__(self, port: str, metrics: Metrics) -> None:
         """`port`: its name in metrics and log."""
         self._port = port

@@ -82,7 +82,6 @@ class Request:
         return hashlib.sha256(self.body).hexdigest()
 
     def drop_body(self) -> None:
-        """Drop the body and give its memory back."""
         if self.body_reservation is not None:
             self.body_reservation.drop_body()
         self.body, self.shared = b"", None

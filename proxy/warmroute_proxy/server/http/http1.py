@@ -155,7 +155,6 @@ class Connection:
     # -- called by `ReadSlices`
 
     def pause_reading(self) -> None:
-        """Read no more in this iteration of the loop."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -321,7 +320,6 @@ class Connection:
             transport.write(data[at : at + PIECE_BYTES])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """The transport's own `write`; None if the client is gone."""
         return None if self._transport is None else self._transport.write
 
     def switch(self, head: bytes, protocol_of: Callable[[OpenConnections], NextProtocol]) -> None:
@@ -428,7 +426,6 @@ class Connection:
             self.abort()
 
     def check_read(self) -> None:
-        """Give the memory of the last answer back, if the client has read that answer."""
         if self._unread is not None and self._unsent_bytes() <= UNREAD_BYTES:
             self._give_back()
 
@@ -442,7 +439,6 @@ class Connection:
             self.deadline_s = min(self.deadline_s, self._shared.clock() + IDLE_GRACE_S)
 
     def abort(self) -> None:
-        """Close without waiting."""
         if self._transport is not None:
             self._transport.abort()
 

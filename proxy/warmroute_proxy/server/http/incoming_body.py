@@ -8,8 +8,6 @@ MAX_PIECES: Final = 256  # kept as separate objects: a million small pieces woul
 
 
 class IncomingBody:
-    """The pieces of one body that a connection has read."""
-
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] = []
         self._size = 0  # of the pieces

@@ -22,8 +22,6 @@ BACKLOG: Final = 4096
 
 
 class Listener:
-    """One listening socket and its connections."""
-
     def __init__(
         self,
         endpoint: Endpoint,

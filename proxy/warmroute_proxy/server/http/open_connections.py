@@ -21,8 +21,6 @@ TENANT_WEIGHT: Final = 7  # a tenant may use this many times the free connection
 
 
 class OpenConnection(Protocol):
-    """A connection of the listener."""
-
     deadline_s: float
 
     owner: str
@@ -144,7 +142,6 @@ class OpenConnections:
         return False
 
     def _idle_ones(self) -> list[tuple[int, OpenConnection]]:
-        """The idle connections of all tenants, as in `_idle`."""
         idle = [(each.idle_since_s, each) for each in self.members if each not in self.newcomers]
         idle = sorted([each for each in idle if each[0] != BUSY], key=lambda each: -each[0])
         counted: Counter[str] = Counter()
@@ -173,7 +170,6 @@ class OpenConnections:
         self.newcomers.pop(connection, None)
 
     def leave(self, tenant: str) -> None:
-        """Note that a tenant no longer uses a connection."""
         self.in_use.release(tenant, 1)
 
     def sweep(self) -> None:

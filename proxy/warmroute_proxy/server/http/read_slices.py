@@ -24,8 +24,6 @@ GO_ON: Final = 2
 
 
 class SlicedConnection(Protocol):
-    """A connection whose reading can be paused."""
-
     def pause_reading(self) -> None:
         """Read no more."""
 
@@ -57,6 +55,10 @@ class ReadSlices:
         self._go_on_later()
         connection.pause_reading()
         self._paused.setdefault(tenant, deque()).append(connection)
+
+    def waits(self, tenant: str) -> bool:
+        """Whether connections of a tenant are paused until their turn."""
+        return tenant in self._paused
 
     def _go_on_later(self) -> None:
         if not self._goes_on:

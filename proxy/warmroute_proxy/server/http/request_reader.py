@@ -297,7 +297,6 @@ def _headers(lines: list[Line]) -> dict[str, str]:
 
 
 def _set_target(request: Request, url: bytes) -> None:
-    """Set path and query. Raises: Refusal."""
     if url in PLAIN_TARGETS:
         request.path = PLAIN_TARGETS[url]
         return

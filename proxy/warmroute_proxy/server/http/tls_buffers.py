@@ -24,8 +24,6 @@ def is_tls(transport: asyncio.BaseTransport | None) -> bool:
 
 
 class TlsBuffers:
-    """The TLS buffers of one listener's connections."""
-
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
         self._shares = FairBudget(memory.budget.total // SHARE)

@@ -90,7 +90,6 @@ class TemplatedBody:
         return self._body.members
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
-        """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
         return self._template.rewritten(self.raw, drop, add)
 
 

@@ -26,8 +26,6 @@ KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # the intake ke
 
 
 class ReadPlan:
-    """What to read of all bodies with the same names."""
-
     __slots__ = ("forbidden", "reader", "session_fields")
 
     def __init__(self, route: str, names: tuple[str, ...]) -> None:

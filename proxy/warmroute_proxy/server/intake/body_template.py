@@ -24,8 +24,6 @@ class MemberSpan:
 
 
 class BodyTemplate:
-    """The bytes around the messages of a body."""
-
     __slots__ = ("_close", "_members", "_names", "_runs", "head", "start", "tail", "tail_bytes")
 
     def __init__(self, raw: bytes, start: int, end: int, close: int, members: list[MemberSpan]) -> None:

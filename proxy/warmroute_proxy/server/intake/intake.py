@@ -270,11 +270,7 @@ def _fingerprint(path: str, body: Body, seed: int, addresses: Addresses) -> Fing
         messages = _present(body, "messages")
         return fingerprint_chat(_tools(body), messages, seed, addresses)
     except MalformedPrompt as error:
-        raise _malformed(error) from None
-
-
-def _malformed(error: MalformedPrompt) -> Refusal:
-    return Refusal(400, str(error), code="invalid_value", param=error.path)
+        raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
 
 
 def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:

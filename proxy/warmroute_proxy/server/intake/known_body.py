@@ -121,7 +121,6 @@ class KnownBody:
         self.conversation: KnownConversation | None = None
 
     def forget(self) -> None:
-        """Match no body any more."""
         self.template.forget()
         self.conversation = None
 

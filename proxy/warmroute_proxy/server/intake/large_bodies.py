@@ -88,7 +88,6 @@ class LargeReader:
         self._connection.send(asked)
 
     def kill(self) -> None:
-        """End the process at once."""
         self._process.kill()
 
     def _listen(self) -> None:

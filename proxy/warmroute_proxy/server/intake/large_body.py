@@ -22,7 +22,6 @@ class LargeBody:
         self._spans = spans
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
-        """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
         parts: list[bytes | memoryview] = [b"{"]
         for span in self._spans:
             if span.name not in drop:

@@ -42,5 +42,4 @@ def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, 
 
 
 def with_dropped(changes: Changes, dropped: Mapping[str, int]) -> Changes:
-    """The changes, with the dropped parts added."""
     return changes._replace(dropped_blocks={**changes.dropped_blocks, **dropped}) if dropped else changes

@@ -38,8 +38,6 @@ class Looked(NamedTuple):
 
 
 class PrefixBreaks:
-    """Compares prompts with earlier prompts."""
-
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes`: the size of the memory of prompts; if it is 0, nothing is compared."""
         self.memory = PromptMemory(max_bytes)

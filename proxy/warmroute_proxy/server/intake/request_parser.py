@@ -22,8 +22,6 @@ from warmroute_proxy.server.intake.parsed_request import CHAT, ReadRequest
 
 
 class RequestParser:
-    """Reads requests by the config in force."""
-
     def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
         self._config = config
         self._strict: frozenset[str] = frozenset()  # models whose template takes one system message
@@ -52,7 +50,6 @@ class RequestParser:
         return self._config.limits.counted_tokens_per_minute
 
     def cors_origins(self) -> tuple[str, ...]:
-        """The origins whose pages may read answers."""
         return self._config.proxy.cors_origins
 
     def serves_websockets(self) -> bool:

@@ -41,7 +41,6 @@ class AllProcessesReader:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the ledger file."""
         self._db.close()
 
     def totals(self, tenant: str) -> TenantTotals:

@@ -65,7 +65,6 @@ class RowsPass:
         self._bounded = bounded
 
     def close(self) -> None:
-        """Close the ledger file."""
         self.db.close()
 
     def portions(self) -> Iterator[tuple[str, dict[str, str | int]]]:

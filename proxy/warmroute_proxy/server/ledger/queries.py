@@ -2,12 +2,17 @@
 
 Operators' questions come first, then tenants take turns.
 
+Python runs one thread at a time, and the event loop gives up its turn at each event of a socket. So beside a thread
+that is always busy, the loop would get a small part of the time. After each question the thread therefore *rests*:
+`REST` times as long as the question used a processor, at most `MOST_REST_S`.
+
 Limits: `MAX_WAITING` questions of all tenants, `MAX_OF_TENANT` of one tenant, and `MAX_OF_OPERATORS` of operators.
 Further questions are refused (`Busy`).
 """
 
 import asyncio
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +27,9 @@ from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns, ad
 MAX_WAITING: Final = 16
 MAX_OF_TENANT: Final = 4
 MAX_OF_OPERATORS: Final = 8
+REST: Final = 4
+MOST_REST_S: Final = 0.1
+"""A question that needs a longer rest is mostly work of SQLite, which runs beside Python."""
 
 T = TypeVar("T")
 _OPERATORS: Final = ""
@@ -53,7 +61,8 @@ class LedgerQueries:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-query")
         self._counts: Counter[str] = Counter()  # questions that wait or are being answered, by asker
         self._waiting: dict[str, deque[_Waiting]] = {}  # by asker; the tenant whose turn it is comes first
-        self._answers = False
+        self._busy = False  # whether the thread answers or rests
+        self._rest_s = 0.0  # after the last question
 
     def close(self) -> None:
         """Stop the question that is being answered, and cancel those that wait."""
@@ -103,7 +112,7 @@ class LedgerQueries:
 
     def _answer_next(self) -> None:
         """Have the thread answer the next question, if it is idle and there is one."""
-        while self._waiting and not self._answers and not self._closing.is_set():
+        while self._waiting and not self._busy and not self._closing.is_set():
             asker = _OPERATORS if _OPERATORS in self._waiting else next(iter(self._waiting))
             questions = self._waiting.pop(asker)
             question, answer = questions.popleft()
@@ -111,12 +120,23 @@ class LedgerQueries:
                 self._waiting[asker] = questions  # behind all others
             if answer.done():  # the asker has gone
                 continue
-            self._answers = True
-            done = asyncio.get_running_loop().run_in_executor(self._thread, question)
+            self._busy = True
+            done = asyncio.get_running_loop().run_in_executor(self._thread, self._run, question)
             done.add_done_callback(partial(self._answered, answer))
 
+    def _run(self, question: Callable[[], Any]) -> Any:
+        """Answer a question, in the thread."""
+        began_s = time.thread_time()
+        try:
+            return question()
+        finally:
+            self._rest_s = min(REST * (time.thread_time() - began_s), MOST_REST_S)
+
+    def _rested(self) -> None:
+        self._busy = False
+        self._answer_next()
+
     def _answered(self, answer: "asyncio.Future[Any]", done: "asyncio.Future[Any]") -> None:
-        self._answers = False
         error = None if done.cancelled() else done.exception()
         if answer.done():
             pass
@@ -126,4 +146,4 @@ class LedgerQueries:
             answer.set_exception(error)
         else:
             answer.set_result(done.result())
-        self._answer_next()
+        asyncio.get_running_loop().call_later(self._rest_s, self._rested)

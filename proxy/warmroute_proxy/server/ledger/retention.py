@@ -63,7 +63,6 @@ class Pruner:
         self._wall_clock = wall_clock
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def step(self, confirmed: int | None) -> int:
@@ -118,7 +117,6 @@ class Upkeep:
             _LOG.warning("old rows of the ledger file stay for now: %s", error)
 
     def close(self) -> None:
-        """Close the file."""
         if self._pruner is not None:
             self._pruner.close()
 

@@ -60,7 +60,6 @@ class VoidOrders:
 
     @property
     def waiting(self) -> int:
-        """How many orders have not been carried out."""
         return len(self._orders)
 
     def add(self, order: VoidOrder) -> None:
@@ -81,7 +80,6 @@ class VoidOrders:
         return [order for order in self._orders.values() if order.at_s < at_s]
 
     def put_off(self, order: VoidOrder) -> None:
-        """Move an order behind the others."""
         if self._orders.pop(order.id, None) is not None:
             self._orders[order.id] = order
 

@@ -18,8 +18,6 @@ MAX_UNKNOWN: Final = 1024  # unknown addresses that are logged
 
 
 class Addresses:
-    """Finds addresses by engine, and workers by address."""
-
     def __init__(self, engines: Engines, clock: Callable[[], float]) -> None:
         self._engines = engines
         self._clock = clock
@@ -94,7 +92,6 @@ class Addresses:
             log.warning("an engine has answered at %s that is not in the config: its requests name no worker", address)
 
     def close(self) -> None:
-        """Stop a resolution under way."""
         if self._task is not None:
             self._task.cancel()
 

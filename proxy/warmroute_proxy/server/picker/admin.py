@@ -11,8 +11,6 @@ from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS
 
 
 class PickerAdmin:
-    """The endpoint of a picker's admin port."""
-
     def __init__(self, admin: AdminEndpoint, public: PublicEndpoint) -> None:
         self._admin = admin
         self._public = public

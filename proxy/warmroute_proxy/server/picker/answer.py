@@ -53,8 +53,6 @@ class Outbox:
 
 
 class GatewayAnswer:
-    """The answer of one stream."""
-
     def __init__(self, outbox: Outbox, on_status: Callable[[Request, int], None]) -> None:
         """`on_status` reports the status of an answer, for the metrics."""
         self.names: list[str] | None = None

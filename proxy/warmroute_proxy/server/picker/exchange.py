@@ -17,8 +17,6 @@ Pairs = Iterable[tuple[str, str]]
 
 
 class GatewayExchange(Exchange):
-    """The answer to one request."""
-
     def __init__(self, answer: GatewayAnswer, request: Request) -> None:
         self.request = request
         self.started = False
@@ -35,7 +33,6 @@ class GatewayExchange(Exchange):
         self._answer.whole(status, headers, b"" if self.request.method == "HEAD" else body)
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        """Send a whole 200 to a POST."""
         pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
@@ -48,7 +45,6 @@ class GatewayExchange(Exchange):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Send some bytes of a streamed answer."""
         if not data or self.ended:
             return
         if self._gathered is not None:
@@ -62,7 +58,6 @@ class GatewayExchange(Exchange):
         return None
 
     def end(self, data: bytes = b"") -> None:
-        """Send the last bytes of a streamed answer that is complete."""
         self._end(data, broken=False)
 
     def abort(self, data: bytes = b"") -> None:

@@ -122,8 +122,6 @@ class Streams:
 
 
 class PickerListener:
-    """One gRPC server."""
-
     def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, can_answer: Callable[[], bool]) -> None:
         """`endpoint` makes its requests by `for_gateway`. `can_answer`: whether gateways should ask here now."""
         self.connections = Streams()

@@ -72,8 +72,6 @@ class Gateway:
 
 
 class Stream(Carrier):
-    """One request and its answer."""
-
     def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
         """`wake` is called when a message to send comes up outside of `take`."""
         self.outbox = outbox = Outbox(wake)

@@ -181,7 +181,6 @@ class PeerProcesses:
         self._outbox.append(update)
 
     def send_tag(self, cache_worker: str, tag: str) -> None:
-        """Send the tag of the request that the router dispatched last."""
         self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
@@ -235,7 +234,6 @@ class PeerProcesses:
     # Apply
 
     def apply_updates(self) -> None:
-        """Apply what the other processes have sent since the last call."""
         for number, reader in self._readers.items():
             if reader.behind or reader.lane.generation != self._generations[number]:
                 try:

@@ -42,7 +42,6 @@ class SharedNonces:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the lock's file."""
         os.close(self._lock)
 
     def _spend(self, key: int, era: int) -> bool | None:

@@ -37,8 +37,6 @@ class MarkerStore(Protocol):
 
 
 class CallMarkers:
-    """The markers of this process's keyed requests."""
-
     def __init__(self, store: MarkerStore, secret: bytes, limits: Limits, ended_s: float, metrics: Metrics) -> None:
         """`secret`: the same in all proxies; `ended_s`: how long the marker of an ended request is kept."""
         self.secret = secret

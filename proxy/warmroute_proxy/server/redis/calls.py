@@ -77,7 +77,6 @@ class RedisCalls:
             return await self._redis.eval(script, *values)
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._moving is not None:
             self._moving.cancel()
         await _close(self._redis)

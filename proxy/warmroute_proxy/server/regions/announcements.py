@@ -56,8 +56,6 @@ _decode: Final = msgspec.msgpack.Decoder(list[Announcement]).decode
 
 
 class OtherProcesses(Protocol):
-    """Sends to the other processes of this proxy."""
-
     def send_newest(self, newest: Newest) -> None:
         """Send the newest request of a conversation."""
 

@@ -83,8 +83,6 @@ SHA256_OF_NOTHING: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Forwards:
-    """Signs and checks forward tokens."""
-
     def __init__(
         self,
         secrets: Secrets,

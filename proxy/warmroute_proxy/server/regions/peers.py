@@ -31,8 +31,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Peers:
-    """The other regions' proxies, by region."""
-
     def __init__(
         self, urls: Mapping[str, str], connect_timeout_s: float, clock: Callable[[], float], forwards: Forwards
     ) -> None:
@@ -126,7 +124,6 @@ class Peers:
             upstream.sweep()
 
     def close(self) -> None:
-        """Close all connections."""
         for upstream in self.upstreams.values():
             upstream.close()
 

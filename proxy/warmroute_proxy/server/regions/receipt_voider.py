@@ -28,8 +28,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ReceiptVoider:
-    """Sends the orders to void rows of other regions."""
-
     def __init__(
         self,
         peers: Peers,

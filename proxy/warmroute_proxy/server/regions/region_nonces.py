@@ -24,8 +24,6 @@ class NonceStore(Protocol):
 
 
 class RegionNonces:
-    """Asks Redis about the tokens that this process gets."""
-
     def __init__(self, store: NonceStore, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics

@@ -89,7 +89,6 @@ class Membership:
 
     @property
     def key_files(self) -> set[Path]:
-        """The key files of all engines."""
         configs = [each.config for each in self._all()]
         return {file for each in configs for file in (each.key_file, each.admin_key_file) if file is not None}
 

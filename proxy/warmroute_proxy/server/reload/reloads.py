@@ -145,7 +145,6 @@ class Reloads:
         return Difference(read, config, changes, joining)
 
     def apply(self, found: Difference) -> None:
-        """Put a checked config into force."""
         config = found.config if self._access is None else self._access.replace(found.config)
         for apply in self.appliers:
             apply(config)
@@ -186,7 +185,6 @@ class Reloads:
         self._membership.replace([*own, *found], made)
 
     def refused(self, error: ConfigError) -> None:
-        """Note and log why a file was not applied."""
         self.problems = error.problems
         self._metrics.add(COUNTER, 1, (("outcome", "refused"),))
         log.error("the config is not applied, and the one before stays in force: %s", error)

@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 
 class SecretFiles:
-    """The secret files of one process."""
-
     def __init__(
         self,
         membership: Membership,

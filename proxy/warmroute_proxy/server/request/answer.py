@@ -46,8 +46,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class AnswerBound(NamedTuple):
-    """The bound on an answer that is gathered."""
-
     max_bytes: int
     memory: BodyReservation | None
 
@@ -171,7 +169,6 @@ def own_usage(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | 
 
 
 def prefill_usage(prefill: PrefillLeg | None) -> dict[str, Any] | None:
-    """The prefill engine's usage object, if its answer came."""
     if prefill is None or prefill.status != 200:
         return None
     answer = json_object(b"".join(prefill.parts))

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 PARTNER_WAIT_S: float = 0.1
 TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
 ABORTED: Final = "the engine aborted the request"  # by an operator, or after a full queue or a failed transfer
-UNCOUNTED_BYTES: Final = 16_384  # a whole answer up to this size takes no memory worth counting
+UNCOUNTED_BYTES: Final = 16_384  # an answer, or some of it, up to this size takes no memory worth counting
 MAX_HELD_BYTES: Final = 1_048_576  # held back before the first content: roles and comments
 _EVENTS: Final = "text/event-stream"
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
@@ -64,8 +64,6 @@ _NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # shared by all non-stre
 
 
 class AttemptOwner(Protocol):
-    """What an attempt reports to."""
-
     def content(self, data: bytes) -> None: ...
     def passthrough_target(self) -> Write | None: ...
     def prefilled(self, now_s: float) -> None: ...
@@ -85,6 +83,7 @@ class Attempt:
     _answers = 1  # to all prompts
     _more_bytes = 0  # of the prompt, besides those of its chain
     _size = 0
+    _reserved_bytes = 0  # for bytes of the answer that wait here
     _pending: Failure | None = None  # while the state is FAILING
 
     def __init__(
@@ -167,7 +166,7 @@ class Attempt:
             "bootstrap_room": self._engines.ids.bootstrap_room(prefill.dp_rank, source.info.dp_size, asked.prompts),
         }
         prefill_rank = prefill.dp_rank if source.info.dp_size > 1 else None
-        self._prefill = PrefillLeg(self, self._owner.crashed)
+        self._prefill = PrefillLeg(self, self._owner.crashed, self._bound.memory)
         prompt = prefill_body(asked, body, own, prefill_rank, bootstrap)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill.leg)
         self._send(engine.head(path, headers), answering_body(asked, body, own, rank, bootstrap), carrier)
@@ -209,7 +208,6 @@ class Attempt:
         self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
-        """The prefill engine's usage object, if its answer came."""
         return prefill_usage(self._prefill)
 
     def abort(self) -> None:
@@ -239,6 +237,21 @@ class Attempt:
             self._prefill.close()
 
     # -- the answering leg
+
+    def holds(self, size_bytes: int) -> bool:
+        """Some of the answer waits here: an unfinished event, what came before the content, and `size_bytes` more.
+        Reserve memory for it, until the request ends. Returns whether there was room; if not, the attempt has failed.
+        """
+        memory, scanner = self._bound.memory, self.scanner
+        waiting = size_bytes + scanner.held_bytes + (self._size if self._is_stream and not scanner.started else 0)
+        if memory is None or self.ended or waiting <= self._reserved_bytes:
+            return True
+        more = waiting - self._reserved_bytes + UNCOUNTED_BYTES  # in steps, for an event that comes in small pieces
+        if not memory.add_answer(more):
+            self._fail_by(Failure(memory.refusal(), (), False))
+            return False
+        self._reserved_bytes += more
+        return True
 
     def streams(self) -> Stream | None:
         """This attempt if its answer is a stream, else None."""
@@ -278,7 +291,8 @@ class Attempt:
         except ValueError as error:
             self._fail(502, f"the engine's stream is broken: {error}", self._answering, retryable=False)
             return
-        self._take_passed(out)
+        if scanner.held_bytes <= UNCOUNTED_BYTES or self.holds(0):
+            self._take_passed(out)
 
     def _take_passed(self, out: bytes) -> None:
         """Pass on the bytes for the client, and end the attempt if the stream has ended."""
@@ -294,6 +308,8 @@ class Attempt:
             self._size += len(out)
             if self._size > MAX_HELD_BYTES:
                 self._fail(502, "the engine's stream has no content", self._answering, retryable=True)
+                return
+            if self._size > UNCOUNTED_BYTES and not self.holds(0):
                 return
         if scanner.done:
             self._stream_done()

@@ -47,8 +47,6 @@ class AnswerHeaders:
 
 
 class ClientAnswer:
-    """The answer of one request."""
-
     def __init__(self, exchange: Exchange, headers: AnswerHeaders, parsed: ParsedRequest, receipt_id: str) -> None:
         self.exchange = exchange
         self.receipt_id = receipt_id
@@ -70,7 +68,6 @@ class ClientAnswer:
             self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._parsed), data)
 
     def passthrough_target(self) -> Write | None:
-        """Where more of the stream may be written unparsed."""
         return self.exchange.passthrough_target()
 
     def unreadable(self, answer: Answer | None) -> Problem | None:

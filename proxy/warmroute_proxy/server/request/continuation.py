@@ -15,7 +15,6 @@ engine's count of the prompt divides that total; without that count, each event 
 """
 
 from collections.abc import Iterator, Mapping
-from io import StringIO
 from typing import Any, Final
 
 import msgspec
@@ -25,13 +24,15 @@ from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.sse import UsageTracker
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.intake.body import AnyBody, Body, TemplatedBody
 from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.parsed_request import COMPLETIONS, ParsedRequest
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
 
-MAX_TEXT_CHARS: Final = 1_048_576  # of an answer; a longer one can no longer be continued
+MAX_TEXT_BYTES: Final = 1_048_576  # of an answer; a longer one can no longer be continued
+UNCOUNTED_BYTES: Final = 16_384  # of the text: so little takes no memory worth counting
 MAX_STOP_CHARS: Final = 1024  # of a request's stops, with which the end of the text is compared
 COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
 
@@ -81,19 +82,22 @@ _encode: Final = msgspec.json.encode
 class Continuation:
     """An answer that can be continued, or is being continued: its text so far, and the request for its rest."""
 
-    __slots__ = ("_body", "_id", "_rest", "_route", "_stops", "_text", "_tokens")
+    __slots__ = ("_body", "_counted_bytes", "_id", "_memory", "_rest", "_route", "_stops", "_text", "_tokens")
 
-    def __init__(self, route: str, body: PlainBody, stops: tuple[str, ...]) -> None:
+    def __init__(self, route: str, body: PlainBody, stops: tuple[str, ...], memory: BodyReservation | None) -> None:
+        """`memory`: of the request, which counts the text, too; None: the text is not counted."""
         self._route = route
         self._body: PlainBody | None = body  # until the answer can no longer be continued
         self._stops = stops
         self._id = ""
-        self._text: StringIO | None = StringIO()
+        self._text: bytearray | None = bytearray()
+        self._memory = memory
+        self._counted_bytes = UNCOUNTED_BYTES
         self._tokens = 0  # of the text, at least: one for each event
         self._rest: Rest | None = None
 
     @classmethod
-    def of(cls, parsed: ParsedRequest, body: AnyBody) -> "Continuation | None":
+    def of(cls, parsed: ParsedRequest, body: AnyBody, memory: BodyReservation | None = None) -> "Continuation | None":
         """The continuation of an answer that begins now; None if its request rules that out."""
         if isinstance(body, LargeBody):
             return None  # its members would have to be read here
@@ -109,7 +113,7 @@ class Continuation:
             return None  # token ids: no text can stand behind them
         stop = _decode(members["stop"]) if "stop" in members else None
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        return cls(parsed.route, body, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
+        return cls(parsed.route, body, stops, memory) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
         """What the client gets of an engine's whole events; None if they do not fit what the client was sent."""
@@ -125,14 +129,14 @@ class Continuation:
         """
         if self._text is None or self._body is None or not failure.avoid or failure.refusal.status < 500:
             return None
-        text, tokens = self._text.getvalue(), self._tokens
+        text, tokens = self._text.decode(), self._tokens
         if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
             return None  # the other engine would not see that the text ends with the beginning of a stop
         try:
             body = _continued(self._route, self._body, text, tokens)
         except _UNREADABLE:
             return None
-        if body is None:
+        if body is None or not self._count(len(body.raw) - len(self._body.raw)):
             return None
         counted = (broken.prefill_usage() or {}).get("prompt_tokens")
         return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None), body
@@ -140,7 +144,7 @@ class Continuation:
     def go_on(self, rest: "Rest") -> None:
         """Take the rest from now on. An answer is continued only once."""
         self._rest = rest
-        self._body = None
+        self._text = self._body = None
 
     def settled(self, usage: Usage, scanner: UsageTracker) -> Usage:
         return usage if self._rest is None else self._rest.settled(usage, scanner)
@@ -149,7 +153,7 @@ class Continuation:
         """The error for the client. A 4xx to the request for the rest is not shown: the client did not send it."""
         return failure.refusal if self._rest is None or failure.refusal.status >= 500 else broken()
 
-    def _gather(self, data: bytes, text: StringIO) -> bool:
+    def _gather(self, data: bytes, text: bytearray) -> bool:
         """Add the text of events. Returns whether the answer can still be continued."""
         try:
             for event in _payloads(data):
@@ -160,11 +164,21 @@ class Continuation:
                     added = adds.pop("content", "")
                     if adds or choice.finish_reason is not None or choice.index or not isinstance(added, str):
                         return False
-                    text.write(added)
+                    text += added.encode()
                     self._tokens += 1 if added else 0
         except _UNREADABLE:
             return False
-        return text.tell() <= MAX_TEXT_CHARS
+        return len(text) <= MAX_TEXT_BYTES and self._count(len(text))
+
+    def _count(self, size_bytes: int) -> bool:
+        """Reserve memory for the text, and as much again for its growth. Returns whether there was room."""
+        more = 2 * size_bytes - self._counted_bytes
+        if size_bytes <= self._counted_bytes or self._memory is None:
+            return True
+        if not self._memory.add_answer(more):
+            return False
+        self._counted_bytes += more
+        return True
 
 
 class Rest:

@@ -45,8 +45,6 @@ class RequestProgress(msgspec.Struct):
 
 
 class Deadlines:
-    """The time limits of all requests."""
-
     def __init__(self, limits: Limits, engines: Engines) -> None:
         self.head_hold_s = limits.head_hold_s
         """How long the head of a stream is held back, in case the request has to be refused."""

@@ -49,7 +49,6 @@ class Faults:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether any request may have ended an engine's process."""
         return not self._suspects.empty
 
     def refusal(self, parsed: ParsedRequest, now_s: float) -> Refusal | None:

@@ -23,7 +23,7 @@ from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.errors import error_event, shutting_down
+from warmroute_proxy.server.base.errors import Refusal, error_event, shutting_down
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
@@ -42,8 +42,6 @@ _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.REC
 
 
 class Forwarding:
-    """Sends requests to the proxies of other regions."""
-
     def __init__(
         self,
         config: Config,
@@ -77,7 +75,6 @@ class Forwarding:
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """See `request_path.Forwards`."""
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:
@@ -118,6 +115,7 @@ class ForwardedRequest:
         self._is_stream = False
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._waiting_bytes = 0  # that memory is reserved for, while a read waits
         self._request_id = ""
         self._stream_end = b""  # its last bytes
         self._has_error_event = False  # whether the last bytes held the home's own error event
@@ -169,15 +167,7 @@ class ForwardedRequest:
 
     def shut_down(self) -> None:
         """The proxy stops: end with an error. A request cannot be served here any more either."""
-        self._leg.close()
-        if self._finish():
-            self._void()
-            self._release(())
-            refusal = shutting_down()
-            if self._exchange.started:
-                self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
-            else:
-                self._exchange.refuse(refusal)
+        self._end_with(shutting_down())
 
     # -- the home's answer
 
@@ -202,15 +192,21 @@ class ForwardedRequest:
         if self._held_bytes > self._path.limits.response_bytes:
             self._give_up("its answer is too large")
             return
+        if self._reserves(len(data)):
+            self._held.append(data)
+
+    def holds(self, size_bytes: int) -> None:
+        """Some of a read waits: reserve memory for it, until the request ends."""
+        if size_bytes > self._waiting_bytes and self._reserves(size_bytes - self._waiting_bytes):
+            self._waiting_bytes = size_bytes
+
+    def _reserves(self, size_bytes: int) -> bool:
+        """Reserve memory for some of the answer. Returns whether there was room; if not, the request has ended."""
         reservation = self._exchange.request.body_reservation
-        if reservation is not None and not reservation.add_answer(len(data)):
-            self._leg.close()
-            if self._finish():
-                self._void()
-                self._release(())
-                self._exchange.refuse(reservation.refusal())
-            return
-        self._held.append(data)
+        if reservation is None or reservation.add_answer(size_bytes):
+            return True
+        self._end_with(reservation.refusal())
+        return False
 
     def streams(self) -> None:
         """None: this object reads all of the answer."""
@@ -243,16 +239,8 @@ class ForwardedRequest:
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: Problem) -> None:
-        """The home's answer cannot be expressed in the client's API, so its row is voided."""
-        self._leg.close()
-        if self._finish():
-            self._void()
-            self._release(())
-            refusal = unreadable(f"region {self._decision.region}", self._request_id, problem).refusal
-            if self._exchange.started:
-                self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
-            else:
-                self._exchange.refuse(refusal)
+        """The home's answer cannot be expressed in the client's API."""
+        self._end_with(unreadable(f"region {self._decision.region}", self._request_id, problem).refusal)
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, lines, body)
@@ -283,6 +271,17 @@ class ForwardedRequest:
         self.crashed()
 
     # -- the end
+
+    def _end_with(self, refusal: Refusal) -> None:
+        """End with an error: the home's answer does not reach the client, so its row is voided."""
+        self._leg.close()
+        if self._finish():
+            self._void()
+            self._release(())
+            if self._exchange.started:
+                self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+            else:
+                self._exchange.refuse(refusal)
 
     def _give_up(self, reason: str) -> None:
         self._leg.close()

@@ -41,14 +41,11 @@ NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repea
 
 
 def bounds_of(limits: Limits) -> IdempotencyBounds:
-    """The config's bounds on what is kept for retries."""
     answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
     return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S, KEYS_EACH)
 
 
 class ServedRequest(Protocol):
-    """The request that writes the answer."""
-
     @property
     def id(self) -> str:
         """The id of its receipt."""
@@ -110,7 +107,6 @@ class SharedExchange(Exchange):
             self.on_unreadable(problem)
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """The whole answer at once."""
         if self.ended:
             return
         headers = list(headers)
@@ -124,7 +120,6 @@ class SharedExchange(Exchange):
         self._drop_unless_it_may_keep()
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        """A whole 200 at once."""
         pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
@@ -140,7 +135,6 @@ class SharedExchange(Exchange):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Some bytes of a streamed answer."""
         if self.ended or not data:
             return
         if self.call.recording is None:
@@ -158,7 +152,6 @@ class SharedExchange(Exchange):
         """None: all bytes pass through here to be recorded."""
 
     def end(self, data: bytes = b"") -> None:
-        """The last bytes of a streamed answer that is complete."""
         if self.ended:
             return
         if self.call.recording is None:
@@ -294,8 +287,6 @@ class _Replay:
 
 
 class IdempotentCalls:
-    """All calls of one proxy that have a key."""
-
     def __init__(
         self,
         bounds: IdempotencyBounds,

@@ -53,8 +53,6 @@ _CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 
 
 class InferenceRequest:
-    """One request under way."""
-
     _giving_up: asyncio.TimerHandle | None = None
     """Set once the client has left."""
 
@@ -110,7 +108,6 @@ class InferenceRequest:
             self._crash("the dispatch after a wait", error)
 
     def _send(self, decision: Decision, now_s: float) -> None:
-        """Follow a decision: forward or dispatch."""
         if decision.kind == "local":
             self._dispatch(decision, now_s)
             return
@@ -194,7 +191,6 @@ class InferenceRequest:
     # -- relay: what the attempt reports
 
     def content(self, data: bytes) -> None:
-        """Bytes for the client."""
         now_s = self._progress.last_data_s = self._path.engines.clock()
         state, account = self.state, self._account
         if state is _LEFT:
@@ -226,12 +222,11 @@ class InferenceRequest:
         path.metrics.first_token(self.parsed.tenant.name, ttft_s)
         self.prefilled(now_s)
         if self.parsed.model.continue_broken:
-            account.continuation = Continuation.of(self.parsed, self.body)
+            account.continuation = Continuation.of(self.parsed, self.body, self._exchange.request.body_reservation)
         self._release_body()
         account.proxy_s += path.engines.clock() - now_s
 
     def prefilled(self, now_s: float) -> None:
-        """The prompt is computed: its tokens no longer count as load."""
         if self.state is _DISPATCHED:
             self._advance(_PREFILL)
         self._path.settlement.prefilled(self._account, now_s)

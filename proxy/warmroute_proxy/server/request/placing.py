@@ -11,8 +11,6 @@ from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
 
 class Placing:
-    """Places requests."""
-
     def __init__(
         self, router: Router, engines: Engines, admission: Admission, faults: Faults, metrics: RequestMetrics
     ) -> None:

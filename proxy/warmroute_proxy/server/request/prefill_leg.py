@@ -6,14 +6,14 @@ from typing import Final, Protocol
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.base.engine_refusals import NO_WAITS, Waits
 from warmroute_proxy.server.engines.leg import Leg, in_parts
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
+UNCOUNTED_BYTES: Final = 16_384  # of an answer; the usual one has one token
 
 
 class PrefillOwner(Protocol):
-    """The attempt that a prefill leg belongs to."""
-
     def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None: ...
     def prefill_failed(self, cause: Cause, reason: str) -> None: ...
 
@@ -21,8 +21,8 @@ class PrefillOwner(Protocol):
 class PrefillLeg:
     """Gathers the answer of a prefill engine. The answer's one token is dropped; its usage is read."""
 
-    def __init__(self, owner: PrefillOwner, crashed: Callable[[], None]) -> None:
-        """`crashed`: called if the proxy itself fails."""
+    def __init__(self, owner: PrefillOwner, crashed: Callable[[], None], memory: BodyReservation | None) -> None:
+        """`crashed`: called if the proxy itself fails. `memory`: counts the answer; None: it is not counted."""
         self.leg = Leg(self)
         self.status = 0
         self.parts: list[bytes] = []
@@ -30,6 +30,7 @@ class PrefillLeg:
         self._waits = NO_WAITS
         self._owner: PrefillOwner | None = owner  # until the end: the two refer to each other
         self._crashed = crashed
+        self._memory = memory
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self.status = status
@@ -37,9 +38,14 @@ class PrefillLeg:
             self._waits = Waits.of(headers)
 
     def on_body(self, data: bytes) -> None:
+        """Keep some of the answer. A part that is too much, or finds no memory, is left out: then no usage is known."""
         self._size += len(data)
-        if self._size <= MAX_PREFILL_ANSWER_BYTES:
-            self.parts.append(data)
+        if self._size > MAX_PREFILL_ANSWER_BYTES:
+            return
+        if self._size > UNCOUNTED_BYTES and self._memory is not None and not self._memory.add_answer(len(data)):
+            self._size += MAX_PREFILL_ANSWER_BYTES
+            return
+        self.parts.append(data)
 
     def streams(self) -> None:
         """Always None, since the answer is gathered and not passed on as a stream."""
@@ -61,6 +67,5 @@ class PrefillLeg:
         self._crashed()
 
     def close(self) -> None:
-        """Give up: the attempt gets nothing more, and the connection is closed."""
         self._owner = None
         self.leg.close()

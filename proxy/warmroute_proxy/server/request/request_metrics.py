@@ -71,7 +71,6 @@ class RequestMetrics:
         metrics.before_read.append(self.count)
 
     def answers(self, route: str, status: int) -> Counter:
-        """The count of answers with a status on a route."""
         return self._metrics.counter(declared.REQUESTS_TOTAL, (("route", route), ("status", str(status))))
 
     def answered(self, tenant: str, status: int) -> None:
@@ -86,7 +85,6 @@ class RequestMetrics:
         self._ttft_s += ttft_s
 
     def client_left(self) -> None:
-        """Count a client that left before its answer ended."""
         self._metrics.add(declared.CLIENT_LEFT_TOTAL)
 
     def retried(self) -> None:

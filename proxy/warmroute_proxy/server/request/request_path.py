@@ -20,8 +20,6 @@ from warmroute_proxy.server.request.settlement import Settlement
 
 
 class Forwards(Protocol):
-    """Sends requests to their homes in other regions."""
-
     def replace(self, config: Config) -> None:
         """Use the limits of another config."""
 

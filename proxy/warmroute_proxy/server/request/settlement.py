@@ -143,8 +143,6 @@ class RequestAccount(msgspec.Struct):
 
 
 class End(Frozen, frozen=True):
-    """How a request has ended."""
-
     outcome: Outcome
     status: int
     now_s: float
@@ -164,8 +162,6 @@ class Announces(Protocol):
 
 
 class Rows(Protocol):
-    """Where the rows of requests are written."""
-
     @property
     def earlier_turns(self) -> dict[str, EarlierTurn]:
         """By lineage, the newest turn that was served before this process began."""

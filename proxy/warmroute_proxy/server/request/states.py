@@ -7,13 +7,10 @@ table, `next_state` raises `IllegalTransition`. `scripts/state_diagrams.py` draw
 
 from collections.abc import Mapping
 from enum import IntEnum, auto
-from itertools import chain
 from typing import Final, TypeVar
 
 
 class RequestState(IntEnum):
-    """The states of a request."""
-
     PLACING = auto()
     """No engine has the request: it has just come, its wait is over, or its last attempt or forward has failed."""
     QUEUED = auto()
@@ -38,8 +35,6 @@ class RequestState(IntEnum):
 
 
 class RequestEvent(IntEnum):
-    """What happens to a request."""
-
     QUEUE = auto()
     ADMIT = auto()
     FORWARD = auto()
@@ -57,8 +52,6 @@ class RequestEvent(IntEnum):
 
 
 class AttemptState(IntEnum):
-    """The states of an attempt."""
-
     NEW = auto()
     SENT = auto()
     """Its legs are on their way; no content has come yet."""
@@ -75,8 +68,6 @@ class AttemptState(IntEnum):
 
 
 class AttemptEvent(IntEnum):
-    """What happens to an attempt."""
-
     SEND = auto()
     CONTENT = auto()
     ABORT = auto()
@@ -155,39 +146,7 @@ class IllegalTransition(Exception):
 
 
 def next_state(table: Mapping[tuple[State, Event], State], state: State, event: Event) -> State:
-    """The state after an event."""
     try:
         return table[state, event]
     except KeyError:
         raise IllegalTransition(f"{event.name} cannot happen in {type(state).__name__} {state.name}") from None
-
-
-def diagram(table: Mapping[tuple[State, Event], State]) -> str:
-    """The table as a Mermaid state diagram. An event is drawn once if all states lead to the same state by it."""
-    states = type(next(iter(table.values())))
-    targets: dict[Event, list[State]] = {}
-    for (_, event), after in table.items():
-        targets.setdefault(event, []).append(after)
-    common = {event: after[0] for event, after in targets.items() if len(after) == len(states) and len(set(after)) == 1}
-    drawn: dict[tuple[str, str], list[str]] = {}
-    for (state, event), after in table.items():
-        if event not in common:
-            drawn.setdefault((state.name.lower(), after.name.lower()), []).append(event.name.lower())
-    lines = [f"    {before} --> {after}: {', '.join(events)}" for (before, after), events in drawn.items()]
-    anywhere = [f"    any_state --> {after.name.lower()}: {event.name.lower()}" for event, after in common.items()]
-    first = next(iter(states)).name.lower()
-    ends = [state.name.lower() for state in states if not any(before is state for before, _ in _moves(table, common))]
-    return "\n".join(
-        chain(
-            ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"],
-            lines,
-            anywhere,
-            [f"    {end} --> [*]" for end in ends],
-            ["```"],
-        )
-    )
-
-
-def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, State]) -> list[tuple[State, State]]:
-    """The transitions from a state to a different one, without the `common` events."""
-    return [(state, after) for (state, event), after in table.items() if event not in common and after is not state]

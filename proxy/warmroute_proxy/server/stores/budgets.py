@@ -28,8 +28,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class BudgetStore(Protocol):
-    """Where budgets are kept."""
-
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
         """Lease `amount`, or all that is left if that is less; nothing if less than `least` is left. A negative amount
         is given back.
@@ -40,8 +38,6 @@ class BudgetStore(Protocol):
 
 
 class Budgets(Leases[Lease]):
-    """The leases of this process on budgets."""
-
     def __init__(
         self, budgets: Sequence[Budget], store: BudgetStore | None, metrics: Metrics, clock: Callable[[], float]
     ) -> None:
@@ -70,7 +66,6 @@ class Budgets(Leases[Lease]):
         return self._by_scope.of(tenant, key_id)
 
     def has_key(self, key_id: str) -> bool:
-        """Whether a key has a budget of its own."""
         return self._by_scope.has_key(key_id)
 
     def granted(self, made: SpendReservation) -> bool:

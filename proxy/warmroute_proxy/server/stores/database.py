@@ -129,7 +129,6 @@ class Database:
         self._moving = asyncio.get_running_loop().create_task(self._move())
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._moving is not None:
             self._moving.cancel()
             await asyncio.wait({self._moving}, timeout=_CLOSE_S)

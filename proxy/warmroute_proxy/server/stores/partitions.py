@@ -41,7 +41,6 @@ class Partitions:
         self._steady: SteadyTime | None = None
 
     async def make(self, connection: Connection, days: Iterable[date]) -> None:
-        """Make the missing tables of some days."""
         for day in sorted(set(days) - self._known):
             async with connection.transaction():
                 await connection.execute(f"SELECT pg_advisory_xact_lock({DAYS_LOCK})")

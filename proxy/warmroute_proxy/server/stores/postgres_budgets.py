@@ -61,7 +61,6 @@ class PostgresBudgets:
         self._boot = boot
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or what is left if less, but nothing below `least`. A negative amount is given back."""
         key = budget.name, budget.period, span.starts_s
 
         async def lease(connection: Connection) -> Taken:

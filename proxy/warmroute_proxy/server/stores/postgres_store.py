@@ -166,8 +166,6 @@ class PostgresStore:
             await self.database.call(note, CLOSE_S)
 
     async def drop_old(self) -> list[str]:
-        """Drop the tables of days that are too old, once an hour. Returns their names."""
-
         async def drop(connection: Connection) -> list[str]:
             return await self._partitions.drop_old(connection, time.time())
 

@@ -144,7 +144,6 @@ class StoredPrices:
         prices.use_stored(read_kept(file, list[StoredBook], []))
 
     async def watch(self) -> None:
-        """Look for new books until cancelled."""
         await keep_looking(self.look, "the price books")
 
     async def look(self) -> None:

@@ -15,16 +15,12 @@ _HOW: Final = "write its prices at the [[model]], add them with `warmroute price
 
 
 class Stored(Protocol):
-    """A book of the database."""
-
     @property
     def model(self) -> str: ...
     def book(self) -> PriceBook: ...
 
 
 class Prices:
-    """The books by which requests are priced."""
-
     def __init__(
         self, models: Iterable[ModelConfig], clock: Callable[[], float], *, credit_moved: bool = False
     ) -> None:

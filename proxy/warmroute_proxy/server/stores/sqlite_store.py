@@ -86,9 +86,6 @@ class SqliteStore:
         return True
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or all that is left if that is less; nothing if less than `least` is left. A negative amount
-        is given back.
-        """
         key = budget.name, budget.period, span.starts_s
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")

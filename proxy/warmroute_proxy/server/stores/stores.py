@@ -54,7 +54,6 @@ class InThread:
         self._store = store
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """As `BudgetStore`."""
         return await self._thread.run(_take(self._store, budget, span, amount, least))
 
 
@@ -78,8 +77,6 @@ NO_DATABASE: Final = OfDatabase()
 
 
 class Stores:
-    """The open stores of this process."""
-
     def __init__(
         self,
         thread: "StoreThread | None",
@@ -179,7 +176,6 @@ class Stores:
 
     @property
     def address_files(self) -> tuple[Path | None, ...]:
-        """The files with the addresses of the stores."""
         return self._dsn_file, self.limits.url_file
 
     def read_addresses(self) -> None:
@@ -195,7 +191,6 @@ class Stores:
             self._thread.move_to(load_dsn(self._dsn_file))
 
     def close(self) -> None:
-        """Send the rows that are left, for some seconds at most, and close."""
         if self._thread is not None:
             self._thread.close()
 

@@ -43,8 +43,6 @@ def written(trace_id: int, span_id: int) -> str:
 
 
 class Sampler:
-    """Decides which requests have a trace."""
-
     def __init__(self, ratio: float, *, follow_clients: bool, random_bits: Callable[[int], int], key: bytes) -> None:
         """`ratio`: the share of requests to sample, 0 to 1. `follow_clients`: the client's `sampled` flag decides.
 

@@ -79,8 +79,6 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Spans:
-    """Makes the spans of one proxy process."""
-
     def __init__(self, service_name: str, region: str, new_span_id: Callable[[], int]) -> None:
         instance = f"{socket.gethostname()}-{os.getpid()}"
         self._resource = Resource.create(

@@ -44,7 +44,6 @@ class Timeline:
             self._sent_s, self._computed_s, self.sent_id = now_s, 0.0, self._new_span_id()
 
     def _close(self, now_s: float, decision: Decision | None, failed_by: str) -> None:
-        """End the spans that are open."""
         if self._waits_since_s:
             self.waited_s = now_s - self._waits_since_s
             self.children.append(Child(names.QUEUE, self._waits_since_s, now_s, failed_by=failed_by))

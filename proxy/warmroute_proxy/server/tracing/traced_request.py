@@ -27,8 +27,6 @@ _NO_ERRORS: Final = frozenset({"completed", "forwarded"})
 
 
 class TracedRequest(InferenceRequest):
-    """One request under way, and its trace."""
-
     def __init__(
         self,
         path: RequestPath,

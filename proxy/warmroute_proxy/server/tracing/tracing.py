@@ -43,8 +43,6 @@ class Exporter(Protocol):
 
 
 class Tracing:
-    """The traces of one proxy process."""
-
     def __init__(
         self,
         config: TracingConfig,
@@ -96,7 +94,6 @@ class Tracing:
 
     @property
     def headers_file(self) -> Path | None:
-        """The file with the collector's headers."""
         return self._config.headers_file
 
     def read_headers(self) -> None:

@@ -71,7 +71,6 @@ class Directory:
         return float("inf") if self._read_s is None else self._clock() - self._read_s
 
     async def watch(self) -> None:
-        """Look for changes until cancelled."""
         await keep_looking(self.look, "the keys and tenants")
 
     async def look(self) -> None:

@@ -40,8 +40,6 @@ class LimitHeaders(NamedTuple):
 
 
 class ReservingRequest(Protocol):
-    """A request that may have a reservation."""
-
     quota: Reservation | None
 
 
@@ -76,8 +74,6 @@ class LimitsOverProxies(Protocol):
 
 
 class LimitStores(Protocol):
-    """The stores of a proxy that limits need."""
-
     @property
     def prices(self) -> Prices: ...
 

@@ -82,7 +82,6 @@ class SharedLimits:
 
     @property
     def hold(self) -> bool:
-        """Whether limits over all proxies can exist: whether the config names a Redis."""
         return self._calls is not None
 
     @property
@@ -107,7 +106,6 @@ class SharedLimits:
             self.slots.replace(_at_once(limits))
 
     def problems(self) -> list[Problem]:
-        """The present problems of Redis."""
         return [Problem(Trouble.REDIS_AWAY, AWAY)] if self.away else []
 
     def gauges(self) -> list[GaugeRow]:

@@ -1,0 +1,147 @@
+"""What an engine has sent and a client has not got yet is reserved, in each way in which it can wait."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from tests.field.fuzz.passthrough import Reader
+from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, Scene, in_loop
+from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.request.attempt import UNCOUNTED_BYTES
+
+PIECE_BYTES = 4_000
+PIECES = 150
+WAITING_BYTES = PIECE_BYTES * PIECES
+ENOUGH = 64 * 2**20
+LITTLE = WAITING_BYTES // 2
+SAID = CONTENT.replace(b'"a"', b'"%b"' % (b"a" * PIECE_BYTES))
+
+
+class Asked:
+    """A request in a process with so much memory."""
+
+    def __init__(self, memory_bytes: int, *roles: str, continued: bool = False) -> None:
+        self.memory = BodyMemory(memory_bytes, 1, [0])
+        self.scene = Scene(roles or ("aggregated",))
+        self.scene.request.parsed.model.continue_broken = continued  # type: ignore[misc]
+        self.scene.client.request.body_reservation = self.memory.reserve("t", 0)
+        self.scene.begin()
+
+    def reserved(self) -> int:
+        return self.memory.budget.used
+
+    def unfinished(self) -> None:
+        """An event in small pieces, without its end."""
+        self.scene.content()
+        for piece in [b'data: {"choices":[{"index":0,"delta":{"content":"', *[b"a" * PIECE_BYTES] * PIECES]:
+            self.scene.leg().body(piece)
+
+    def before_the_content(self) -> None:
+        self.scene.leg().head(200, EVENTS)
+        for _ in range(PIECES):
+            self.scene.leg().body(b": " + b"a" * PIECE_BYTES + b"\n\n")
+
+    def unread(self) -> None:
+        """Some of one read, while the client reads nothing."""
+        self.scene.content()
+        self.scene.leg().holds(WAITING_BYTES)
+
+    def said(self) -> None:
+        """The text of an answer that another engine could continue."""
+        self.scene.leg().head(200, EVENTS)
+        for _ in range(PIECES):
+            self.scene.leg().body(SAID)
+
+    def prefill(self) -> None:
+        """The answer of a prefill engine, which the client does not get."""
+        leg = self.scene.leg("prefill")
+        leg.head(200, {})
+        for _ in range(PIECES):
+            leg.body(b" " * PIECE_BYTES)
+        leg.end()
+
+
+class Way(NamedTuple):
+    """How an answer waits. `goes_on`: the client gets its answer, even if there is no memory for what waits."""
+
+    wait: Callable[[Asked], None]
+    roles: tuple[str, ...] = ()
+    continued: bool = False
+    goes_on: bool = False
+
+
+WAYS = {
+    "an event without its end": Way(Asked.unfinished),
+    "what comes before the content": Way(Asked.before_the_content),
+    "a read that the client is slow to take": Way(Asked.unread),
+    "a text that can be continued": Way(Asked.said, continued=True, goes_on=True),
+    "the answer of a prefill engine": Way(Asked.prefill, roles=("prefill", "decode"), goes_on=True),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_what_waits_is_reserved_until_the_request_ends(name: str) -> None:
+    way = WAYS[name]
+
+    def steps() -> None:
+        asked = Asked(ENOUGH, *way.roles, continued=way.continued)
+        way.wait(asked)
+        assert WAITING_BYTES - UNCOUNTED_BYTES <= asked.reserved() <= 2 * WAITING_BYTES + 2 * UNCOUNTED_BYTES
+        asked.scene.client.leave()
+        asked.scene.give_up_usage()
+        asked.scene.write_row()
+        assert not asked.reserved()
+
+    in_loop(steps)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_what_finds_no_memory_is_not_kept(name: str) -> None:
+    way = WAYS[name]
+
+    def steps() -> None:
+        asked = Asked(LITTLE, *way.roles, continued=way.continued)
+        way.wait(asked)
+        scene = asked.scene
+        assert asked.reserved() <= LITTLE
+        if way.goes_on:
+            scene.complete()
+        else:
+            assert asked.memory.refused[0] == 1
+        scene.write_row()
+        assert scene.client.ends == 1
+
+    in_loop(steps)
+
+
+def test_a_head_without_its_end_is_reserved() -> None:
+    reader, counted = Reader(), list[int]()
+    reader.holds = counted.append  # type: ignore[attr-defined]
+    for line in [b"HTTP/1.1 200 OK\r\n", *[b"x: " + b"v" * PIECE_BYTES + b"\r\n"] * 20]:
+        reader.transport.protocol.data_received(line)
+    assert counted[-1] >= 20 * PIECE_BYTES
+
+
+def test_small_events_reserve_nothing() -> None:
+    def steps() -> None:
+        asked = Asked(ENOUGH)
+        asked.scene.content()
+        for _ in range(1_000):
+            asked.scene.leg().body(CONTENT[:40])
+            asked.scene.leg().body(CONTENT[40:])
+        assert not asked.reserved()
+        asked.scene.leg().body(USAGE + DONE)
+
+    in_loop(steps)
+
+
+def test_a_text_without_memory_is_not_continued() -> None:
+    def steps() -> None:
+        asked = Asked(LITTLE, continued=True)
+        asked.said()
+        asked.scene.engine_fails(place="here")
+        assert len(asked.scene.engines.by_id["aggregated"].upstream.legs) == 1
+        assert asked.scene.settled == 1
+
+    in_loop(steps)
