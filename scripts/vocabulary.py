@@ -40,6 +40,7 @@ EXCUSED: Final[Mapping[str, str]] = {
     "ledger/recording.py: frame": "the units of a decision record",
     "replay/record.py: frame": "the units of a decision record",
     "http/frames.py: frame": "what a WebSocket's messages come in",
+    "http/websocket.py: frame": "what a WebSocket's messages come in",
     "http/frames.py: part": "the pieces of a message that comes in several frames",
     "contract/identity.py: part": "OpenAI's word for the pieces of a message's content",
     "prompt/canonical.py: part": "OpenAI's word for the pieces of a message's content",

@@ -21,17 +21,18 @@ from typing import Any, Final
 from tests.apis.played import Answered, Said
 
 CASES: Final = Path(__file__).parent / "cases"
-APIS: Final = ("chat", "completions", "messages", "responses", "gemini")
 EVENTS: Final = "text/event-stream"
 JSON: Final = "application/json"
 
-_PATHS: Final = {
+PATHS: Final = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
     "messages": "/v1/messages",
     "responses": "/v1/responses",
+    "gemini": "/v1beta/models/m:generateContent",
 }
-_GEMINI: Final = "/v1beta/models/gemini-2.5-pro"
+"""The path of each API; in Gemini's, of the model `m`."""
+
 _HEAD: Final = re.compile(rb"HTTP (\d+) ?([^|\n]*?)(?: \| ([^\n]*))?\n")
 _EVENT_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)(?!\n)")
 _RECEIPT: Final = re.compile(r"wr-([0-9a-f]{24})")
@@ -64,12 +65,13 @@ class Run:
     def request(self) -> tuple[str, bytes]:
         """The path, and the body."""
         asked = _json(self.folder / "request.json")
+        path = PATHS[self.api]
         if self.api == "gemini":
-            method = ":streamGenerateContent?alt=sse" if self.stream else ":generateContent"
-            return _GEMINI + method, json.dumps(asked).encode()
+            method = "streamGenerateContent?alt=sse" if self.stream else "generateContent"
+            return path.replace("m:generateContent", f"gemini-2.5-pro:{method}"), json.dumps(asked).encode()
         if self.stream and self.api in {"chat", "completions"}:
             asked = {"stream_options": {"include_usage": True}, **asked}
-        return _PATHS[self.api], json.dumps({**asked, "stream": self.stream}).encode()
+        return path, json.dumps({**asked, "stream": self.stream}).encode()
 
     def says(self, feed: str) -> list[Said]:
         """What each engine answers, in the order in which they are asked. `feed`: at once, by event, or by byte."""
@@ -119,8 +121,7 @@ def shown(answered: Answered, run: Run) -> str:
 def charged(answered: Answered) -> dict[str, Any]:
     """What the row of a request says."""
     row = answered.row
-    if row is None:
-        return {"outcome": "none"}
+    assert row is not None, "no engine was asked"
     usage = json.loads(row["usage"] or "{}")
     receipt = usage.get("warmroute", {})
     found = {

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 
+from tests.apis.case import CASES, PATHS
 from tests.subjects.documents import config_of
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.fields import names_of
@@ -37,20 +38,12 @@ from warmroute_proxy.server.dialects.dialect import DialectRefusal
 from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS
+from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.request.dispatch import answering_body
 
-CASES: Final = Path(__file__).with_name("cases")
 UPDATE: Final = "WARMROUTE_UPDATE_GOLDEN"
 SECRETS: Final = Secrets(b"k" * 48)  # so that what is sealed is the same each time
-PATHS: Final = {
-    "chat": CHAT,
-    "completions": COMPLETIONS,
-    "messages": "/v1/messages",
-    "responses": "/v1/responses",
-    "gemini": "/v1beta/models/m:generateContent",
-}
 
 
 class Came(NamedTuple):

@@ -7,6 +7,7 @@ import time
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from tests.apis.case import PATHS
 from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.work import TooMuch
@@ -19,9 +20,9 @@ from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.intake.request_parser import RequestParser
 
-MESSAGES: Final = "/v1/messages"
-RESPONSES: Final = "/v1/responses"
-GEMINI: Final = "/v1beta/models/m:generateContent"
+MESSAGES: Final = PATHS["messages"]
+RESPONSES: Final = PATHS["responses"]
+GEMINI: Final = PATHS["gemini"]
 
 
 class Became(Enum):

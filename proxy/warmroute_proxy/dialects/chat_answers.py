@@ -42,7 +42,7 @@ class ToolCall(msgspec.Struct):
     """Some engines write `name` and `arguments` here, without a `function`."""
 
     extra_content: Raw = Raw()
-    """What the engine wants back with the call; for Gemini, a thought signature."""
+    """What the engine wants back with the call, such as a thought signature."""
 
     def number(self) -> int | None:
         """The index as a number, also if it came as a text."""

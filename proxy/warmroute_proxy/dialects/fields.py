@@ -12,8 +12,7 @@ What happens to a member that is not on the list is the tenant's `unlisted` sett
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -30,13 +29,8 @@ _NONE: Final[frozenset[str]] = frozenset()
 Check = Callable[[Any], str | None]
 """Takes the decoded value, and returns what is wrong with it, or None."""
 
-
-class Unlisted(Enum):
-    """The treatment of members that are not on the list."""
-
-    DROP = "drop"
-    PASS = "pass"  # noqa: S105 - no password
-    REFUSE = "refuse"
+Unlisted = Literal["drop", "pass", "refuse"]
+"""The treatment of members that are not on the list."""
 
 
 class FieldError(ValueError):
@@ -57,7 +51,7 @@ class Permissions(msgspec.Struct, frozen=True):
     """
 
     grants: frozenset[str] = frozenset()
-    unlisted: Unlisted = Unlisted.DROP
+    unlisted: Unlisted = "drop"
     vocabulary: int | None = None
 
 
@@ -169,9 +163,9 @@ class FieldsReader:
         """Check and decode all members. Raises `FieldError` for the first that must not pass."""
         values = {name: field.read(name, members[name], allowed) for name, field in self._fields}
         unlisted = self._unlisted
-        if unlisted and allowed.unlisted is Unlisted.REFUSE:
+        if unlisted and allowed.unlisted == "refuse":
             problem = "is not a field of this API that the proxy knows; remove it"
             raise FieldError(min(unlisted), problem, "unknown_field")
-        if unlisted and allowed.unlisted is Unlisted.PASS:
+        if unlisted and allowed.unlisted == "pass":
             return Members(values, _NONE, bounded=False)
         return Members(values, unlisted, bounded=not self._grants)

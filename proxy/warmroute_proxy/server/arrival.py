@@ -21,6 +21,7 @@ from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Translated, translated
 from warmroute_proxy.server.dialects.exchange import DialectExchange
+from warmroute_proxy.server.dialects.routes import COUNTS_FIRST
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.http.exchange import Exchange, Request, answer_error
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
@@ -60,7 +61,8 @@ def chat_request_of(request: Request) -> Request:
 def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
     """A translated request with the route of its own API and the changes of the translation."""
     dialect.begins(read.parsed.routing.lineage)
-    return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))
+    first = dialect.counts_first
+    return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes, counts_first=first))
 
 
 class Arrivals:
@@ -323,7 +325,8 @@ def _as_claimed(read: ReadRequest, claim: Forward) -> ReadRequest:
     if claim.route is None and claim.changes == NO_CHANGES:
         parsed = replace(parsed, rtt_ms=claim.rtt_ms)
     else:
-        parsed = replace(parsed, route=claim.route or parsed.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
+        route, first = claim.route or parsed.route, claim.route in COUNTS_FIRST
+        parsed = replace(parsed, route=route, changes=claim.changes, rtt_ms=claim.rtt_ms, counts_first=first)
     return read._replace(parsed=parsed)
 
 

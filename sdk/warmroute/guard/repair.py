@@ -279,7 +279,7 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _is_plain(tools: object) -> TypeGuard[list[Any]]:
-    """Whether the tools are a list of single tools. Gemini's groups of declarations stay as they are."""
+    """Whether the tools are a list of single tools. Groups of declarations stay as they are."""
     return isinstance(tools, list) and not any(
         isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools
     )

@@ -22,7 +22,6 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from warmroute.contract import headers as names
-from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.arrival import translate
 from warmroute_proxy.server.base.config import Limits
@@ -48,7 +47,7 @@ class Tenant:
     """As much of a tenant and of a config as a translation looks at."""
 
     share_group = "t"
-    unlisted_fields = Unlisted.DROP
+    unlisted_fields = "drop"
 
     def model_of(self, name: str) -> None: ...
 

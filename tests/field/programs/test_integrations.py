@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(seconds(100))
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> None:
     for folder in (FRAMEWORKS, LITELLM, NODE.name):
-        assert (ROOT / folder).exists(), f"{folder} is not there: run scripts/integrations install"
+        assert (AT / folder).exists(), f"{folder} is not there: run scripts/integrations install"
 
 
 @pytest.fixture(scope="module")

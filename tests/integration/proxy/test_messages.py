@@ -67,6 +67,8 @@ def test_a_stream_is_the_same_message(client: anthropic.Anthropic) -> None:
     assert contract_receipt.check(usage.model_dump()) == []
     assert streamed.usage.output_tokens == whole.usage.output_tokens
     assert (events[0].type, events[-1].type) == ("message_start", "message_stop")
+    first: Any = events[0]
+    assert first.message.usage.input_tokens + (first.message.usage.cache_read_input_tokens or 0) > 0
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -30,6 +30,8 @@ def usage_of(answer: httpx.Response, *, streams: bool) -> dict[str, Any]:
         return found
     events = [json.loads(block.partition("\ndata: ")[2]) for block in answer.text.split("\n\n")[:-1]]
     assert events[-1]["type"] == "message_stop"
+    first = events[0]["message"]["usage"]
+    assert first["input_tokens"] + first.get("cache_read_input_tokens", 0) > 0
     return next(event["usage"] for event in events if event["type"] == "message_delta")
 
 

@@ -171,6 +171,12 @@ def test_what_another_prompt_was_still_computing_is_not_computed_yet(here: int, 
     assert losses == {"cold": 100, "page_rounding": 56, "not_computed_yet": 2944}
 
 
+def test_what_the_last_turn_has_computed_elsewhere_is_moved_while_another_prompt_of_it_is_under_way() -> None:
+    last = LastTurn(3010, 9, same_worker=False, salt_changed=False, repeated=True)
+    losses = why(3041, 0, 3010, 0, 3010, last, seen=Seen(waiting=2987))
+    assert losses == {"new": 31, "page_rounding": 2, "moved": 3008}
+
+
 @pytest.mark.parametrize("cached", [18_624, 19_008])
 def test_tools_that_have_more_tokens_than_their_share_of_bytes_are_cold_and_not_evicted(cached: int) -> None:
     # The index expects all of the 20,000 tokens that sessions share; the engine counts fewer for the same text.

@@ -147,7 +147,7 @@ def test_sub_agents_and_invented_histories_do_not_begin_a_session() -> None:
     front.go(named, decision)
     title = msgspec.structs.replace(turn_of(5, 2), session=78)
     front.go(title, front.router.place(title, front.now))
-    begins = front.router.begins_session
+    begins = front.router.waits_at_door
     of = msgspec.structs.replace
     assert not begins(of(turn_of(2, 30), session=77)), "a sub-agent with its session's key"
     assert not begins(of(turn_of(3, 30), session=79, parent=77)), "one that names its parent"

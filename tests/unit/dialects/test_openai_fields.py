@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.dialects.fields import FieldError, FieldsReader, Permissions, Unlisted, names_of
+from warmroute_proxy.dialects.fields import FieldError, FieldsReader, Permissions, names_of
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 from warmroute_proxy.dialects.work import is_deeper
 
@@ -111,9 +111,9 @@ def test_schemas_are_bounded_in_size_and_depth() -> None:
 def test_unlisted_members_are_dropped_passed_or_refused() -> None:
     given: dict[str, Any] = {"model": "m", "beam_width": 4, "kv_magic": {}, "temperature": 0}
     assert chat(**given) == {"beam_width", "kv_magic"}
-    assert chat(Permissions(unlisted=Unlisted.PASS), **given) == set()
+    assert chat(Permissions(unlisted="pass"), **given) == set()
     with pytest.raises(FieldError, match="beam_width") as raised:
-        chat(Permissions(unlisted=Unlisted.REFUSE), **given)
+        chat(Permissions(unlisted="refuse"), **given)
     assert raised.value.code == "unknown_field"
 
 
@@ -155,12 +155,12 @@ def test_a_body_is_bounded_where_all_that_passes_is_listed_and_needs_no_grant() 
         return FieldsReader(CHAT_FIELDS, given).read(members(**given), allowed).bounded
 
     assert bounded(NONE, model="m", temperature=1, beam_width=4)
-    assert not bounded(Permissions(unlisted=Unlisted.PASS), model="m", beam_width=4)
+    assert not bounded(Permissions(unlisted="pass"), model="m", beam_width=4)
     assert not bounded(GRANTED, model="m", regex="a+")
 
 
 def test_long_names_are_shortened_in_errors_and_receipts() -> None:
     with pytest.raises(FieldError) as raised:
-        chat(Permissions(unlisted=Unlisted.REFUSE), **{"x" * 100_000: 1})
+        chat(Permissions(unlisted="refuse"), **{"x" * 100_000: 1})
     assert len(str(raised.value)) < 200
     assert names_of(frozenset({"y", "x" * 100_000})) == ("x" * 64 + "...", "y")

@@ -1,9 +1,10 @@
 """`scripts/check_structure.py` finds circles, sizes and names in small made-up trees."""
 
+import sys
 from pathlib import Path
 
 import pytest
-from scripts.check_structure import FOREIGN, MAX_MODULES, ROOT, Finding, Tree, circles, findings, measured
+from scripts.check_structure import FOREIGN, MAX_MODULES, ROOT, Finding, Tree, circles, findings, main, measured
 
 
 def tree(root: Path, files: dict[str, str]) -> Tree:
@@ -102,3 +103,18 @@ def test_foreign_functions_exist() -> None:
     for entry in FOREIGN:
         path, _, name = entry.partition(" ")
         assert f"def {name}(" in (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize(("source", "status", "last"), [("", 0, "ok"), ("x = y[2] + y[3]", 1, "faults: 2")])
+def test_the_last_line_says_whether_there_are_faults(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    status: int,
+    last: str,
+) -> None:
+    tree(tmp_path, {"sdk/p/a.py": source})
+    monkeypatch.setattr(sys, "argv", ["check_structure.py"])
+    assert main(tmp_path) == status
+    assert capsys.readouterr().out.splitlines()[-1] == last

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 def test_help_says_what_each_command_covers_and_sets_nothing_up() -> None:
     done = subprocess.run(("scripts/test", "--help"), cwd=ROOT, capture_output=True, text=True, check=True, env={})
     assert re.findall(r"^  scripts/test (\S+)", done.stdout, re.MULTILINE) == [
-        "[PYTEST-OPTION...]", "PATH...", "full", "nightly", "stress",
+        "[PYTEST-OPTION...]", "PATH...", "full", "nightly", "stress", "setup",
     ]  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from tests.subjects.documents import config_of
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversations
-from warmroute_proxy.dialects.raw_json import BadRequest, Piece
+from warmroute.contract.receipt import check
+from warmroute_proxy.dialects.chat_answers import read_answer
+from warmroute_proxy.dialects.raw_json import BadRequest, Piece, encode
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.arrival import Arrivals
 from warmroute_proxy.server.authentication import Authentication
@@ -21,7 +23,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects import routes
-from warmroute_proxy.server.dialects.dialect import Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.caller import Callers
@@ -29,7 +31,16 @@ from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
 PATH = "/v1/toy"
-ANSWER = b'{"choices":[{"message":{"role":"assistant","content":"hello"}}]}'
+RECEIPT = {
+    "v": 1, "cached": {"device": 64, "host": 0, "storage": 0}, "loss": {"cold": 36}, "estimated": [],
+    "rates_usd_per_mtok": {"input": "1", "cached": "0.1", "output": "2"},
+    "list_nanousd": 110_000, "price_nanousd": 52_400, "saved_nanousd": 57_600,
+}  # fmt: skip
+USAGE = {
+    "prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64},
+    "cost": 0.0000524, "warmroute": RECEIPT,
+}  # fmt: skip
+ANSWER = json.dumps({"choices": [{"message": {"role": "assistant", "content": "hello"}}], "usage": USAGE}).encode()
 
 
 class Said:
@@ -44,7 +55,10 @@ class Said:
         self.pieces: list[Piece] = [msgspec.json.encode(chat)]
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        return json.dumps({"heard": json.loads(raw)["choices"][0]["message"]["content"]}).encode()
+        choice, usage = read_answer(raw)
+        counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+        cached = {"input_tokens_details": {"cached_tokens": usage.cached()}}
+        return encode({"heard": choice.message.text(), "usage": {**counts, **cached, **usage.receipt()}})
 
     def events(self, receipt_id: str) -> Any:
         raise AssertionError(f"{receipt_id} is not streamed")
@@ -54,9 +68,7 @@ class Toy(Dialect):
     """An API of one member."""
 
     route = PATH
-
-    def counts(self, path: str) -> bool:
-        return False
+    vendor = "Toys"
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Said:
         text = msgspec.json.decode(body).get("say")
@@ -64,17 +76,11 @@ class Toy(Dialect):
             raise BadRequest("say", "is missing")
         return Said(text)
 
-    def count(self, tokens: int, *, estimated: bool) -> bytes:
-        return b"%d" % tokens
-
     def status(self, status: int) -> int:
         return 418 if status == 400 else status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
         return json.dumps({"toy_says_no": message}).encode()
-
-    def headers(self, headers: Headers, receipt_id: str) -> Headers:
-        return headers
 
 
 class Client(Exchange):
@@ -148,8 +154,10 @@ def door(monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
 
 
 def test_its_requests_reach_an_engine_as_chat_and_its_clients_get_its_answers(door: FrontDoor) -> None:
-    assert door.ask(b'{"say":"hi"}') == (200, {"heard": "hello"})
+    status, answer = door.ask(b'{"say":"hi"}')
+    assert (status, answer["heard"]) == (200, "hello")
     assert door.asked == [Asked(PATH, "hi")]
+    assert check(answer["usage"]) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from warmroute_proxy.server.control import control_plane
 from warmroute_proxy.server.control.control_plane import PublicParts, described_routes, public_app
+from warmroute_proxy.server.dialects.routes import APIS
 
 NOTHING: Any = None
 PATHS: dict[str, Any] = described_routes()["paths"]
@@ -40,6 +41,11 @@ async def test_all_that_ask_at_once_get_one_document(monkeypatch: pytest.MonkeyP
 def test_operators_routes_say_what_any_request_can_get(path: str, method: str) -> None:
     said = set(PATHS[path][method]["responses"])
     assert {"400", "401", "404", "405", "408", "413", "414", "431", "500", "503"} <= said
+
+
+@pytest.mark.parametrize("path", [path for api in APIS for path in {api.route: None, **dict.fromkeys(api.paths)}])
+def test_each_path_of_an_api_is_described(path: str) -> None:
+    assert "post" in PATHS[path]
 
 
 def test_metrics_are_text() -> None:

@@ -43,7 +43,6 @@ READ_ONLY = frozenset(
         "last_number",
         "turns_before",
         "announce_waits",
-        "begins_session",
         "estimated_tokens",
         "regional_turn",
         "reports_hits",
@@ -60,6 +59,7 @@ READ_ONLY = frozenset(
         "next_end_s",
         "running",
         "snapshot",
+        "waits_at_door",
     }
 )
 

@@ -25,7 +25,8 @@ R is K cut to what an engine can reuse: whole pages, and never the last token of
 [C, R) should have been cached and was not. A new salt epoch explains all of it. Otherwise up to one page is still
 rounding (page borders of estimates are off by one). Longer gaps are judged by position, and what was seen (`Seen`):
 
-- `not_computed_yet`: other requests were still computing it when this one was sent.
+- `not_computed_yet`: other requests were still computing it when this one was sent, and the previous turn, in this
+  region, had not computed it.
 - `evicted`: this worker was expected to hold it, and an eviction was seen; `forgotten`: the same, on a server that
   shows neither its pool nor evictions.
 - `moved`: only another worker of this region was expected to hold it; `elsewhere`: only another region was.
@@ -216,6 +217,10 @@ def _missed(
     if estimates.restarted > 0:
         start = _held_somewhere(losses, start, reusable, _expected(estimates, None), page)
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
+    if last_turn is not None and last_turn.same_region:
+        # The last turn has computed its prompt, whoever else computes it now.
+        last = min(last_turn.prompt_tokens, reusable)
+        start = _held_somewhere(losses, start, last, _expected(estimates, last_turn), page)
     start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
     if start == cached and _is_misjudged(cached, reusable, estimates, last_turn):
         _within_error(losses, start, reusable, last_turn)

@@ -12,7 +12,7 @@ class OthersAhead(Frozen, frozen=True):
 
 
 class Ahead(Frozen, frozen=True):
-    """What is ahead of a new request at one worker.
+    """All that differs between the workers of one `Group`: what is ahead of a new request at one worker.
 
     `waits`: whether the request may have to wait. `slowdown_s`: the delay of each decode step. `inserted`: the tokens
     recently written to the cache (`WorkerLoad.inserted`). `queue_s`: the seconds of prefill of all prompts sent; the

@@ -64,7 +64,10 @@ class PeerCost(Frozen, frozen=True):
 def costs_s(
     group: Group, ahead: Sequence[Ahead], output_tokens: int, churn_s_per_inserted: float, now_s: float
 ) -> list[float]:
-    """The cost at each worker of a group, in the order of its numbers. `network` is 0 for workers of this region."""
+    """The cost at each worker of a group, in the order of its numbers. `network` is 0 for workers of this region.
+
+    A new term also belongs in `peer_costs`, in `candidates` and `own_s` (`placement`), and in `receipt_words.TERMS`.
+    """
     idle_s, uncached_tokens = group.idle_s, group.uncached_tokens
     queue_and_others = 1.0 + group.others_s_per_queue_s
     found: list[float] = []

@@ -15,24 +15,24 @@ Policy = Literal["cost", "round_robin"]
 
 class Candidate(NamedTuple):
     """One possible worker or region, with each term of its cost (`costs`); their sum is `cost_s`. `id` is the worker's
-    id, or `region:<name>`.
+    id, or `region:<name>`. Records of decisions hold it as an array: a new field stands at the end, with a default.
     """
 
     id: str
-    cost_s: float
-    network_s: float
-    queue_s: float
-    compute_s: float
-    load_s: float
-    decode_s: float
-    transfer_s: float
-    others_s: float
-    reuse_s: float
-    churn_s: float
-    uncached_tokens: int
-    host_tokens: int
-    storage_tokens: int
-    note: str
+    cost_s: float = 0.0
+    network_s: float = 0.0
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+    load_s: float = 0.0
+    decode_s: float = 0.0
+    transfer_s: float = 0.0
+    others_s: float = 0.0
+    reuse_s: float = 0.0
+    churn_s: float = 0.0
+    uncached_tokens: int = 0
+    host_tokens: int = 0
+    storage_tokens: int = 0
+    note: str = ""
 
 
 class Reasons(Sequence[Candidate]):

@@ -158,7 +158,7 @@ class Fleet:
 
     # Rates and paces
 
-    def refresh_rates(self, now_s: float) -> None:
+    def level_rates_and_forget_paces(self, now_s: float) -> None:
         """Level newly learned rates, and forget paces that are too old. Called before each decision."""
         if self._rates_differ:
             self.level_rates()

@@ -1,5 +1,5 @@
 """The interface by which a router tells, in order, what it does: listeners send that to other processes
-(`replicas.sending`) or record it (`replicas.recorder`).
+(`replicas.replica`) or record it (`replicas.recorder`).
 """
 
 from collections.abc import Collection

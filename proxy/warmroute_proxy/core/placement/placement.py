@@ -249,9 +249,10 @@ def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) ->
     worker = choices.cache_workers[position % len(choices.cache_workers)]
     decode = choices.decode_workers[position % len(choices.decode_workers)] if choices.decode_workers else None
     matched, held = prompt.held(worker, prompt.match.bytes_by_slot)
-    terms_s = [0.0] * 10
-    uncached = prompt.tokens - sum(held)
-    reason = Candidate._make((worker.id, *terms_s, uncached, held.host, held.storage, "in turn"))
+    reason = Candidate(
+        worker.id, uncached_tokens=prompt.tokens - sum(held), host_tokens=held.host, storage_tokens=held.storage,
+        note="in turn",
+    )  # fmt: skip
     return _decision(worker, decode, matched, held, choices, prompt, None, Reasons((reason,)))
 
 

@@ -113,7 +113,7 @@ class Router:
 
     def _place(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str]) -> Decision:
         fleet = self.fleet
-        fleet.refresh_rates(now_s)
+        fleet.level_rates_and_forget_paces(now_s)
         choices = fleet.choices(routing.model)
         last_turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if self._policy == "round_robin":
@@ -449,9 +449,9 @@ class Router:
             "prediction": self._accuracy.as_dict(),
         }
 
-    def begins_session(self, routing: RoutingRequest) -> bool:
-        """Whether a turn begins a session: it is the first of its conversation, and neither its session nor its parent
-        session has begun. A session has not begun if only a short first turn, such as a title, was served.
+    def waits_at_door(self, routing: RoutingRequest) -> bool:
+        """Whether a turn has to wait at the door, if that is shut: it is the first of its conversation, and neither its
+        session nor its parent session has begun. A short first turn, such as a title, does not begin a session.
         """
         if not self._begins(routing) or self.working_set.knows(routing.lineage):
             return False
@@ -459,7 +459,7 @@ class Router:
         return not any(self._has_begun(session, routing.model) for session in sessions)
 
     def _has_begun(self, session: int, model: str) -> bool:
-        if self.working_set.is_running(session):
+        if self.working_set.holds_kv(session):
             return True
         turn = self._affinity.longest(session)
         if turn is None:

@@ -161,7 +161,7 @@ class WorkingSet:
 
     # What may be sent
 
-    def is_running(self, session: int) -> bool:
+    def holds_kv(self, session: int) -> bool:
         """Whether a conversation of a session holds at least `SMALL_TOKENS` at its home."""
         return any(self.held_by(lineage) >= SMALL_TOKENS for lineage in self._sessions.get(session, ()))
 

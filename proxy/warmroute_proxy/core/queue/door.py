@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 def begins(router: Router, queue: Queue[T], routing: RoutingRequest) -> bool:
     """Whether a request would begin a session, and so would have to wait at the door."""
-    return queue.new_sessions_wait and queue.memory_wait_s > 0 and router.begins_session(routing)
+    return queue.new_sessions_wait and queue.memory_wait_s > 0 and router.waits_at_door(routing)
 
 
 def waits_to_begin(waiter: Waiter[T]) -> bool:

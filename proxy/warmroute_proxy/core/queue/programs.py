@@ -22,7 +22,7 @@ program.
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from warmroute.contract.shares import Division
 
@@ -30,6 +30,9 @@ INTERACTIVE: Final = 0
 NORMAL: Final = 1
 BACKGROUND: Final = 2
 """The three priorities. The lowest number goes first."""
+
+Priority = Literal["interactive", "normal", "background"]
+"""The names of the priorities, each at the index of its number."""
 
 LATE_SHARE: Final = 0.25
 MAX_ROOTS: Final = 20_000

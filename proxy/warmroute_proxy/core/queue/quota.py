@@ -110,7 +110,7 @@ class Bucket:
         return self._level
 
 
-class Shortage(NamedTuple):
+class Exceeded(NamedTuple):
     """The limit that a request would exceed, what is left of it, and the seconds until the request may pass."""
 
     scope: Scope
@@ -118,6 +118,11 @@ class Shortage(NamedTuple):
     limit: int
     left: int
     wait_s: float
+
+    @property
+    def reason(self) -> str:
+        """The name of the limit."""
+        return f"{self.kind}_per_minute"
 
 
 class Quota:
@@ -141,7 +146,7 @@ class Quota:
         self.requests = _changed(self.requests, limits.requests_per_minute, now_s)
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now_s)
 
-    def shortage(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
+    def exceeded(self, tokens: int, now_s: float, sequences: int = 1) -> Exceeded | None:
         """The limit that a request of `tokens` would exceed; None if it may pass."""
         if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
             return self._short("requests", self.requests, wait_s, now_s)
@@ -186,8 +191,8 @@ class Quota:
         self.running -= sequences
         self.tokens_running -= tokens
 
-    def _short(self, kind: Kind, bucket: Bucket, wait_s: float, now_s: float) -> Shortage:
-        return Shortage(self.of.scope, kind, bucket.limit, bucket.remaining(now_s), wait_s)
+    def _short(self, kind: Kind, bucket: Bucket, wait_s: float, now_s: float) -> Exceeded:
+        return Exceeded(self.of.scope, kind, bucket.limit, bucket.remaining(now_s), wait_s)
 
 
 def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket | None:
@@ -197,12 +202,12 @@ def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket |
     return bucket
 
 
-def reserve(quotas: Sequence[Quota], tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
+def reserve(quotas: Sequence[Quota], tokens: int, now_s: float, sequences: int = 1) -> Exceeded | None:
     """Reserve a request's tokens in all quotas, or reserve nothing and return the limit that it would exceed."""
     for quota in quotas:
-        shortage = quota.shortage(tokens, now_s, sequences)
-        if shortage is not None:
-            return shortage
+        exceeded = quota.exceeded(tokens, now_s, sequences)
+        if exceeded is not None:
+            return exceeded
     for quota in quotas:
         quota.take(sequences, tokens, now_s)
     return None

@@ -15,6 +15,7 @@ from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
 from warmroute_proxy.core.queue.budget import Budget
+from warmroute_proxy.core.queue.programs import Priority
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.dialects.fields import Unlisted
@@ -267,10 +268,10 @@ class TenantConfig:
     granted_fields: Annotated[frozenset[str], among(*sorted(GRANTABLE_FIELDS))] = frozenset()
     """The fields that the tenant may use although they run a client's own grammar in an engine."""
 
-    unlisted_fields: Unlisted = Unlisted.DROP
+    unlisted_fields: Unlisted = "drop"
     """The treatment of unknown members of a request."""
 
-    default_priority: Literal["interactive", "normal", "background"] = "normal"
+    default_priority: Priority = "normal"
     """The priority of a request whose client states none."""
 
     def may_use(self, model: ModelConfig) -> bool:

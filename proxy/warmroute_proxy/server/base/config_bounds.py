@@ -14,7 +14,9 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 from msgspec import Meta
 
 LIVE: Final = Meta(extra={"live": True})
-"""Marks a field that may change while the proxy runs."""
+"""Marks a field of [proxy] or [limits] that may change while the proxy runs. Lists such as [[tenant]] may change as a
+whole, without this mark (`config_difference`).
+"""
 
 NAME: Final = Meta(extra={"form": "name"})
 ADDRESS: Final = Meta(extra={"form": "url"})

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from warmroute_proxy.core.prompt.addresses import Addresses
-from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.server.base.config import (
     ANY,
     MAX_PROCESSES,
@@ -282,9 +281,6 @@ def read_tenant(table: Table, needs_key: bool) -> TenantConfig:
         key_sha256=table.digests("key_sha256", required=needs_key),
         share_group=table.name("share_group", name),
         limits=read_tenant_limits(table),
-        unlisted_fields=Unlisted(
-            table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)
-        ),
     )
     table.close()
     return tenant

@@ -10,7 +10,6 @@ import msgspec
 
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.receipt import RATES
-from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.server.base.config import (
     DatabaseConfig,
     DiscoveryConfig,
@@ -57,7 +56,6 @@ _WRITTEN: Final[Mapping[str, Schema]] = {
         "free": _FLAG,
         "price": {"type": "array", "items": {"properties": {"name": _TEXT, "from": {}, "source": _TEXT, **_RATES}}},
     },
-    "unlisted_fields": {"unlisted_fields": {"enum": [each.value for each in Unlisted]}},
     "scope": {"name": _TEXT, "tenants": _TEXTS, "keys": _TEXTS, **{key: _TEXT for _, key in PERIODS}},
 }
 _TABLES: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {

@@ -30,7 +30,8 @@ LEDGER_FILE_DAYS: Final = 7
 MAX_USD: Final = 1_000_000_000
 _NANO: Final = 1_000_000_000
 _KEY_ID: Final = re.compile(r"[a-z]-[0-9a-f]{10}")
-_BY_MINUTE_AND_AT_ONCE: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
+_IN_REDIS: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
+"""Limits of a budget or a tenant that only Redis counts over several proxies."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("month", "usd_per_month"))
 
 
@@ -55,11 +56,9 @@ def read_ledger_file(ledger: Table, *, has_database: bool) -> LedgerFileConfig:
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:
     """The limits of a [[tenant]]; None if it has none."""
-    rpm, tpm, requests, tokens = [table.integer(key) for key in TenantLimits._fields[:-1]]
+    limits = {key: table.integer(key) for key in TenantLimits._fields if key != "cached_weight"}
     weight = _cached_weight(table)
-    if not any((rpm, tpm, requests, tokens)):
-        return None
-    return TenantLimits(rpm, tpm, requests, tokens, weight)
+    return TenantLimits(**limits, cached_weight=weight) if any(limits.values()) else None
 
 
 def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig | None:
@@ -120,7 +119,7 @@ def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: lis
         scope = _scope(table, name, None if others else tenants)
         of_table = _usd(table, scope), _limits(table, scope)
         if not any(of_table):
-            every = ", ".join((*(key for _, key in PERIODS), *_BY_MINUTE_AND_AT_ONCE))
+            every = ", ".join((*(key for _, key in PERIODS), *_IN_REDIS))
             table.problem("usd_per_day", f"is missing: a budget has one or more of {every}")
         budgets += of_table[0]
         limits += of_table[1]
@@ -176,10 +175,11 @@ def _usd(table: Table, scope: Scope) -> list[Budget]:
 
 
 def _limits(table: Table, scope: Scope) -> list[ScopeLimits]:
-    rpm, tpm, requests = [table.integer(key) for key in _BY_MINUTE_AND_AT_ONCE]
-    limits = TenantLimits(rpm, tpm, requests, None, _cached_weight(table))
-    warn_share = table.number("warn_share")
-    return [ScopeLimits(scope, limits, warn_share)] if rpm or tpm or requests else []
+    limits = {key: table.integer(key) for key in _IN_REDIS}
+    weight, warn_share = _cached_weight(table), table.number("warn_share")
+    if not any(limits.values()):
+        return []
+    return [ScopeLimits(scope, TenantLimits(**limits, cached_weight=weight), warn_share)]
 
 
 def _cached_weight(table: Table) -> float:
@@ -206,8 +206,6 @@ def _nanousd(table: Table, key: str) -> int | None:
 
 
 _ALONE: Final = "or proxy.counts_alone = true, if each proxy may spend it whole"
-_IN_REDIS: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
-"""Limits of a tenant that only Redis counts over several proxies."""
 
 
 def check_counted(

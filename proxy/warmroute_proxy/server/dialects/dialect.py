@@ -85,7 +85,7 @@ class Dialect(Protocol):
     route: str
     """The route's name in ledger rows, metrics and errors."""
 
-    vendor: str = ""
+    vendor: str
     """The vendor of the API, as the proxy's OpenAPI document names it."""
 
     paths: tuple[str, ...] = ()
@@ -93,6 +93,9 @@ class Dialect(Protocol):
 
     prefix: str = ""
     """The beginning of the API's paths, if it is not `/v1/`."""
+
+    counts_first: bool = False
+    """Whether a streamed answer begins with the tokens of its prompt, which the first chunk has to report then."""
 
     key_header: str = ""
     """The header in which clients send their key, if it is not `Authorization`."""
@@ -133,8 +136,9 @@ class Dialect(Protocol):
     def model_list(self, models: Sequence[ModelConfig]) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
-    def counts(self, path: str) -> bool:
+    def counts(self, path: str) -> bool:  # noqa: ARG002
         """Whether a path of this API counts tokens."""
+        return False
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Translated:
         """Translate a request into chat's terms, and clean its texts by the model's rules.
@@ -142,17 +146,20 @@ class Dialect(Protocol):
         Raises: BadRequest, TooMuch.
         """
 
-    def count(self, tokens: int, *, estimated: bool) -> bytes:
+    def count(self, tokens: int, *, estimated: bool) -> bytes:  # noqa: ARG002
         """The answer to a request that counts a prompt's tokens. `estimated`: the number is an estimate."""
+        return b""
 
     def status(self, status: int) -> int:
         """The API's status for one of chat's."""
+        return status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
         """The API's error body for an error in chat's terms."""
 
-    def headers(self, headers: Headers, receipt_id: str) -> Headers:
+    def headers(self, headers: Headers, receipt_id: str) -> Headers:  # noqa: ARG002
         """The headers of an answer, made from those of chat. `receipt_id`: with its prefix; empty without a receipt."""
+        return headers
 
     def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:
         """The function by which another process translates a body too large for the event loop. Raises: Refusal."""
@@ -219,7 +226,7 @@ def translated(
         raise Refusal(400, str(error), code=error.code, param=error.path) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
-    if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
+    if found.unlisted and terms.tenant.unlisted_fields == "refuse":
         unknown = min(found.unlisted)
         raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
     return found

@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.schema import ANY, COUNT, MANY, STRING, Operation, Schema, object_of, or_null
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import CHAT_ALONE, EVENTS, Dialect, Headers, TranslatedChat
+from warmroute_proxy.server.dialects.dialect import CHAT_ALONE, EVENTS, Dialect, TranslatedChat
 from warmroute_proxy.server.http.exchange import Request
 
 _API_KEY: Final = "x-goog-api-key"
@@ -146,11 +146,5 @@ class Gemini(Dialect):
         named = ["totalTokens"] if estimated else []
         return msgspec.json.encode({"totalTokens": tokens, "warmroute": {"estimated": named}})
 
-    def status(self, status: int) -> int:
-        return status
-
     def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002
         return error(status, message, code)
-
-    def headers(self, headers: Headers, receipt_id: str) -> Headers:  # noqa: ARG002
-        return headers

@@ -49,6 +49,7 @@ class Messages(Dialect):
     route = MESSAGES
     vendor = "Anthropic"
     paths = (MESSAGES, COUNT_TOKENS)
+    counts_first = True
     key_header = "x-api-key"
     strays = (
         (("/messages", "/messages/count_tokens"),

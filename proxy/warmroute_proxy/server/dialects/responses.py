@@ -69,6 +69,7 @@ class Responses(Dialect):
     operations: Mapping[str, Operation] = {
         RESPONSES: Operation("The next items, in OpenAI's Responses", object_of(usage=ANY), _BODY),
         INPUT_TOKENS: Operation("How many tokens a prompt has", object_of(input_tokens=COUNT), _BODY),
+        COMPACT: Operation("A summary of a conversation", object_of(output=MANY, usage=ANY), _BODY),
     }
 
     def counts(self, path: str) -> bool:
@@ -89,9 +90,6 @@ class Responses(Dialect):
         named = ["input_tokens"] if estimated else []
         found = {"object": "response.input_tokens", "input_tokens": tokens, "warmroute": {"estimated": named}}
         return msgspec.json.encode(found)
-
-    def status(self, status: int) -> int:
-        return status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
         """The error body, which has chat's format."""

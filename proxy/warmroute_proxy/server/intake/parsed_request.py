@@ -81,6 +81,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     demanded_tokens: int = 0
     """The fewest tokens that the client demands of all answers together (`min_tokens`, `ignore_eos`)."""
 
+    counts_first: bool = False
+    """Whether the streamed answer begins with the tokens of the prompt."""
+
     standing: Standing = NO_STANDING
     """The request's place in its tenant's queue, as its client or its tenant's config states."""
 

@@ -11,15 +11,13 @@ headers with `x-llm-d-` (https://llm-d.ai/docs/api-reference/epp-http-headers).
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from warmroute.contract import headers as names
-from warmroute_proxy.core.queue.programs import BACKGROUND, INTERACTIVE, NORMAL
+from warmroute_proxy.core.queue.programs import BACKGROUND, INTERACTIVE, NORMAL, Priority
 
-PRIORITY_NAMES: Final = ("interactive", "normal", "background")
-"""The names of the priorities, each at the index of its number."""
-
-_BY_WORD: Final[Mapping[str, int]] = {"interactive": INTERACTIVE, "normal": NORMAL, "background": BACKGROUND}
+PRIORITY_NAMES: Final[tuple[str, ...]] = get_args(Priority)
+_BY_WORD: Final[Mapping[str, int]] = {name: number for number, name in enumerate(PRIORITY_NAMES)}
 _BY_OBJECTIVE: Final[Mapping[str, int]] = {
     **_BY_WORD, "priority": INTERACTIVE, "flex": BACKGROUND, "batch": BACKGROUND
 }  # fmt: skip

@@ -55,6 +55,8 @@ return {held, math.max(0, limit - others - recorded)}
 
 
 KEPT_S: Final = 180
+"""Longer than the longest period of a limit, a minute."""
+
 _TAKE: Final = """
 local used = tonumber(redis.call('GET', KEYS[1]) or '0')
 local taken = math.max(-used, math.min(tonumber(ARGV[1]), math.max(0, tonumber(ARGV[2]) - used)))

@@ -142,10 +142,10 @@ class Admission:
 
     def count(self, caller: Limited) -> None:
         """Count a request that needs no engine. Raises: Refusal, if the limit of the minute is used up."""
-        shortage = self.limits.count(caller)
-        if shortage is not None:
-            self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", f"{shortage.kind}_per_minute"),))
-            raise self.limits.beyond(caller, shortage)
+        exceeded = self.limits.count(caller)
+        if exceeded is not None:
+            self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", exceeded.reason),))
+            raise self.limits.beyond(caller, exceeded)
 
     def leave(self, request: RequestToAdmit) -> None:
         waiter, request.waiter = request.waiter, None
@@ -240,9 +240,9 @@ class Admission:
 
     def _let_in(self, request: RequestToAdmit, decision: Decision) -> bool:
         """Whether the tenant's limits let a request begin; if not, the request was refused, or waits."""
-        shortage = self.limits.reserve(request, decision)
-        if shortage is not None:
-            self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(request.parsed, shortage))
+        exceeded = self.limits.reserve(request, decision)
+        if exceeded is not None:
+            self._refuse(request, exceeded.reason, self.limits.beyond(request.parsed, exceeded))
             return False
         if self.limits.may_begin(request):
             return True

@@ -19,7 +19,6 @@ from warmroute_proxy.server.intake.body import AnyBody
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
 _REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
-_MESSAGES: Final = "/v1/messages"
 _TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
 _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
@@ -57,7 +56,7 @@ class DispatchFields(Protocol):
     @property
     def choices(self) -> int: ...
     @property
-    def route(self) -> str: ...
+    def counts_first(self) -> bool: ...
     @property
     def dropped(self) -> frozenset[str]: ...
 
@@ -97,11 +96,11 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
 
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
-    """The stream options for an engine. An answer on `/v1/messages` begins with the prompt's tokens, so the first chunk
-    has to report usage. `counts`: the server can do that in each chunk; others may refuse a request that asks for it.
+    """The stream options for an engine. `counts`: the server can report usage in each chunk, of which an answer with
+    `counts_first` needs the first; other servers may refuse a request that asks for it.
     """
     options = {**asked.stream_options, "include_usage": True}
-    if counts and asked.route == _MESSAGES:
+    if counts and asked.counts_first:
         options["continuous_usage_stats"] = True
     return options
 

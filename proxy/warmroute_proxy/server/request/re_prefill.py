@@ -190,7 +190,7 @@ class _Asked(NamedTuple):
     metadata: dict[str, Any] | None = None
     prompts: int = 1
     choices: int = 1
-    route: str = ""
+    counts_first: bool = False
     dropped: frozenset[str] = frozenset()
     engine_priority: int = 0
 

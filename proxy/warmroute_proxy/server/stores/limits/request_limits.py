@@ -12,7 +12,7 @@ from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.budget import Amounts, Lease, SpendReservation
-from warmroute_proxy.core.queue.quota import NEVER, Bucket, Kind, Quota, Shortage, UsedTokens, reserve
+from warmroute_proxy.core.queue.quota import NEVER, Bucket, Exceeded, Kind, Quota, UsedTokens, reserve
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.core.queue.slots import SlotLease
@@ -119,8 +119,8 @@ class RequestLimits:
         """Whether a key has limits of its own, beside those of its tenant."""
         return self.quotas.has_key(key_id) or self._budgets.has_key(key_id)
 
-    def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
-        """Reserve the estimated use of a request. Returns what is short, or None.
+    def reserve(self, request: LimitedRequest, decision: Decision) -> Exceeded | None:
+        """Reserve the estimated use of a request. Returns the exceeded limit, or None.
 
         If another region has forwarded the request, that region has counted it: only its price is reserved here.
         """
@@ -129,9 +129,9 @@ class RequestLimits:
         if parsed.forwarded_from is None and request.quota is None and (quotas := self.quotas.of(tenant, key_id)):
             sequences = routing.sequences
             tokens = decision.prompt_tokens_est + routing.expected_output_tokens * sequences
-            shortage = reserve(quotas, tokens, self._clock(), sequences)
-            if shortage is not None:
-                return shortage
+            exceeded = reserve(quotas, tokens, self._clock(), sequences)
+            if exceeded is not None:
+                return exceeded
             made = request.quota = Reservation(quotas, tokens, sequences)
             if self._over_proxies:
                 made.slots = self._slots.of(tenant, key_id)
@@ -140,8 +140,8 @@ class RequestLimits:
         self.reserve_spend(request, decision)
         return None
 
-    def count(self, caller: Limited) -> Shortage | None:
-        """Count a request that needs no engine in this process's request limits. Returns what is short, or None."""
+    def count(self, caller: Limited) -> Exceeded | None:
+        """Count a request that needs no engine in this process's request limits. Returns the limit that it exceeds."""
         return reserve(self.quotas.of(caller.tenant.name, caller.key_id), 0, self._clock())
 
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
@@ -191,11 +191,11 @@ class RequestLimits:
                     return made.lacking.budget.reason, shared.refusal(made.lacking)
         return None
 
-    def beyond(self, parsed: Limited, shortage: Shortage) -> Refusal:
+    def beyond(self, parsed: Limited, exceeded: Exceeded) -> Refusal:
         """The 429 of a request that exceeds a limit per minute. The warnings in its headers are counted."""
-        after_s = max(1, math.ceil(shortage.wait_s))
-        what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
-        text = f"{what}: {shortage.left} are left; try again in {after_s} s"
+        after_s = max(1, math.ceil(exceeded.wait_s))
+        what = f"the limit of {exceeded.limit} {exceeded.kind} a minute{exceeded.scope.words} is reached"
+        text = f"{what}: {exceeded.left} are left; try again in {after_s} s"
         return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.sent_headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
