@@ -20,7 +20,8 @@ class Program:
     """The settings of one program. `model`: the model to ask for, if the proxy serves it.
 
     `cleared`: variables to unset, since they would send requests elsewhere. `sources`: documentation of the settings,
-    or the version in which they were read.
+    or the version in which they were read. `older`: the Python package of an older program with this command, which
+    does not read the settings.
     """
 
     command: str
@@ -31,6 +32,7 @@ class Program:
     files: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     cleared: tuple[str, ...] = ()
+    older: str = ""
 
 
 _OPENCODE: Final = """{
@@ -123,12 +125,19 @@ telemetry = false
 [providers.warmroute]
 type = "kimi"
 base_url = "$base_url"
-api_key = ""
+api_key_env = "WARMROUTE_API_KEY"
 
 [models.warmroute]
 provider = "warmroute"
 model = "$model"
 max_context_size = $context
+max_output_size = 32000
+
+[loop_control]
+reserved_context_size = 32000
+"""
+"""Without `max_output_size`, Kimi Code asks for an answer as long as the context, which engines refuse. Without
+`reserved_context_size`, it compacts when 50,000 tokens are left.
 """
 
 _PI: Final = """{
@@ -297,12 +306,13 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     ),
     "kimi": Program(
         command="kimi",
-        install="python -m pip install kimi-cli==1.49.0",
+        install="npm install -g @moonshot-ai/kimi-code",
         model="kimi-k2.5",
-        environment={"KIMI_API_KEY": "$key", "KIMI_CLI_NO_AUTO_UPDATE": "1", "KIMI_SHARE_DIR": "$folder"},
+        environment={"KIMI_CODE_HOME": "$folder", "KIMI_CODE_NO_AUTO_UPDATE": "1", "WARMROUTE_API_KEY": "$key"},
         files={"config.toml": _KIMI},
-        cleared=("KIMI_BASE_URL", "KIMI_MODEL_NAME", "KIMI_MODEL_MAX_CONTEXT_SIZE"),
-        sources=("https://moonshotai.github.io/kimi-cli/en/configuration/env-vars.html", "KIMI_SHARE_DIR: 1.49.0"),
+        cleared=("KIMI_CODE_BASE_URL", "KIMI_MODEL_NAME", "KIMI_SECONDARY_MODEL"),
+        sources=("https://moonshotai.github.io/kimi-code/en/configuration/config-files.html", "api_key_env: 2.1.0"),
+        older="kimi_cli",
     ),
     "pi": Program(
         command="pi",

@@ -102,6 +102,9 @@ def _escaped(text: str) -> str:
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000
+SCRIPT_BYTES = 4_096
+"""Of a command's file: enough for a script that pip has written."""
+
 AS_ROOT = "warmroute: as root, claude refuses --dangerously-skip-permissions: in a container set IS_SANDBOX=1"
 
 
@@ -160,8 +163,20 @@ def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
 
 
 def _check_installed(name: str, program: Program) -> None:
-    if shutil.which(program.command) is None:
+    found = shutil.which(program.command)
+    if found is None:
         raise CannotRun(f"{name} is not installed: there is no command {program.command!r}. {program.install}")
+    if program.older and f"from {program.older}" in _script(found):
+        raise CannotRun(f"{found} is an older program, {program.older}, which {name} has replaced. {program.install}")
+
+
+def _script(path: str) -> str:
+    """The beginning of a command's file; empty if it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(SCRIPT_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ MARKS: Final = (
     Mark("user", "<conversation-checkpoint>\n", "OpenCode 2"),
     Mark("user", "The conversation history before this point was compacted into the following summary:", "pi 1.6.0"),
     Mark("assistant", "Got it. Thanks for the additional context!", "Gemini CLI 0.61.0, Qwen Code 0.24.4"),
+    Mark("user", "The conversation so far has been compacted to free up context.", "Kimi Code 2.1.0"),
     Mark("user", "<system>Previous context has been compacted.", "Kimi CLI 1.49.0"),
     Mark("user", "You are continuing a trajectory after a context compaction.", "Mistral Vibe 3.0.2"),
     Mark("assistant", "Your context was compacted", "goose, its main branch"),

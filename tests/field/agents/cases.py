@@ -244,22 +244,25 @@ def _gptme(_project: Path) -> list[Start]:
 
 
 def _kimi(_project: Path) -> list[Start]:
-    def shell(text: str) -> str:
-        return call("Shell", command=f"echo {CANARY} {text}")
+    def bash(text: str) -> str:
+        return call("Bash", command=f"echo {CANARY} {text}")
 
-    sub = order(shell("in the sub-agent"), "answer The sub-agent is done.")
+    sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
     first = order(
-        shell("one"),
-        call("ReadFile", path="a.txt"),
-        f"{shell('three')}; {shell('four')}",
-        f"think 40; {shell('five')}",
+        bash("one"),
+        call("Read", path="a.txt"),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
         call("Agent", description="sub", prompt=sub),
-        shell("seven"),
-        shell("eight"),
+        bash("seven"),
+        bash("eight"),
         "answer All is done.",
     )
-    more = order(shell("again"), "answer It went on.")
-    return [Start(("--print", "--prompt", first)), Start(("--print", "--continue", "--prompt", more))]
+    more = order(bash("again"), "answer It went on.")
+    summary = order(bash("after compaction"), "answer It ends.")  # the prompts before it come again, and count no more
+    read = call("Read", path="big.txt", n_lines=1200)
+    long = order(bash("before compaction"), read, f"answer {json.dumps(summary)}")
+    return [Start(("-p", first)), Start(("-c", "-p", more)), Start(("-p", long), model=SMALL)]
 
 
 def _pi(_project: Path) -> list[Start]:
@@ -404,12 +407,13 @@ CASES: Final = {
         lacks={"compaction": "it has one, which is not tried: it asks for it in its own terminal"},
     ),
     "kimi": Case(
-        "Kimi CLI",
-        "kimi-cli",
+        "Kimi Code",
+        "@moonshot-ai/kimi-code",
         _kimi,
-        agents=2,
+        agents=3,
         resumed=1,
-        lacks={"compaction": "it has one, which is not tried: it keeps 50,000 tokens free, too many here"},
+        compacted="The conversation so far has been compacted",
+        breaks={"The conversation so far has been compacted": ("prefix_changed",)},
     ),
     "pi": Case(
         "pi",

@@ -35,7 +35,7 @@ BINS: Final = (
     NODE / "node_modules" / ".bin",
     AT / LITELLM / "bin",
     AT / AIDER / "bin",
-    *(AGENTS / name / "bin" for name in ("mistral-vibe", "gptme", "kimi-cli")),
+    *(AGENTS / name / "bin" for name in ("mistral-vibe", "gptme")),
 )
 SMALL: Final = "m"
 """A model whose context is so small here that programs compact."""

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(seconds(240)), pytest.mark.filterwarnings("def
 GROWTH = ("new", "page_rounding", "not_kept")
 """What also a prompt loses that only grows."""
 
-NAMES_SESSION = ("opencode", "claude")
+NAMES_SESSION = ("opencode", "claude", "kimi")
 """Those that compact here after several turns, and send a session key."""
 
 SUB_AGENTS_ORDER = b"\nobey: answer The sub-agent is done."

@@ -148,6 +148,21 @@ def test_a_program_that_is_not_installed_is_named_with_its_command(
     assert not (tmp_path / "state").exists()
 
 
+def test_an_older_program_with_the_same_command_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would not read the settings, and ask its own provider."""
+    kimi = tmp_path / "kimi"
+    kimi.write_text("#!/usr/bin/python3\nimport sys\nfrom kimi_cli.__main__ import main\nsys.exit(main())\n")
+    kimi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["run", "kimi", "--state-dir", str(tmp_path / "state")]) == 2
+    said = capsys.readouterr().err
+    assert f"{kimi} is an older program, kimi_cli, which kimi has replaced." in said
+    assert PROGRAMS["kimi"].install in said
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize("model", ["", 'a"b', "a b", "$HOME", "x" * 129])
 def test_a_model_has_a_plain_name(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

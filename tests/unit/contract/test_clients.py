@@ -91,6 +91,8 @@ CASES: list[tuple[str, dict[str, str], dict[str, Any], Identity]] = [
     ("codex up to 0.130", {"session_id": "01a1"}, {}, Identity("01a1", "", "", "")),
     ("gemini-cli", {"user-agent": "GeminiCLI/0.61.0/gemini-2.5-pro (linux; x64)"}, {}, Identity(None, "", "", "")),
     ("qwen-code", {"user-agent": "QwenCode/0.15.10 (linux; x64)"}, {}, Identity(None, "", "", "")),
+    ("kimi code", {"user-agent": "kimi-code-cli/2.1.0"}, {"prompt_cache_key": "session_a"},
+     Identity("session_a", "", "", "")),
     ("aider, mini-swe-agent", {"user-agent": "litellm/1.106.2"}, {}, Identity(None, "", "", "")),
 ]  # fmt: skip
 

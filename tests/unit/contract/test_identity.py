@@ -109,6 +109,7 @@ def test_what_a_client_says_of_a_request_is_shown_where_it_can_be(headers: dict[
         ({"user-agent": "opencode/1.18.34 ai-sdk/provider-utils/4.0.23"}, "opencode"),
         ({"user-agent": "claude-cli/2.1.273 (external, cli)"}, "claude-code"),
         ({"user-agent": "codex_cli_rs/0.80.0 (Linux)"}, "codex"),
+        ({"user-agent": "kimi-code-cli/2.1.0"}, "kimi-code"),
         ({"user-agent": "opencode/1", "x-warmroute-harness": "aider"}, "aider"),
         ({"user-agent": "<script>"}, ""),
         ({"user-agent": "a" * 65 + "/1"}, "a" * 64),

@@ -18,7 +18,7 @@ def test_pins_get_the_newest_versions_and_keep_those_that_are_not_found(tmp_path
     assert node == {**pinned, "openai": "9.9.9"}
     frameworks = (tmp_path / "frameworks.txt").read_text().splitlines()
     assert any(line.startswith("pydantic-ai-slim[openai]>=") for line in frameworks)
-    assert (tmp_path / "agents/kimi-cli.txt").read_text().startswith("# Python 3.13\n")
+    assert (tmp_path / "agents/mistral-vibe.txt").read_text().startswith("# Python 3.13\n")
     assert ("openai", pinned["openai"], "9.9.9") in moved
 
 
