@@ -87,7 +87,8 @@ def test_the_search_finds_the_right_page_in_the_first_three(browser: Browser, si
     wrong = {}
     for question, page in QUESTIONS.items():
         tab.goto(f"{site}?q={quote(question)}")
-        expect(tab.locator(".md-search-result__meta")).to_contain_text(re.compile("[0-9]+ matching"))
+        found = expect(tab.locator(".md-search-result__meta"))
+        found.to_contain_text(re.compile("[0-9]+ matching"), timeout=seconds(30) * 1000)  # else 5 s, on any machine
         links = tab.locator(".md-search-result__item > a.md-search-result__link:first-of-type")
         found = [
             str(link.get_attribute("href")).removeprefix(site).split("?")[0].strip("/") for link in links.all()[:3]

@@ -219,8 +219,8 @@ def _missed(
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
     if last_turn is not None and last_turn.same_region:
         # The last turn has computed its prompt, whoever else computes it now.
-        last = min(last_turn.prompt_tokens, reusable)
-        start = _held_somewhere(losses, start, last, _expected(estimates, last_turn), page)
+        computed = min(last_turn.prompt_tokens, reusable)
+        start = _held_somewhere(losses, start, computed, _expected(estimates, last_turn), page)
     start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
     if start == cached and _is_misjudged(cached, reusable, estimates, last_turn):
         _within_error(losses, start, reusable, last_turn)
