@@ -28,7 +28,7 @@ from warmroute_proxy.server.engines.chunk_shape import ChunkShape
 from warmroute_proxy.server.engines.portions import TURN_BYTES
 from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
-MAX_REST_BYTES: Final = 16_384  # of a chunk; the parser's memory is counted from there on
+MAX_REST_BYTES: Final = 65_536  # of a chunk; the parser beyond it copies what it reads
 SMALL_BYTES: Final = 4096  # a smaller answer or beginning that came in one read is parsed, and sent in one write
 MAX_SHAPES: Final = 16  # of one stream; later shapes are not learned
 MAX_SIZE_DIGITS: Final = 8

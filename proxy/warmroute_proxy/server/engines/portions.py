@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from warmroute_proxy.server.base.turns import Turns
 
-TURN_BYTES: Final = 512
+TURN_BYTES: Final = 1_024
 PORTION_BYTES: Final = 16_384
 PORTION_S: Final = 0.001
 """The time after which portions wait for the next turn. A portion of chunks that pass unchanged takes a tenth of this
