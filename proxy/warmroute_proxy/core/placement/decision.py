@@ -19,20 +19,20 @@ class Candidate(NamedTuple):
     """
 
     id: str
-    cost_s: float = 0.0
-    network_s: float = 0.0
-    queue_s: float = 0.0
-    compute_s: float = 0.0
-    load_s: float = 0.0
-    decode_s: float = 0.0
-    transfer_s: float = 0.0
-    others_s: float = 0.0
-    reuse_s: float = 0.0
-    churn_s: float = 0.0
-    uncached_tokens: int = 0
-    host_tokens: int = 0
-    storage_tokens: int = 0
-    note: str = ""
+    cost_s: float
+    network_s: float
+    queue_s: float
+    compute_s: float
+    load_s: float
+    decode_s: float
+    transfer_s: float
+    others_s: float
+    reuse_s: float
+    churn_s: float
+    uncached_tokens: int
+    host_tokens: int
+    storage_tokens: int
+    note: str
 
 
 class Reasons(Sequence[Candidate]):

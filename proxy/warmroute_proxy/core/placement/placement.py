@@ -250,8 +250,9 @@ def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) ->
     decode = choices.decode_workers[position % len(choices.decode_workers)] if choices.decode_workers else None
     matched, held = prompt.held(worker, prompt.match.bytes_by_slot)
     reason = Candidate(
-        worker.id, uncached_tokens=prompt.tokens - sum(held), host_tokens=held.host, storage_tokens=held.storage,
-        note="in turn",
+        worker.id, cost_s=0.0, network_s=0.0, queue_s=0.0, compute_s=0.0, load_s=0.0, decode_s=0.0, transfer_s=0.0,
+        others_s=0.0, reuse_s=0.0, churn_s=0.0, uncached_tokens=prompt.tokens - sum(held), host_tokens=held.host,
+        storage_tokens=held.storage, note="in turn",
     )  # fmt: skip
     return _decision(worker, decode, matched, held, choices, prompt, None, Reasons((reason,)))
 
