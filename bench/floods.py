@@ -54,8 +54,8 @@ _OF_ONE_LOOP: Final = (
 )  # fmt: skip
 _OF_NOBODY: Final = ("nothing", "half a head", "answers that nobody reads")
 _OF_EVERY_BYTE: Final = {
-    "streams that nobody reads": "streams that nobody reads",
-    "views that nobody reads": "views that nobody reads",
+    "unread streams": "streams that nobody reads",
+    "unread views": "views that nobody reads",
     "events of no type": "websocket, an event of no type",
     "pings": "websocket, pings",
     "steered and unread": "websocket, steered and unread",
@@ -286,6 +286,9 @@ def main(given: list[str]) -> int:
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="of each flood (default: %(default)s)")
     parser.add_argument("--floods", default=",".join(every), help="names, with commas (default: %(default)s)")
     asked = parser.parse_args(given)
+    names = asked.floods.split(",")
+    if unknown := [name for name in names if name not in every]:
+        parser.error(f"no flood {', '.join(unknown)}; there are {', '.join(every)}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(stopping_on_signals())
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmroute-floods-"))
@@ -294,6 +297,6 @@ def main(given: list[str]) -> int:
         proxy = ProxyProcess(Path(name) / "p", [engine.listening().toml("east")], fresh=True)
         stack.callback(proxy.stop)
         scene = Scene(proxy.start(), asked.connections, asked.seconds)
-        for line in table(scene, asked.floods.split(",")):
+        for line in table(scene, names):
             print(line, flush=True)
     return 0
