@@ -117,7 +117,7 @@ def test_what_finds_no_memory_is_not_kept(name: str) -> None:
 
 def test_a_head_without_its_end_is_reserved() -> None:
     reader, counted = Reader(), list[int]()
-    reader.holds = counted.append  # type: ignore[attr-defined]
+    reader.holds = counted.append  # type: ignore[assignment, method-assign]
     for line in [b"HTTP/1.1 200 OK\r\n", *[b"x: " + b"v" * PIECE_BYTES + b"\r\n"] * 20]:
         reader.transport.protocol.data_received(line)
     assert counted[-1] >= 20 * PIECE_BYTES

@@ -79,6 +79,8 @@ class Reader:
         if self.scanner.started and out and not self.left:
             self.written.append(b"%x\r\n%b\r\n" % (len(out), out))
 
+    def holds(self, size_bytes: int) -> None: ...
+
     def on_end(self) -> None:
         self.told.append("end")
 

@@ -32,6 +32,9 @@ class Receiver(Protocol):
     def on_body(self, data: bytes) -> None:
         """Some of the answer's body."""
 
+    def holds(self, size_bytes: int) -> object:
+        """Some of the answer was read and waits: reserve memory for it, or give up."""
+
     def streams(self) -> Stream | None:
         """The stream, if its bytes after the head may pass unparsed (`passthrough`). Called for streamed legs only."""
 
@@ -125,10 +128,12 @@ class Leg:
         return str(getattr(self._receiver, "tenant", ""))
 
     def holds(self, size_bytes: int) -> None:
-        """Some of the answer was read and waits: the receiver reserves memory for it or gives up, if it can."""
-        holds = getattr(self._receiver, "holds", None)
-        if holds is not None:
-            holds(size_bytes)
+        receiver = self._receiver
+        if receiver is not None:
+            try:
+                receiver.holds(size_bytes)
+            except Exception as error:
+                self._crash(receiver, error)
 
     def streams(self) -> Stream | None:
         return self._receiver.streams() if self._receiver is not None else None

@@ -36,6 +36,9 @@ class Collector:
             self.leg.close()
             self._done(0, b"")
 
+    def holds(self, size_bytes: int) -> None:
+        """Do nothing: the whole answer has a bound."""
+
     def streams(self) -> None:
         """Return None: the answer is gathered, not streamed."""
 

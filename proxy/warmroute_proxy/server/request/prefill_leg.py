@@ -47,6 +47,9 @@ class PrefillLeg:
             return
         self.parts.append(data)
 
+    def holds(self, size_bytes: int) -> None:
+        """Do nothing: the whole answer has a bound."""
+
     def streams(self) -> None:
         """Always None, since the answer is gathered and not passed on as a stream."""
 
