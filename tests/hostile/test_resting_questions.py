@@ -1,4 +1,4 @@
-"""After each question about the ledger its thread rests, so the event loop keeps most of the time, whoever asks."""
+"""The thread of ledger questions rests after each one, so the event loop keeps most of the time."""
 
 import asyncio
 import time

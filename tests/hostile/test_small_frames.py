@@ -1,4 +1,4 @@
-"""Many small frames over many WebSockets: an iteration of the event loop handles few of them, whoever sent them.
+"""Many small frames over many WebSockets: an iteration of the event loop handles few of them.
 
 What is counted is the frames that are found between two turns of the loop, since times depend on the machine.
 """

@@ -218,7 +218,7 @@ def _missed(
         start = _held_somewhere(losses, start, reusable, _expected(estimates, None), page)
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
     if last_turn is not None and last_turn.same_region:
-        # The last turn has computed its prompt, whoever else computes it now.
+        # The last turn has computed its prompt, even if another request computes it now.
         computed = min(last_turn.prompt_tokens, reusable)
         start = _held_somewhere(losses, start, computed, _expected(estimates, last_turn), page)
     start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
