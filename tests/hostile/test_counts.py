@@ -27,6 +27,7 @@ class Counting:
     def __init__(self, folder: Path, second: str = "", **options: str) -> None:
         self.may_answer = threading.Event()
         self.may_answer.set()
+        self.ids = b""
         self.engine = ScriptedEngine("east-e0", self.answer)
         self.proxy = ProxyProcess(folder / "p", [self.engine.toml()], second=second, **options).start()  # type: ignore[arg-type]
 
@@ -35,7 +36,7 @@ class Counting:
             handler.reply(200, whole({"prompt_tokens": 5, "completion_tokens": 1}))
             return
         self.may_answer.wait()
-        handler.reply(200, b'{"tokens":[],"count":%d,"max_model_len":9}' % EXACT)
+        handler.reply(200, b'{"tokens":[%b],"count":%d,"max_model_len":9}' % (self.ids, EXACT))
 
     def count(self, tenant: int, text: str, path: str = COUNT) -> dict[str, Any]:
         bodies: dict[str, dict[str, Any]] = {
@@ -134,3 +135,12 @@ def test_counts_take_nothing_of_other_limits(make: Make) -> None:
         answers: list[httpx.Response] = [client.post("/v1/chat/completions", json=chat()) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert counting.is_exact(1, "and after that")
+
+
+def test_an_engine_lists_no_more_tokens_than_the_prompt_has_bytes(make: Make) -> None:
+    counting = make()
+    counting.ids = b"151644," * 300 + b"1"
+    assert counting.is_exact(INNOCENT, "x" * 300)
+    counting.ids = b"151644," * 100_000 + b"1"
+    assert not counting.is_exact(INNOCENT, "x" * 300), "700 KB of an engine were held for a prompt of 300 bytes"
+    assert counting.is_exact(INNOCENT, "x" * 100_000), "the answer fits a prompt of that length"

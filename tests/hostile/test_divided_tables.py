@@ -329,7 +329,7 @@ NOT_DIVIDED: Final = {
         forks.MAX_LOOKED_AT seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
         passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
         prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
-        server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES token_counts.MAX_ANSWER_BYTES
+        server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES
         upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES deletion_costs.MAX_COST
     """,
     "between processes, proxies and regions": """

@@ -33,7 +33,12 @@ MAX_TENANTS: Final = 4096  # in memory; beyond that, tenants that have counted n
 MINUTE_S: Final = 60.0
 SAVED_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 33_554_432  # 7 bytes for each token id
+LEAST_ANSWER_BYTES: Final = 65_536
+ANSWER_BYTES_PER_BYTE: Final = 8
+"""A token has at least one byte of the body, and its id has 7 bytes with the comma. What the chat template adds is in
+`LEAST_ANSWER_BYTES`. So what an engine may make the proxy hold follows from the bytes that the question has reserved.
+"""
+
 _PATH: Final = "/v1/tokenize"
 _NOT_OF_THE_PROMPT: Final = frozenset({"model", "stream", "stream_options"})
 
@@ -136,10 +141,11 @@ class _Question:
         self._estimated = estimated
         self._tenant = parsed.tenant.name
         self._on_count: OnCount | None = on_count
-        leg = Collector(self._answered, MAX_ANSWER_BYTES).leg
         owner.began(self._tenant, 1, large=estimated > LARGE_TOKENS)
         model = b'"model":%b' % msgspec.json.encode(parsed.model.name)
         body = read.body.rewritten(_NOT_OF_THE_PROMPT | parsed.dropped, model)
+        answer_bytes = LEAST_ANSWER_BYTES + ANSWER_BYTES_PER_BYTE * sum(map(len, body))
+        leg = Collector(self._answered, answer_bytes).leg
         engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
         self._leg = leg
         self._timer = asyncio.get_running_loop().call_later(TIMEOUT_S, self._timed_out)
