@@ -136,8 +136,8 @@ max_output_size = 32000
 [loop_control]
 reserved_context_size = 32000
 """
-"""Without `max_output_size`, Kimi Code asks for an answer as long as the context, which engines refuse. Without
-`reserved_context_size`, it compacts when 50,000 tokens are left.
+"""Without `max_output_size`, Kimi Code asks for an answer as long as the context, which engines refuse, so
+the proxy must ask twice in each turn. Without `reserved_context_size`, it compacts when 50,000 tokens are left.
 """
 
 _PI: Final = """{

@@ -19,7 +19,9 @@ provider reported. `"key": "k-0123456789"` is the id of the API key. `"dropped_f
 request's fields that no engine got, 32 at most. `"agent": "explore"` (the name, else 16 hex digits of the agent's id),
 `"parent": "16 hex"` and `"kind": "sub"` come from the request's head. `"elsewhere_region": "west"` names the region
 that holds the tokens of the loss `elsewhere`. `"evicted_by": "engine_restart"`: tokens are `evicted` because the engine
-that held them has restarted or left. Further members name other changes that the proxy made to the request:
+that held them has restarted or left. `"max_tokens_lowered_to": 60638`: prompt and asked answer together exceed the
+engine's context, so the proxy asked the engine for this number of tokens. Further members name other changes that the
+proxy made to the request:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
     "cache_control": 4                           marks that were removed

@@ -56,6 +56,7 @@ class Receipt(TypedDict):
     harness: NotRequired[str]
     elsewhere_region: NotRequired[str]
     evicted_by: NotRequired[str]
+    max_tokens_lowered_to: NotRequired[int]
     prefix_break: NotRequired[PrefixBreak]
     prefix_changed_by: NotRequired[list[str]]
     dropped_fields: NotRequired[list[str]]

@@ -152,6 +152,13 @@ def test_an_engine_that_restarted_is_the_cause_of_an_eviction() -> None:
     assert "90 (a_later_class) have a reason that this version" in "\n".join(in_words(receipt, None))
 
 
+def test_a_lowered_limit_is_said() -> None:
+    receipt = answer()
+    receipt["usage"]["warmroute"]["max_tokens_lowered_to"] = 60_638
+    said = "\n".join(in_words(receipt, None))
+    assert "more tokens than the context had left: the engine was asked for 60,638." in said
+
+
 def test_a_wait_for_memory_is_said_with_its_reason() -> None:
     decision = {"id": "wr-1", "policy": "cost", "reasons": [CHOSEN], "memory_wait_s": 14.0}
     said = "\n".join(in_words(answer(), decision))

@@ -62,7 +62,7 @@ _PREFIX_BREAK: Final = object_of(
 )  # fmt: skip
 _NOT_ALWAYS: Final = (
     "agent", "name", "continued", "dropped_fields", "kind", "parent", "dropped_blocks", "cache_control", "normalised",
-    "prefix_changed_by", "prefix_break", "credit", "price_book", "cache_write",
+    "prefix_changed_by", "prefix_break", "credit", "price_book", "cache_write", "max_tokens_lowered_to",
 )  # fmt: skip
 _RECEIPT: Final = object_of(
     *_NOT_ALWAYS,
@@ -93,6 +93,7 @@ _RECEIPT: Final = object_of(
     prefix_changed_by={"type": "array", "items": STRING},
     prefix_break=_PREFIX_BREAK,
     credit=object_of(tokens=COUNT, nanousd=COUNT),
+    max_tokens_lowered_to=COUNT,
     continued=object_of(after_tokens=COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = object_of(

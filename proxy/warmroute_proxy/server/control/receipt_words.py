@@ -182,6 +182,9 @@ def _remarks(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[
         yield f"No engine reported these numbers, so they are estimates: {', '.join(receipt['estimated'])}."
     if "continued" in receipt:
         yield f"Its engine died after {receipt['continued']['after_tokens']:,} tokens, and another one continued it."
+    if "max_tokens_lowered_to" in receipt:
+        left = f"{receipt['max_tokens_lowered_to']:,}"
+        yield f"Its client asked for more tokens than the context had left: the engine was asked for {left}."
     if receipt.get("dropped_fields"):
         yield f"No engine got these fields of the request: {', '.join(receipt['dropped_fields'])}."
     if receipt.get("dropped_blocks"):

@@ -38,6 +38,7 @@ from warmroute_proxy.server.request.deadlines import RequestProgress
 from warmroute_proxy.server.request.failure import Failure, outcome_of, unreadable
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
+from warmroute_proxy.server.request.shorter_answer import MAX_TIMES, with_shorter_answer
 from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class InferenceRequest:
         self.quota: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
         self._attempt: Attempt | None = None  # until its row is written
+        self._shortened = 0  # how often it was sent again for a shorter answer
         self._refusal: Refusal | None = None
 
     def _advance(self, event: RequestEvent) -> None:
@@ -272,7 +274,9 @@ class InferenceRequest:
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.excluded |= set(avoid)
-        if may_retry and account.attempts < MAX_ATTEMPTS and self._try_again():
+        if may_retry and account.attempts - self._shortened < MAX_ATTEMPTS and self._try_again():
+            return
+        if state is not _ANSWERING and self._ask_for_less(failure, attempt):
             return
         refusal = failure.refusal
         if account.continuation is not None:
@@ -285,6 +289,24 @@ class InferenceRequest:
             path.metrics.answered(self.parsed.tenant.name, refusal.status)
         self._refusal = refusal
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
+
+    def _ask_for_less(self, failure: Failure, attempt: Attempt) -> bool:
+        """Send the request again for a shorter answer, if an engine refused only the length of the answer."""
+        request = self._exchange.request
+        if self._shortened >= MAX_TIMES or self._account.continuation is not None or request.carrier is not None:
+            return False
+        found = with_shorter_answer(self.parsed, self.body, failure.refusal, attempt.decision.prompt_tokens_est)
+        memory = request.body_reservation
+        if found is None or not (memory is None or memory.grow(len(found.body.raw))):
+            return False
+        now_s = self._path.engines.clock()
+        decision = self._path.placing.place_again(self, now_s, after_failure=False)
+        if decision is None:
+            return False
+        self.parsed, self.body = found
+        self._shortened += 1
+        self._dispatch(decision, now_s)
+        return True
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
         found, paused = continuation.rest(failure, attempt), attempt.leg.paused
@@ -304,12 +326,8 @@ class InferenceRequest:
 
     def _release_body(self) -> None:
         """Drop the body, which is not sent again. Megabytes must not wait for the garbage collector."""
-        account, attempt, re_prefills, request = (
-            self._account,
-            self._attempt,
-            self._path.re_prefills,
-            self._exchange.request,
-        )
+        account, attempt, request = self._account, self._attempt, self._exchange.request
+        re_prefills = self._path.re_prefills
         body, self.body = request.body, NO_BODY
         if (
             isinstance(body, bytes)

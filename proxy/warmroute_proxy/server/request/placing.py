@@ -37,8 +37,11 @@ class Placing:
             return None
         return self._admission.enter(request, decision, now_s)
 
-    def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where the next attempt goes; None if no worker has capacity, or the budget of retries is spent."""
+    def place_again(self, request: RequestToAdmit, now_s: float, *, after_failure: bool = True) -> Decision | None:
+        """Where the next attempt goes; None if no worker has capacity, or the budget of retries is spent.
+
+        `after_failure`: the last attempt failed, so the next one is a retry, and takes from that budget.
+        """
         parsed, router = request.parsed, self.router
         routing = request.routing = request.routing.stay()
         try:
@@ -46,8 +49,9 @@ class Placing:
             decision = router.place(routing, now_s, request.excluded | router.full(routing.model) | closed)
         except NoWorker:
             return None
-        if not self._admission.retries.spend(now_s):
-            self._metrics.retry_refused()
-            return None
-        self._metrics.retried()
+        if after_failure:
+            if not self._admission.retries.spend(now_s):
+                self._metrics.retry_refused()
+                return None
+            self._metrics.retried()
         return decision

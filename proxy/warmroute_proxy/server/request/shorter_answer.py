@@ -1,0 +1,110 @@
+"""Asks for a shorter answer if an engine refuses a request only because prompt and answer together exceed the context.
+
+Agents ask for a fixed number of tokens in each turn: Claude Code for 32,000, OpenHands for 65,536, Kimi Code for as
+many as the context has. Near the end of the context, SGLang and vLLM refuse such a turn although its prompt fits, and
+the agent's session ends. Anthropic's API serves the turn since Claude 4.5, up to the end of the context. So the proxy
+does, too: it sends the request again, with the number of tokens that are left.
+
+If fewer than `MIN_TOKENS` are left, the client gets the refusal, by which agents know that they must compact.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.intake.body import AnyBody, Body
+from warmroute_proxy.server.intake.large_body import LargeBody
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+
+MIN_TOKENS: Final = 4_096
+"""A tool call that writes a file takes some thousand tokens. An answer that is cut off in a call is of no use."""
+
+MAX_TIMES: Final = 2
+"""SGLang and OpenAI first refuse more tokens than the model can give, and count the prompt only after that."""
+
+MARGIN: Final = 1.1
+"""Covers the error of the proxy's estimate of a prompt that the engine has not counted to its end."""
+
+_FIELDS: Final = ("max_tokens", "max_completion_tokens")
+_OF_CONTEXT: Final = r"(?P<context>\d{1,9})"
+_OF_PROMPT: Final = r"(?P<prompt>\d{1,9})"
+_VLLM_0_18: Final = (
+    rf"context length is {_OF_CONTEXT} tokens\. However, you requested \d+ output tokens and your prompt "
+)
+_VLLM_0_16: Final = (
+    rf"and requested \d+ output tokens\. However, the model's context length is only {_OF_CONTEXT} tokens"
+)
+_REFUSALS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # SGLang 0.5.23, `managers/tokenizer_manager.py`
+        rf"length of {_OF_CONTEXT} tokens\. You requested a total of \d+ tokens: {_OF_PROMPT} tokens from the input",
+        # vLLM, by version; it stops to count at the end of the context
+        rf"{_VLLM_0_18}contains {_OF_PROMPT} input tokens",
+        rf"{_VLLM_0_18}contains (?P<uncounted>at least {_OF_PROMPT} input tokens|\d+ characters)",
+        rf"(?P<uncounted>You passed (?:{_OF_PROMPT} input tokens|\d+ input characters)) {_VLLM_0_16}",
+        rf"context length is {_OF_CONTEXT} tokens and your request has {_OF_PROMPT} input tokens",
+        # vLLM before 0.11, OpenAI, OpenRouter
+        rf"is {_OF_CONTEXT} tokens\. However, you requested (?:about )?\d+ tokens \({_OF_PROMPT} (?:in the|of)",
+        # Anthropic before Claude 4.5
+        rf"exceed context limit: {_OF_PROMPT} \+ \d+ > {_OF_CONTEXT}",
+        # TGI
+        rf"must be <= {_OF_CONTEXT}\. Given: {_OF_PROMPT} `inputs` tokens",
+        # more than the model can give: vLLM; SGLang and OpenAI; Anthropic
+        rf"cannot be greater than max_model_len={_OF_CONTEXT}",
+        rf"is too large: \d+\. ?This model supports at most {_OF_CONTEXT} completion tokens",
+        rf"max_tokens: \d+ > {_OF_CONTEXT}, which is the maximum",
+    )
+)
+"""What engines say. `uncounted`: the engine has not counted the prompt to its end."""
+
+
+class ShorterAnswer(NamedTuple):
+    """A request that asks for fewer tokens than its client did."""
+
+    parsed: ParsedRequest
+    body: Body
+
+
+def with_shorter_answer(
+    parsed: ParsedRequest, body: AnyBody, refusal: Refusal, prompt_tokens_est: int
+) -> ShorterAnswer | None:
+    """The request that an engine will take instead of the refused one; None if there is none.
+
+    `prompt_tokens_est`: the proxy's estimate, for engines that do not count the prompt to its end.
+    """
+    if refusal.status not in {400, 422} or isinstance(body, LargeBody):
+        return None
+    left = _tokens_left(refusal.message, prompt_tokens_est)
+    if left is None or left < MIN_TOKENS:
+        return None
+    asked = {name: msgspec.json.decode(body.members[name]) for name in _FIELDS if name in body.members}
+    longer = frozenset([name for name, tokens in asked.items() if tokens is not None and tokens > left])
+    if not longer:
+        return None
+    fields = ",".join([f'"{name}":{left}' for name in sorted(longer)]).encode()
+    shorter = Body(b"".join(body.rewritten(longer, fields)))
+    stated = b'"max_tokens_lowered_to":%d' % left
+    before = parsed.receipt_fields.partition(b'"max_tokens_lowered_to":')[0].rstrip(b",")
+    changed = msgspec.structs.replace(
+        parsed,
+        receipt_fields=b",".join([before, stated]) if before else stated,
+        most_tokens=min(parsed.most_tokens, left * parsed.choices * parsed.prompts),
+    )
+    return ShorterAnswer(changed, shorter)
+
+
+def _tokens_left(message: str, prompt_tokens_est: int) -> int | None:
+    """The tokens that the context, or the model, has left for an answer, by the message of a refusal."""
+    for pattern in _REFUSALS:
+        found = pattern.search(message)
+        if found is None:
+            continue
+        groups = found.groupdict()
+        prompt = int(groups.get("prompt") or 0)
+        if "uncounted" in groups:
+            prompt = int(max(prompt, prompt_tokens_est) * MARGIN)
+        return int(groups["context"]) - prompt
+    return None
