@@ -241,8 +241,8 @@ def speeds() -> str:
             f"\n\nOf the {len(errors)} errors in `left out`, the median is {statistics.median(errors):.0%} and the "
             f"largest {max(errors):.0%}. Eight of ten are within a factor of {1 + band(of_prompts=True):.2f} for\n"
             f"prompts and {1 + band(of_prompts=False):.2f} for steps. If errors of this size decide whether a plan "
-            "reaches its targets, the command prints `maybe`.\nTwo rows are far outside: GLM-4.6 and GLM-5 on 8 B200. "
-            "The cause is not published. Both engines ran an older SGLang,\nand GLM-5 ran in the week of its release.\n"
+            "reaches its targets, the command\nprints `maybe`. Two rows are far outside: GLM-4.6 and GLM-5 on 8 B200. "
+            "The cause is not published. Both engines ran an\nolder SGLang, and GLM-5 ran in the week of its release.\n"
         )
         + beside()
     )

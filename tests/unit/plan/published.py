@@ -208,8 +208,8 @@ SPEEDS: Final = (
         24.0, TENSTORRENT,
     ),
     Speed(
-        "DeepSeek-V3, 72 H100 with DeepEP, batch 256 in two overlapping halves", "deepseek-v3.1", "H100", 72, 72, 256, 2000,
-        100, 256 * 8 / 22_282 * 1e3, LARGE_EP, redundant_experts=32, is_fitted=True,
+        "DeepSeek-V3, 72 H100 with DeepEP, batch 256 in two overlapping halves", "deepseek-v3.1", "H100", 72, 72, 256,
+        2000, 100, 256 * 8 / 22_282 * 1e3, LARGE_EP, redundant_experts=32, is_fitted=True,
     ),
     Speed(
         "DeepSeek-V3, 72 H100 with DeepEP, batch 256 undivided", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100,
