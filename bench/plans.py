@@ -253,7 +253,7 @@ BESIDE: Final = """
 shape. The planner and AIConfigurator both estimate one prompt of the given length alone, and one decode step of 32
 sequences with answers of 512 tokens.
 
-| model | GPUs | prompt tokens | prompt, ms | by AIConfigurator | difference | step, ms | by AIConfigurator | difference |
+| model | GPUs | tokens | prompt, ms | by AIConfigurator | difference | step, ms | by AIConfigurator | difference |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
 """
 

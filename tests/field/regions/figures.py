@@ -308,7 +308,8 @@ time. PostgreSQL is in the first region. The round trip between two regions is 3
 proxy. Each answer names the session's *home*, the region that holds its KV. Half of the clients send the home as a hint
 with the next turn, and half do not. The machine was busy with other work, so its times are upper bounds.
 
-| mode | hit ratio | tries without a whole answer | turns forwarded | not forwarded, p50 / p99 ms | forwarded, p50 / p99 ms | a forward adds, p50 / p99 ms |
+| mode | hit ratio | tries without a whole answer | turns forwarded | not forwarded, p50 / p99 ms \
+| forwarded, p50 / p99 ms | a forward adds, p50 / p99 ms |
 |---|---|---|---|---|---|---|
 {live}
 
@@ -339,7 +340,8 @@ after a probe (health check) has failed, and *loss* only after 10 turns have ent
 columns are the extra cost of prompts for each 1,000 tries, during the fault and after it. The extra cost is that of
 tokens that were computed again because they were cached elsewhere, or no longer cached.
 
-| fault | lasted, s | recovery, s | tries without a whole answer | USD / 1,000 tries, during the fault | USD / 1,000 tries, after the fault |
+| fault | lasted, s | recovery, s | tries without a whole answer | USD / 1,000 tries, during the fault \
+| USD / 1,000 tries, after the fault |
 |---|---|---|---|---|---|
 {faults}
 
@@ -397,7 +399,8 @@ was {hit}. Three more runs had less than one core, because tests ran at the same
 
 The table has the faults of seed {seed}, before these three runs:
 
-| fault | lasted, s | recovery, s | tries without a whole answer | USD / 1,000 tries, during the fault | USD / 1,000 tries, after the fault |
+| fault | lasted, s | recovery, s | tries without a whole answer | USD / 1,000 tries, during the fault \
+| USD / 1,000 tries, after the fault |
 |---|---|---|---|---|---|
 {faults}
 """
