@@ -73,14 +73,22 @@ CASES: Final = (
 
 HEAD: Final = f"""# Plans with targets
 
-Made by `python -m bench.plan_targets`. [The reference](../reference/plan.md) says how plans are searched and what
-the columns mean. Figures are those of a queueing model with the planner's roofline, not measurements of a GPU.
+The page has 24 deployments that [`warmroute plan`](../reference/plan.md) chooses for latency targets, and compares the
+planner with AIConfigurator and with SGLang's cookbook. `python -m bench.plan_targets` makes the page. Figures are those
+of a queueing model whose step times come from a roofline, not measurements of a GPU.
 
 ## 24 plans
 
-Each request has {INPUT_TOKENS:,} tokens, of which {CACHED:.0%} are cached, and {OUTPUT_TOKENS} of answer. Targets at
-p90: 2 s to the first token, 30 ms for each token after it (`--ttft-p90 2s --time-per-token 30ms`). `maybe`: within
-the roofline's error. `*` marks plans that no other beats in both tokens/s/GPU and ms/token.
+Each request has a prompt of {INPUT_TOKENS:,} tokens, of which {CACHED:.0%} are cached, and an answer of {OUTPUT_TOKENS}
+tokens. The targets at p90 are 2 s to the first token and 30 ms for each token after it (`--ttft-p90 2s --time-per-token
+30ms`).
+
+- *Plan*: the engines, with what differs from the planner's defaults. *Groups* are attention groups, *drafts of 5* five
+  draft steps before each verification, *store* is a shared KV store, and *chunk* the prefill chunk.
+- *TTFT*, *ms/token*: p90. *Tokens/s/GPU*: answer tokens at full load ([columns](../reference/plan.md#traffic)).
+- *Reaches*: whether the plan reaches both targets; `maybe` if this is within the roofline's error.
+- *Played*: the number of plans that the search simulated.
+- `*`: no other plan has both more tokens/s/GPU and fewer ms/token.
 
 | model | GPUs | requests/s | plan | TTFT s | ms/token | tokens/s/GPU | reaches | played |
 |---|---|---|---|---|---|---|---|---|
@@ -89,20 +97,21 @@ the roofline's error. `*` marks plans that no other beats in both tokens/s/GPU a
 BESIDE: Final = f"""
 ## Beside AIConfigurator
 
-[AIConfigurator](https://github.com/ai-dynamo/aiconfigurator) {VERSION} estimates a step from kernels that NVIDIA has
-measured on each GPU. Its figures come from `aiconfigurator cli estimate --backend sglang` for the same shape and batch,
-on a machine without a GPU. The published speeds are in [plans](plans.md).
+[AIConfigurator](https://github.com/ai-dynamo/aiconfigurator) {VERSION} estimates the time of an engine's step from
+kernels that NVIDIA has measured on each GPU. Its figures come from `aiconfigurator cli estimate --backend sglang`, on a
+machine without a GPU, for the deployment and batch of each published run. [Plans](plans.md) names the sources of the
+published speeds. *Fitted* means that a constant of the planner comes from this run, so its error says nothing.
 
-| run | published | AIConfigurator | error | planner | error |
+| run: time of a step | published | AIConfigurator | its error | planner | its error |
 |---|---|---|---|---|---|
 """
 
 POINTS: Final = (
-    ("point", "AIConfigurator", "SGLang's cookbook", "this planner"),
+    ("property", "AIConfigurator", "SGLang's cookbook", "this planner"),
     (
         "source of speeds",
-        "kernels measured by GPU and framework version",
-        "runs on GPUs, for cells that say `verified`",
+        "kernels measured for each GPU and framework version",
+        "runs on GPUs, for entries that say `verified`",
         "a roofline with a few constants from published runs",
     ),
     (
@@ -115,43 +124,45 @@ POINTS: Final = (
         "cached prefixes",
         "one number of cached tokens (`--prefix`)",
         "none",
-        "found by playing sessions: GPU, host memory, shared store",
+        "found by simulating sessions with caches in GPU memory, host memory and a shared store",
     ),
     (
         "search",
-        "TP, PP, attention groups, EP, batch, P:D; thousands of points",
-        "none: a table by GPU and strategy",
-        "the same, and KV type, fraction, chunk, drafts, tiers, DCP; bounds leave at most 40 plays per step",
+        "TP, PP, attention groups, EP, batch, prefill:decode; thousands of combinations",
+        "none: a table with an entry for each GPU and strategy",
+        "as AIConfigurator, and KV type, memory fraction, chunk, drafts, tiers, DCP; at most 40 simulations a step",
     ),
     (
         "memory",
-        "weights, KV and activations by a model of each framework",
-        "a fraction that ran",
-        "SGLang's own rules; its resolver checks each fraction",
+        "weights, KV and activations, from a model of each framework",
+        "a memory fraction with which SGLang ran",
+        "SGLang's own rules; SGLang's resolver of arguments checks each fraction",
     ),
     (
         "output",
-        "Dynamo, llm-d and plain commands",
+        "files for Dynamo and llm-d, and plain commands",
         "a command",
-        "units, LeaderWorkerSets, config of the proxy and the store, prices; each checked by its parser",
+        "systemd units, LeaderWorkerSets, configs of proxy and store, prices; each checked by the parser of its format",
     ),
     (
         "GPUs and models",
-        "those with measured kernels",
-        "those of its pages",
-        "any with data-sheet figures; families with a formula for their cache",
+        "GPUs and models with measured kernels",
+        "GPUs and models on its pages",
+        "any GPU with data-sheet figures; model families for whose KV the planner has a formula",
     ),
 )
 
 AFTER: Final = """
-AIConfigurator knows kernels. On one node, its steps are closer than the planner's for small batches, and somewhat
-further off for larger ones. Over InfiniBand it is off by half, and it has no data of DeepEP across nodes. The planner
-plays how agents load caches and queues, and refuses what SGLang would refuse.
+On one node, AIConfigurator's step times are closer to the published ones than the planner's for small batches, and
+somewhat further off for larger ones. Over InfiniBand, AIConfigurator's times are off by half, and it has no data on
+DeepEP across nodes. The planner also simulates how agents fill caches and queues, and refuses a deployment that SGLang
+would refuse.
 
 ## Beside SGLang's cookbook
 
-Cells of GLM-5 with `verified: true`, beside the plan for the same GPUs and fraction. Both divide the GPUs alike, and
-`--check` finds no problem.
+SGLang's cookbook has launch flags for each model, GPU and strategy. The table compares its entries for GLM-5 that have
+`verified: true` with the plan for the same GPUs and memory fraction. The cookbook and the planner divide the GPUs
+alike, and `warmroute plan --check` finds no problem.
 """
 
 
@@ -210,6 +221,10 @@ def cell_row(cell: Cell) -> str:
 
 
 DIVISION: Final = ("--tp-size", "--attn-dp-size", "--ep-size")
+CELL_HEAD: Final = (
+    "GPUs", "strategy", "TP / groups / EP in the cookbook", "in the plan", "fraction",
+    "KV tokens of a rank in the plan", "problems",
+)  # fmt: skip
 
 
 def _cells(words: Iterable[str]) -> str:
@@ -221,7 +236,7 @@ def page() -> str:
     lines = [HEAD + "\n".join(row(case) for case in CASES)]
     lines.append(BESIDE + "\n".join(estimate_row(each) for each in ESTIMATES) + "\n")
     lines.append("\n".join(_cells(each) for each in (POINTS[0], ("---",) * 4, *POINTS[1:])) + "\n" + AFTER)
-    lines.append("| GPUs | strategy | TP / groups / EP there | here | fraction | tokens a rank here | problems |")
+    lines.append(_cells(CELL_HEAD))
     lines += ["|---|---|---|---|---|---|---|", *(cell_row(cell) for cell in CELLS)]
     lines.append(f"\nSource: {', '.join(f'[{name}]({address})' for name, address in SOURCE)}.")
     return "\n".join(lines) + "\n"

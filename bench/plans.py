@@ -57,16 +57,17 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400 --requests-per-s 0.5",
-        "At one request every two seconds with 60,000 tokens, the KV pool is the limit: eight sessions of 65,536\n"
-        "tokens stay warm in GPU memory, and 46 in host memory.",
+        "One request of 60,000 tokens arrives every two seconds, and the KV pool is the limit. Eight sessions of\n"
+        "65,536 tokens stay cached in GPU memory, and 46 in host memory.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
         "warmroute plan --model kimi-k2.5 --gpus 8xH100 --input 60000 --output 400",
-        "The command exits with status 2. [Cloudflare](https://blog.cloudflare.com/high-performance-llms/) runs this\n"
-        "model on 8 H100 in its own engine, with more than 30 GiB left for KV. 637 GiB less 554 GiB of weights are\n"
-        "83 GiB, so that engine can use 6.6 GiB on each GPU for all else. SGLang's rule keeps 10 GiB or more on\n"
-        "each GPU, and loads 73 GiB of weights there.",
+        "The command finds no plan and exits with status 2.\n"
+        "[Cloudflare](https://blog.cloudflare.com/high-performance-llms/) runs this model on 8 H100 in an engine that\n"
+        "Cloudflare has written, with more than 30 GiB left for KV. The eight GPUs have 637 GiB. The weights take 554\n"
+        "GiB of them, which leaves 83 GiB. With 30 GiB of KV, Cloudflare's engine can use 6.6 GiB of each GPU for all\n"
+        "other needs. SGLang's rule keeps 10 GiB or more of each GPU free, and SGLang loads 73 GiB of weights there.",
     ),
     Shown(
         "DeepSeek V3.2 on 8 B200, with EAGLE and HiCache",
@@ -76,40 +77,46 @@ SHOWN: Final = (
     Shown(
         "gpt-oss-120b on 8 H100, as 4+4",
         "warmroute plan --model gpt-oss-120b --gpus 8xH100 --pd 4+4 --input 20000 --output 500 --requests-per-s 4",
-        "Without `--pd 4+4` the plan is one engine of eight GPUs, since a pair answers later at this traffic.",
+        "`--pd 4+4` asks for a prefill engine and a decode engine of four GPUs each. Without this option, the plan is\n"
+        "one engine of eight GPUs, since two engines answer later at this traffic.",
     ),
     Shown(
         "Llama 4 Scout on 2 H200",
         "warmroute plan --model llama-4-scout --gpus 2xH200",
-        "Cloudflare counts 56 GiB as more than 1.2 million tokens of 49,152 bytes, for the 12 layers that see the\n"
-        "whole context. SGLang also has a pool for the 36 layers that see only a chunk of 8,192 tokens. By default\n"
-        "this pool has 0.8 tokens for each token of the other pool (`--swa-full-tokens-ratio`). So 56 GiB would hold\n"
-        "360,000 tokens, or 1.06 million with a ratio of 0.05 and 1.19 million with 0.01. SGLang also keeps 13 GiB of\n"
-        "each GPU out of the static memory, so 40 GiB are left, not 56.",
+        "Cloudflare writes that 56 GiB of KV memory hold more than 1.2 million tokens. This figure counts 49,152\n"
+        "bytes per token, for the 12 layers that see the whole context. SGLang also has a pool for the 36 layers that\n"
+        "see only a chunk of 8,192 tokens. By default, this second pool has 0.8 tokens for each token of the first\n"
+        "pool (`--swa-full-tokens-ratio`). So 56 GiB would hold 360,000 tokens, or 1.06 million with a ratio of 0.05\n"
+        "and 1.19 million with 0.01. SGLang also keeps 13 GiB of each GPU out of the static memory, so 40 GiB are\n"
+        "left, not 56.",
     ),
 )
 
 HEAD: Final = """# Plans
 
-Made by `python -m bench.plans`. [The reference](../reference/plan.md) says how a plan is made; the docstrings of
-`backend/warmroute_backend/plan` have each figure's formula and source. Latencies are those of a queueing model with
-the planner's roofline: they compare plans, and promise nothing about a GPU.
+The page compares the formulas of [`warmroute plan`](../reference/plan.md) with published figures, and shows five plans
+as the command prints them. `python -m bench.plans` makes the page. The docstrings of `backend/warmroute_backend/plan`
+have each figure's formula and source. Latencies are those of a queueing model whose step times come from a roofline.
+They compare plans, and promise nothing about a GPU.
 
 ## Formulas against what was published
 
-Sizes of KV pools: the logged tokens times the formula's bytes per token, against the size that the engine logged.
+**Sizes of KV pools.** The published size is the size that an engine logged. The formula's size is the number of tokens
+in that log, times the formula's bytes per token. *Groups* are attention groups; *raw rows* are fp8 KV without scales
+([memory](../reference/plan.md#memory)).
 
 """
 
 UNKNOWN_FLAGS: Final = f"""
-One log does not name its flags: GLM-5.2-FP8 on 8 B200 has room for about 1.16 million tokens, some 14 sessions of
-80,000 ([llm-d]({LLM_D})). With SGLang's fraction and the MTP
-layer, the plan has {{planned:,}} tokens.
+One log is left out, since it does not name its flags. In this log, GLM-5.2-FP8 on 8 B200 has room for about 1.16
+million tokens, or about 14 sessions of 80,000 tokens
+([llm-d]({LLM_D})). With SGLang's fraction and the MTP layer,
+the plan has {{planned:,}} tokens.
 """
 
 CAPACITY_HEAD: Final = """
-Capacities: tokens that an engine reported when started with these flags, against tokens by the whole plan (weights,
-context, slack, bytes per token).
+**Capacities.** The published figure is the number of KV tokens that an engine reported after a start with these flags.
+The planned figure follows from the whole plan: weights, CUDA or ROCm context, slack, and bytes per token.
 
 """
 
@@ -141,11 +148,13 @@ def capacity_row(capacity: Capacity) -> str:
 
 
 SPEED_HEAD: Final = """
-Speeds: times of a decode step with scheduling, or prompt tokens per second and node, by the roofline. Its shares of
-peaks are from measured kernels, which `kernels.py` names. Only times of a layer and of nodes are from the runs below.
-`left out` is the error of a row with constants from the other rows only; "none" if no other row has that constant.
-Speeds depend on versions of kernels, so their errors are larger than those of memory. Plans are compared by these
-speeds, and a plan's latency is as uncertain as they are.
+**Speeds.** Figures in ms are the times of a decode step with scheduling. Figures in tokens/s are prompt tokens per
+second and node. Figures in *times* compare the prompt tokens per second of several nodes or pipeline stages with those
+of one. The roofline's shares of the GPU's peak are from measured kernels, which `kernels.py` names. Only two kinds of
+constants are from the runs below: the time of a layer, and the time of crossing nodes. `left out` is the error of a row
+with constants from the other rows only; "none" if no other row has that constant. Speeds depend on versions of kernels,
+so their errors are larger than those of memory. Plans are compared by these speeds, and a plan's latency is as
+uncertain as the speeds are.
 
 """
 
@@ -229,20 +238,22 @@ def speeds() -> str:
         f"{SPEED_HEAD}"
         + "\n".join(lines)
         + (
-            f"\n\nOf the {len(errors)} left-out errors, the median is {statistics.median(errors):.0%} and the largest "
-            f"{max(errors):.0%}. Eight of ten are within a factor of {1 + band(of_prompts=True):.2f} for prompts and "
-            f"{1 + band(of_prompts=False):.2f} for steps: the band of `maybe`. Two rows of 8 B200 are far outside. The "
-            "cause is not published. Their engines ran an older SGLang, and GLM-5's ran in the week of its release.\n"
+            f"\n\nOf the {len(errors)} errors in `left out`, the median is {statistics.median(errors):.0%} and the "
+            f"largest {max(errors):.0%}. Eight of ten are within a factor of {1 + band(of_prompts=True):.2f} for\n"
+            f"prompts and {1 + band(of_prompts=False):.2f} for steps. If errors of this size decide whether a plan "
+            "reaches its targets, the command\nprints `maybe`. Two rows are far outside: GLM-4.6 and GLM-5 on 8 B200. "
+            "The cause is not published. Both engines ran an\nolder SGLang, and GLM-5 ran in the week of its release.\n"
         )
         + beside()
     )
 
 
 BESIDE: Final = """
-Prompts and steps compared with AIConfigurator {version}, which sums the same measured kernels by shape. Both estimate
-one prompt of that length alone, and one step of 32 sequences with answers of 512 tokens.
+**Compared with AIConfigurator.** AIConfigurator {version} adds up the times of the same measured kernels for each
+shape. The planner and AIConfigurator both estimate one prompt of the given length alone, and one decode step of 32
+sequences with answers of 512 tokens.
 
-| model | GPUs | tokens | prompt, ms | AIConfigurator | | step, ms | AIConfigurator | |
+| model | GPUs | tokens | prompt, ms | by AIConfigurator | difference | step, ms | by AIConfigurator | difference |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
 """
 
@@ -272,10 +283,11 @@ def _beside_row(pair: Pair) -> str:
 
 
 ACCEPTED_HEAD: Final = """
-Drafts: tokens that a verified step yields, for MiniMax-M3 with EAGLE-3 on coding prompts of SPEED-Bench. For numbers of
-drafts other than three, the planner computes this length from the one at three.
+**Drafts.** The figures are tokens per step with verified drafts, for MiniMax-M3 with EAGLE-3 on coding prompts of
+SPEED-Bench. The planner starts from the published figure for three drafts, and computes the figures for other numbers
+of drafts from it.
 
-| drafts of a step | published | computed | error |
+| drafts per step | tokens per step, published | tokens per step, computed | error |
 |---|---|---|---|
 """
 
@@ -298,9 +310,11 @@ def checks() -> str:
     lines = ["| log | tokens | GiB published | GiB by formula | error | |", "|---|---|---|---|---|---|"]
     lines += [size_row(size) for size in SIZES]
     text = HEAD + "\n".join(lines) + "\n" + CAPACITY_HEAD
-    lines = ["| start | tokens published | tokens planned | error | cause | |", "|---|---|---|---|---|---|"]
+    lines = ["| model, GPUs, memory fraction | tokens published | tokens planned | error | cause of the error | |"]
+    lines.append("|---|---|---|---|---|---|")
     lines += [capacity_row(each) for each in CAPACITIES]
-    text += "\n".join(lines) + f"\n\nMedian error of all {len(errors)}: {statistics.median(errors):.2%}.\n"
+    median = f"{statistics.median(errors):.2%}"
+    text += "\n".join(lines) + f"\n\nThe median error of these {len(errors)} sizes and capacities is {median}.\n"
     return text + UNKNOWN_FLAGS.format(planned=_glm_52_tokens())
 
 

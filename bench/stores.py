@@ -100,7 +100,8 @@ class Rounds:
 
 def report(rounds: Rounds) -> list[str]:
     """The table, in Markdown."""
-    said = ["| workload | proxy | CPU of the proxy | with stores: ratio, and its range |", "|---|---|---:|---:|"]
+    ratio = "CPU with PostgreSQL and Redis / CPU of this proxy: median of the rounds (range)"
+    said = [f"| workload | proxy | CPU of the proxy | {ratio} |", "|---|---|---:|---:|"]
     for workload in named(WORKLOADS):
         for name in (PLAIN, LIMITED, SHARED):
             figure = median(sample.figure for sample in rounds.samples[workload.name, name])
@@ -110,7 +111,7 @@ def report(rounds: Rounds) -> list[str]:
                 cell = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             said.append(f"| {workload.name} | {name} | {figure:.2f} {workload.figure} | {cell} |")
         servers = median(rounds.servers_us[workload.name])
-        said.append(f"| {workload.name} | of the servers themselves | {servers:.0f} us a request | |")
+        said.append(f"| {workload.name} | CPU of PostgreSQL and Redis themselves | {servers:.0f} us a request | |")
     return said
 
 

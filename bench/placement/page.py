@@ -66,7 +66,8 @@ def _played(draws: Draws) -> str:
     whole = sum(count >= len(SEEDS) for count in counts)
     some = sum(0 < count < len(SEEDS) for count in counts)
     if whole == len(ROWS):
-        return f"Median of {len(SEEDS)} seeds for each of {len(ROWS)} scenarios:\n"
+        seeds = f"medians of {len(SEEDS)} seeds for each of {len(ROWS)} rows"
+        return f"Rows on which [the rule](#the-rule-and-draws) holds, by {seeds}:\n"
     text = (
         f"{len(ROWS)} rows: {whole} have {len(SEEDS)} draws, {some} have fewer, and {len(ROWS) - whole - some} are not"
     )
@@ -92,7 +93,10 @@ def _answer(found: dict[str, list[Verdict]]) -> list[str]:
             both = sum(not set(each.better_hit) & set(each.better_p90) for each in chosen)
             holds = sum(each.holds for each in chosen)
             rows.append((policy, name, f"{holds} of {len(chosen)}", goal, both, either))
-    heads = ("", "", "the rule holds", "must", "no baseline better in both columns", "in either")
+    heads = (
+        "policy", "rows", "the rule holds", "goal", "no baseline is better in both hit ratio and p90",
+        "no baseline is better in either",
+    )  # fmt: skip
     return [*table(heads, rows), *_missed(found)]
 
 
@@ -100,7 +104,7 @@ def _missed(found: dict[str, list[Verdict]]) -> list[str]:
     """The rows on which one of our policies does not hold the rule, and by how much."""
     pairs = zip(*(found[policy] for policy in OURS), strict=True)
     rows = [(pair[0].row.name, *map(_shortfall, pair)) for pair in pairs if not all(each.holds for each in pair)]
-    heading = "The rule, which is defined below, fails on these rows (its bound is in brackets):\n"
+    heading = "The rule, which is defined below, fails on these rows. The bound that is missed is in brackets:\n"
     return [heading, *table(("row", *OURS), rows)] if rows else []
 
 
@@ -129,7 +133,7 @@ def _state_of_draws(draws: Draws) -> str:
 
 
 def _regions(draws: Draws, figures: Figures) -> list[str]:
-    heads = ("inside", *(f"hit, {share}" for share in SHARES), *(f"p90 s, {share}" for share in SHARES))
+    heads = ("policy inside a region", *(f"hit, {share}" for share in SHARES), *(f"p90 s, {share}" for share in SHARES))
     rows = _regional(draws)
     if rows is None:
         cells = [
@@ -156,7 +160,9 @@ def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
             policy: [reached(policy, draws[row.name][policy]).hit.median for row in rows]
             for policy in (*REGIONAL, *OURS)
         }
-    heads = ("hit in regions, inside", "no header", "from a third of sessions", "from all")
+    heads = (
+        "hit ratio in regions, by policy", "no session header", "header from a third of sessions", "header from all",
+    )  # fmt: skip
     cells = [(policy, *(f"{hit:.2f}" for hit in each)) for policy, each in hits.items()]
     return table(heads, cells)
 

@@ -52,7 +52,10 @@ def _reproduction(figures: Figures) -> list[str]:
                     f"{ours['ttft_p90_s'] / p90_s - 1:+.1%}",
                 )
             )  # fmt: skip
-    heads = ("row", "policy", "hit, published", "here", "off", "p90 s, published", "here", "off")
+    heads = (
+        "row", "policy", "hit, published", "hit, here", "difference",
+        "TTFT p90 s, published", "TTFT p90 s, here", "difference",
+    )  # fmt: skip
     return table(heads, rows)
 
 
@@ -61,7 +64,7 @@ def _goals(figures: Figures) -> list[str]:
         (f"{each.title}, {each.speed_up:g}x", each.what, each.goal, each.figure, "yes" if each.reached else "**no**")
         for each in goals(figures)
     ]
-    return table(("row", "", "goal", "warmroute", "reached"), rows)
+    return table(("row", "figure", "goal", "warmroute", "reached"), rows)
 
 
 def _part(figures: Figures, part: Part) -> list[str]:
@@ -132,7 +135,7 @@ def _waiting(figures: Figures) -> list[str]:
             waits = "in the proxy" if row["policy"] == QUEUE else "in engines"
             rows.append(row | {"policy": f"{part.title}, {row['speed_up']:g}x: {waits}"})
         lines.append(_command(part))
-    return [*lines, *_latencies(rows, "which requests wait, and where")]
+    return [*lines, *_latencies(rows, "traffic and fleet: where requests wait")]
 
 
 def _speed(figures: Figures) -> list[str]:
@@ -147,7 +150,10 @@ def _speed(figures: Figures) -> list[str]:
                     f"{spent['simulation_cpu_s']:.2f}", f"{spent['rss_mb']:.0f}", f"`warmroute replay {words}`",
                 )
             )  # fmt: skip
-    heads = ("what", "requests", "wall s", "CPU s", "of it the run", "peak MB", "command")
+    heads = (
+        "trace", "requests", "wall s", "CPU s of the process", "CPU s of the simulation alone", "peak memory, MB",
+        "command",
+    )  # fmt: skip
     return table(heads, rows)
 
 

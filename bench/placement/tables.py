@@ -38,7 +38,10 @@ def rule_table(pairs: Iterable[tuple[Verdict, Verdict]]) -> list[str]:
         )
         for without, with_events in pairs
     ]  # fmt: skip
-    heads = ("row", "draws", "hit", "+events", "best baseline", "p90 s", "+events", "best near it", "rule", "+events")
+    heads = (
+        "row", "seeds", "hit", "hit, +events", "best baseline hit", "TTFT p90 s", "p90 s, +events", "best p90 near it",
+        "rule", "rule, +events",
+    )  # fmt: skip
     return table(heads, cells)
 
 

@@ -28,10 +28,10 @@ _MS: Final = {
     "DeepSeek-R1, 8 H200, batch 16": 20.292,
     "DeepSeek-R1, 8 H200, batch 32": 27.573,
     "DeepSeek-R1, 8 H200, batch 64": 38.455,
-    "DeepSeek-R1, 16 H100 over InfiniBand, alone": 11.367,
-    "the same after 4,096 tokens": 11.956,
-    "the same after 8,192 tokens": 12.455,
-    "DeepSeek-V3, 72 H100 by DeepEP, batch 256 in two halves": None,
+    "DeepSeek-R1, 16 H100 over InfiniBand, batch 1": 11.367,
+    "DeepSeek-R1, 16 H100 over InfiniBand, batch 1, after 4,096 tokens": 11.956,
+    "DeepSeek-R1, 16 H100 over InfiniBand, batch 1, after 8,192 tokens": 12.455,
+    "DeepSeek-V3, 72 H100 with DeepEP, batch 256 in two overlapping halves": None,
 }
 
 ESTIMATES: Final = tuple(Estimate(speed, _MS[speed.what]) for speed in SPEEDS if speed.what in _MS)

@@ -87,7 +87,7 @@ SIZES: Final = (
         "fp8_e4m3", raw_rows=True,
     ),
     Size(
-        "GLM-5.2 NVFP4, fp8, raw rows: of GLM-5's shape where all layers keep an index",
+        "GLM-5.2 NVFP4, fp8, raw rows, computed as GLM-5 (all layers keep an index)",
         known_model("glm-5"), 464_768, 23.91, "https://github.com/SemiAnalysisAI/InferenceX/pull/2335",
         "fp8_e4m3", raw_rows=True,
     ),
@@ -120,10 +120,10 @@ CAPACITIES: Final = (
     Capacity("Kimi-K2.5, default fraction", "kimi-k2.5", "MI355X", 8, 1, 0.8260405859375, 2_454_421, KIMI_LOG),
     Capacity(
         "Qwen3-235B", "qwen3-235b", "H100", 4, 1, 0.93, 367_404, f"{VLLM}/issues/21348",
-        why="the log is older by a year: communicators took less, 0.5 GiB of 16.5 for KV",
+        why="the log is a year older: communicators then took less, which is 0.5 of 16.5 GiB for KV",
     ),
     Capacity(
-        "Kimi-K2.6", "kimi-k2.6", "H20", 8, 1, 0.92, 209_413, "a log of SGLang 0.5.12, found without its address",
+        "Kimi-K2.6", "kimi-k2.6", "H20", 8, 1, 0.92, 209_413, "a log of SGLang 0.5.12 whose address is not known",
         why="KV gets 13.7 of 95.6 GiB, so that an error of 0.5 GiB in the weights is 4 % of the KV memory",
     ),
 )  # fmt: skip
@@ -171,7 +171,7 @@ K2_EP: Final = "https://lmsys.org/blog/2025-07-20-k2-large-scale-ep/"
 def alone(name: str, model: str, gpu: str, ms: float, source: str, layer_of: str = "", form: str = "") -> Speed:
     """A step of one sequence on eight GPUs."""
     kv: KvType = "fp8_e4m3" if model == "glm-5" else "bf16"
-    what = f"{name}, 8 {gpu}, alone"
+    what = f"{name}, 8 {gpu}, batch 1"
     return Speed(
         what, model, gpu, 8, 1, 1, 1000, 1000, ms, source, kv, bool(layer_of), weight_format=form, layer_of=layer_of
     )  # fmt: skip
@@ -196,40 +196,46 @@ SPEEDS: Final = (
     Speed("DeepSeek-R1, 8 H200, batch 32", "deepseek-r1", "H200", 8, 1, 32, 1024, 1024, 25.6, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 64", "deepseek-r1", "H200", 8, 1, 64, 1024, 1024, 34.6, INFERENCEX),
     Speed(
-        "DeepSeek-R1, 16 H100 over InfiniBand, alone", "deepseek-r1", "H100", 16, 1, 1, 128, 128, 23.1, TENSTORRENT,
+        "DeepSeek-R1, 16 H100 over InfiniBand, batch 1", "deepseek-r1", "H100", 16, 1, 1, 128, 128, 23.1, TENSTORRENT,
         is_fitted=True,
     ),
-    Speed("the same after 4,096 tokens", "deepseek-r1", "H100", 16, 1, 1, 4096, 128, 23.7, TENSTORRENT),
-    Speed("the same after 8,192 tokens", "deepseek-r1", "H100", 16, 1, 1, 8192, 128, 24.0, TENSTORRENT),
     Speed(
-        "DeepSeek-V3, 72 H100 by DeepEP, batch 256 in two halves", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100,
-        256 * 8 / 22_282 * 1e3, LARGE_EP, redundant_experts=32, is_fitted=True,
+        "DeepSeek-R1, 16 H100 over InfiniBand, batch 1, after 4,096 tokens", "deepseek-r1", "H100", 16, 1, 1, 4096, 128,
+        23.7, TENSTORRENT,
     ),
     Speed(
-        "the same in one", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100, 256 * 8 / (22_310 / 1.255) * 1e3, LARGE_EP,
-        redundant_experts=32, two_batches=False,
+        "DeepSeek-R1, 16 H100 over InfiniBand, batch 1, after 8,192 tokens", "deepseek-r1", "H100", 16, 1, 1, 8192, 128,
+        24.0, TENSTORRENT,
     ),
     Speed(
-        "DeepSeek-V3, DeepSeek's profile: 128 H800 by DeepEP, batch 128", "deepseek-v3.1", "H100", 128, 128, 128, 4096,
-        0, 128 * 8 / 18_598 * 1e3, LARGE_EP, redundant_experts=32,
+        "DeepSeek-V3, 72 H100 with DeepEP, batch 256 in two overlapping halves", "deepseek-v3.1", "H100", 72, 72, 256,
+        2000, 100, 256 * 8 / 22_282 * 1e3, LARGE_EP, redundant_experts=32, is_fitted=True,
     ),
     Speed(
-        "Kimi-K2, 96 H200 by DeepEP, batch 480", "kimi-k2-instruct", "H200", 96, 96, 480, 2000, 100,
+        "DeepSeek-V3, 72 H100 with DeepEP, batch 256 undivided", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100,
+        256 * 8 / (22_310 / 1.255) * 1e3, LARGE_EP, redundant_experts=32, two_batches=False,
+    ),
+    Speed(
+        "DeepSeek-V3, DeepSeek's profile: 128 H800 with DeepEP, batch 128", "deepseek-v3.1", "H100", 128, 128, 128,
+        4096, 0, 128 * 8 / 18_598 * 1e3, LARGE_EP, redundant_experts=32,
+    ),
+    Speed(
+        "Kimi-K2, 96 H200 with DeepEP, batch 480", "kimi-k2-instruct", "H200", 96, 96, 480, 2000, 100,
         480 * 8 / 24_000 * 1e3, K2_EP, redundant_experts=96,
     ),
     *(
         Speed(
-            f"DeepSeek-V3, prompts of {tokens:,}, 32 H100 by DeepEP", "deepseek-v3.1", "H100", 32, 32, 0, tokens, 1,
+            f"DeepSeek-V3, prompts of {tokens:,}, 32 H100 with DeepEP", "deepseek-v3.1", "H100", 32, 32, 0, tokens, 1,
             published, LARGE_EP, redundant_experts=32,
         )
         for tokens, published in ((1024, 57_674), (2048, 54_543), (4096, 50_302))
     ),
     Speed(
-        "Kimi-K2, prompts of 2,000, 32 H200 by DeepEP", "kimi-k2-instruct", "H200", 32, 32, 0, 2000, 1, 56_000, K2_EP,
+        "Kimi-K2, prompts of 2,000, 32 H200 with DeepEP", "kimi-k2-instruct", "H200", 32, 32, 0, 2000, 1, 56_000, K2_EP,
         redundant_experts=32,
     ),
     Speed(
-        "GLM-5.2, 8 B200, a lost session of 80,000", "glm-5.2", "B200", 8, 1, 0, 80_000, 1, 80_000 / 5.4, LLM_D,
+        "GLM-5.2, 8 B200, one prompt of 80,000", "glm-5.2", "B200", 8, 1, 0, 80_000, 1, 80_000 / 5.4, LLM_D,
         kv_type="fp8_e4m3",
     ),
     Speed(
@@ -270,7 +276,7 @@ PIPELINE: Final = "https://lmsys.org/blog/2026-01-15-chunked-pipeline/"
 SCALINGS: Final = (
     Scaling("DeepSeek-V3.1, TP 32 on four nodes over TP 8", "deepseek-v3.1", 32, 1, 12_288, 2.54, is_fitted=True),
     Scaling("DeepSeek-V3.1, TP 8 in 4 stages, chunks of 4,096", "deepseek-v3.1", 8, 4, 4096, 3.20),
-    Scaling("the same, chunks of 12,288", "deepseek-v3.1", 8, 4, 12_288, 2.54 * 1.184),
+    Scaling("DeepSeek-V3.1, TP 8 in 4 stages, chunks of 12,288", "deepseek-v3.1", 8, 4, 12_288, 2.54 * 1.184),
     Scaling("Qwen3-235B, TP 4 in 8 stages, chunks of 6,144", "qwen3-235b", 4, 8, 6144, 8 * 0.696),
 )
 """LMSYS, with H20: 128K tokens, averaged over 16 prompts. Ratios only: seconds of H20 are off by 1.8 times, since its
