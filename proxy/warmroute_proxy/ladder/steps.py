@@ -84,7 +84,7 @@ REMEDIES: Final = (
     Remedy("warm-up", ("cold",), "warm prompts that sessions share before the first one comes"),
     Remedy("a head start", ("not_computed_yet",), "send the first of several equal beginnings a moment earlier"),
     Remedy("keep-alive", ("forgotten",), "shorter pauses, or keep-alive turns: the SDK's `keep_warm`"),
-    Remedy("working set", ("evicted",), "admit fewer sessions at once: `[limits] working_set`"),
+    Remedy("working set", ("evicted",), "admit fewer sessions at once: a longer `[limits] working_set_wait_s`"),
     Remedy("host tier", ("evicted", "not_kept"), "give engines a host tier (HiCache), or a cache at the decode side"),
     Remedy("repair of a prefix", ("prefix_changed",), "`warmroute lint`, the SDK's guard, or `normalise` rules"),
     Remedy("usage reports", ("not_reported", "estimated", "engine_misreport"), "start engines with cache reports on"),

@@ -14,7 +14,8 @@ from warmroute_proxy.server.base.config_bounds import bounds, live_fields
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.base.config_schema import document_schema, settings_schema
 
-DOCS = Path(__file__).parents[3] / "docs"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
 _TOML = (DOCS / "tutorial" / "first-hour.md").read_text().partition("```toml")[2].partition("```")[0]
 EXAMPLE: dict[str, Any] = tomllib.loads(_TOML)
 
@@ -81,3 +82,17 @@ def test_settings_of_tenants_are_those_of_the_config_but_name_and_keys() -> None
 def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["proxy", "--schema"]) == 0
     assert '"The configuration of a warmroute proxy"' in capsys.readouterr().out
+
+
+def test_every_key_that_the_program_names_with_its_table_exists() -> None:
+    found = [
+        (path.name, *named)
+        for part in ("sdk", "proxy", "backend", "lab")
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for named in re.findall(r"`\[\[?(\w+)\]\]? (\w+)", path.read_text())
+    ]
+    assert len(found) > 4
+    tables = document_schema()["properties"]
+    for file, table, key in found:
+        known = tables[table].get("items", tables[table])["properties"]
+        assert key in known, f"{file} names [{table}] {key}, which is no key"
