@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Any, Final
 
 from warmroute_cli.main import main
-from warmroute_proxy.core.cache import affinity, index, occupancy
-from warmroute_proxy.core.placement import histories
+from warmroute_proxy.core.cache import affinity, index, occupancy, residents, return_times
+from warmroute_proxy.core.load import suspects
+from warmroute_proxy.core.placement import credit, forks, histories, working_set
 from warmroute_proxy.core.prompt import fingerprint
+from warmroute_proxy.core.queue import programs, refused_sessions
 from warmroute_proxy.server import authentication
 from warmroute_proxy.server.base import secrets
 from warmroute_proxy.server.engines import probing
@@ -42,12 +44,20 @@ if __name__ == "__main__":
     _lower(idempotency, "REMEMBER_KEY_S", 10.0)
     _lower(body_fields, "MAX_PLANS", 50)
     _lower(caller, "MAX_CALLERS", 100)
+    _lower(refused_sessions, "MAX_KEPT", 100)
+    _lower(suspects, "MAX_SUSPECTS", 100)
+    _lower(working_set, "MAX_HOMES", 500)
     _lower(header_lines, "MAX_LINES", 200)
     _lower(fingerprint, "MAX_KEPT_TOOLS", 50)
     _lower_defaults(index.PrefixIndex.__init__, 8, 128)
     _lower_defaults(affinity.Affinity.__init__, 500)
     _lower_defaults(occupancy.Occupancy.__init__, 250)
     _lower_defaults(known_body.KnownBodies.__init__, 1_048_576, 16_384, 1_048_576)
+    _lower_defaults(residents.Residents.__init__, 500)
+    _lower_defaults(return_times.ReturnTimes.__init__, 500)
+    _lower_defaults(programs.Roots.__init__, 500)
+    _lower_defaults(forks.Forks.__init__, 100)
+    _lower_defaults(credit.Credits.__init__, 500)
     _lower_defaults(histories.Histories.__init__, 500)
     probing.ANSWER_S = PATIENT_S
     sys.exit(main())

@@ -50,6 +50,8 @@ keyed_replay_s = {keyed_replay_s:.1f}
 keyed_outlive_s = 1
 keyed_total_bytes = 1048576
 keyed_answer_bytes = 65536
+prompt_parts_bytes = 1048576
+kept_prompt_bytes = 1048576
 """
 
 
