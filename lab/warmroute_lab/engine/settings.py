@@ -44,7 +44,7 @@ class Settings:
 
     @property
     def bigram(self) -> bool:
-        """Whether a page is of pairs of tokens, as with drafts of the EAGLE family."""
+        """Whether pages consist of pairs of tokens, as with draft models of the EAGLE family."""
         return self.speculative_algorithm is not None
 
     @property

@@ -9,7 +9,7 @@ engines of this protocol, even if nothing was sent before. A whole answer has th
 is a job of its own: a whole answer waits for all jobs, and a stream mixes their chunks. The first job that fails ends
 the answer.
 
-The chunk of one token is the hot path: its fixed parts are encoded once per choice, and only the text per token.
+The chunk of one token is the hot path: its fixed parts are encoded once for each choice, only the text for each token.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class WholeReply:
 
 
 class _Stream:
-    """What the streams have in common: head, tail, errors."""
+    """What the streams have in common: the chunks before and after the tokens, and errors."""
 
     __slots__ = ("_exchange", "_first", "_jobs", "_open", "_started")
     _OBJECT = ""

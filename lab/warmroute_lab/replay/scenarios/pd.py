@@ -13,8 +13,8 @@ gains little.
 
 The constants are those of the engine model (`warmroute_backend.costs.Costs`), a reference queueing model and not a
 measurement: 20,000 prefill tokens/s a worker, chunks of 8,192; a step costs 5 ms, and decoding 15 ms + 0.1 ms a
-sequence more. A transfer takes 2 ms + 400,000 tokens/s. This rate is 28 GB/s at 70 KB a token (MLA, bf16), half of a
-400 Gb/s link; Mooncake measured 164 GB/s over four such links. There are 8 workers of 3M KV tokens.
+sequence more. A transfer starts after 2 ms, with 400,000 tokens/s. This rate is 28 GB/s at 70 KB a token (MLA, bf16),
+about half of a 400 Gb/s link; Mooncake measured 164 GB/s over four such links. There are 8 workers of 3M KV tokens.
 """
 
 from typing import Final
