@@ -1,4 +1,6 @@
-"""Tests whether cached prompts of one tenant show to another tenant (`warmroute audit isolation`).
+"""Tests whether a tenant can find out what another one has sent (`warmroute audit isolation`).
+
+A tenant could find it out by cached tokens or by shorter times.
 
 Exit codes: 0: isolated; 1: a leak, or trials that show nothing; 2: the audit could not be made.
 """
@@ -116,7 +118,8 @@ def _reason(body: str) -> str:
 
 
 # The trials: the first tenant sends a new prompt. Then each sender sends that prompt again, and a new one. The senders
-# are another tenant (the outsider), a tenant that may use the first one's cache (same share group), and the first one.
+# are another tenant (the outsider), a tenant that may use the first tenant's cache (same share group), and the first
+# tenant.
 #
 # An outsider must see the same number of cached tokens and the same times for the repeated prompt as for a new one.
 # The first tenant repeats its prompt, too, as the control. If the control sees no difference, then nothing was cached,
@@ -147,8 +150,8 @@ class AuditOptions:
 
 @dataclass(slots=True)
 class Seen:
-    """The probes of one sender: `again` of repeated prompts, if the worker of the first time served them; `new` of
-    new prompts."""
+    """The probes of one sender. `again`: of repeated prompts that reached the worker which had served the first tenant;
+    `new`: of new prompts."""
 
     again: list[Probe] = field(default_factory=list)
     new: list[Probe] = field(default_factory=list)

@@ -7,7 +7,8 @@ Later lines replace targets or delays: `{"<link>": {"targets": [...], "delays_ms
 members. Bytes, half-closes and aborts arrive in order, after the delay of their direction. The process ends with its
 standard input, so it never outlives its parent.
 
-While more than `PENDING_BYTES_MAX` bytes wait in one direction, the relay does not read from their sender.
+If more than `PENDING_BYTES_MAX` bytes wait in one direction, the relay stops reading from their sender until at most
+half of this number wait.
 """
 
 import argparse

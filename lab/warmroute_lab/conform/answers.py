@@ -17,7 +17,7 @@ MISSED_USD: Final = 1e-9
 """A price may be off by a nanodollar, since doubles round it."""
 
 MAX_USD: Final = 1e6
-"""A cost in a header that is not below this number is not credible, so it is ignored."""
+"""A stated cost of this much or more is not credible, so it is ignored."""
 
 COST_HEADERS: Final = ("x-litellm-response-cost",)
 """Headers in which servers state a cost in USD (docs.litellm.ai/docs/proxy/response_headers)."""

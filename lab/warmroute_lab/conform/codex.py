@@ -162,7 +162,7 @@ LENGTHENS: Final[Mapping[str, Json]] = {
 
 
 def lengthens(check: str) -> partial[Cell]:
-    """The check that adds the members which `LENGTHENS` has for `check`."""
+    """The check of this name in `LENGTHENS`: whether the members reach the model."""
     return partial(longer, check=check, short=BASE, more=BASE._replace(extra=LENGTHENS[check]))
 
 

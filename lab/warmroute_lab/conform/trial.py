@@ -73,7 +73,7 @@ class Allowed(NamedTuple):
 
 
 class Trial:
-    """Sends requests through one API within `allowed`, and keeps the exchanges in order (`sent`)."""
+    """Sends requests through one API within `allowed`, and keeps requests and answers in order (`sent`)."""
 
     def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Allowed) -> None:
         self.endpoint = endpoint
@@ -96,7 +96,7 @@ class Trial:
         return " ".join(words)
 
     def send(self, asked: Asked, tenant: int = 0, *, cancel: bool = False) -> Exchange:
-        """Send a request. Raises: TooMany; Spent, if the tokens of all requests exceed a limit after the answer."""
+        """Send a request. Raises: TooMany; Spent, if the reported tokens of all requests so far exceed a limit."""
         if len(self.sent) >= self._allowed.requests:
             raise TooMany(f"more than {self._allowed.requests} requests")
         found = self.endpoint.send(self.api, shape_of(self.api, self.model, asked), tenant, cancel=cancel)

@@ -268,8 +268,7 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
 def _streamed(
     api: str, response: HTTPResponse, cancel: bool, hide: Hider, clock: _Clock
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Usage, the last event, and why the stream broke (empty if it did not). Later counts of usage replace earlier
-    ones."""
+    """Usage, the last event, and why the stream broke. Later counts of usage replace earlier counts."""
     usage: dict[str, Any] = {}
     newest: dict[str, Any] = {}
     items: list[Any] = []

@@ -60,7 +60,7 @@ class Target:
     api_key: str
     seed: int
     think_s: float
-    """Mean time between an answer and the next turn, when the harness runs tools."""
+    """Mean time between an answer and the next turn, in which the harness runs tools."""
 
 
 def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int) -> list[str]:

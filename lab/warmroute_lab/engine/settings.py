@@ -1,4 +1,4 @@
-"""What an engine is started with."""
+"""The settings with which an engine is started."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

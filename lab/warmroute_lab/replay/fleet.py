@@ -47,7 +47,7 @@ class ReplayTurn(msgspec.Struct, eq=False):
     decode: "Worker | None" = None
     decode_work: Work | None = None
     network_s: float = 0.0
-    """The way from the client's region to `worker`: half a round trip, or 0 in this region."""
+    """Half a round trip between the client's region and that of `worker`; 0 if both are one region."""
     first_token_s: float = 0.0
     ended_s: float = 0.0
     cached_tokens: int = 0
@@ -58,7 +58,7 @@ class ReplayTurn(msgspec.Struct, eq=False):
     """How many tokens of the prompt the cache tiers of one worker held, or were about to, when the turn was sent: the
     largest number of any worker. Set only if caches are watched."""
     here_tokens: int = 0
-    """As `held_tokens`, but of `worker`."""
+    """As `held_tokens`, but for `worker`."""
     after_evictions: bool = False
     """Whether any worker had evicted pages before the turn was sent."""
     state: Any = None

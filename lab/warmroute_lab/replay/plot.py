@@ -74,7 +74,7 @@ def svg(
     x_axis = _Axis(_ticks([point[0] for point in points]), _LEFT, WIDTH - _LEFT - _RIGHT, log=False)
     y_axis = _Axis(_log_ticks(y_values) if log_y else _ticks(y_values), _TOP + high, -high, log_y)
     parts = _grid(x_axis, y_axis)
-    for number, each in reversed(list(enumerate(series))):  # the first is on top; marks are above every second
+    for number, each in reversed(list(enumerate(series))):  # the first is on top; every second mark is above its dot
         pixels = [(x_axis.place(x), y_axis.place(y)) for x, y in each.points]
         parts.append(_drawn(each, pixels, above=number % 2 == 0))
     parts.append(_text(_LEFT + x_axis.length / 2, _HEIGHT - 8, x_label, 'text-anchor="middle"'))

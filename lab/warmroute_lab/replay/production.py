@@ -62,8 +62,8 @@ class Hints:
     __slots__ = ("by_turn", "last_turns")
 
     def __init__(self, trace: Trace, hinting_share: float, ending_share: float) -> None:
-        """`hinting_share`: of turns, those that say when the next one comes; `ending_share`: of sessions, those whose
-        client says that they are over."""
+        """`hinting_share`: the share of turns that say when the next one comes; `ending_share`: the share of sessions
+        whose client says that they are over."""
         self.by_turn = _by_turn(trace, hinting_share)
         self.last_turns = _last_turns(trace, ending_share)
 
@@ -122,7 +122,7 @@ class Proxies:
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
-    """A turn at one proxy; a forwarded turn has two legs."""
+    """A turn at one proxy. A forwarded turn has two legs, one at each proxy."""
 
     router: Router
     routing: RoutingRequest
@@ -130,7 +130,7 @@ class _Leg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """The `listener` of a worker's scheduler. Passes its KV events to `on_event`, once that is set."""
+    """The `listener` of a worker's scheduler. Passes the worker's KV events to `on_event`, once that is set."""
 
     def __init__(self) -> None:
         self.on_event: Callable[[str, list[int], Tier], None] | None = None

@@ -87,7 +87,7 @@ class LoadSamples:
             self._next_s = now_s + self.interval_s
 
     def imbalance(self) -> float:
-        """See `Result`."""
+        """See `Result.imbalance`."""
         return self._imbalance / self._arrivals if self._arrivals else 0.0
 
 

@@ -38,8 +38,8 @@ from warmroute_lab.engine.model.work import Event, Phase, Step, Work, WorkTotals
 # The sequences that decode together: each step brings every sequence a token.
 #
 # Between two changes of the batch all steps are equal, so a run of steps needs no simulation: step n of a run ends at
-# origin + n * length. A caller that takes the steps one by one gets equal times, since this formula has no drift of
-# repeated addition.
+# origin + n * length. A caller that takes the steps one by one gets bit-equal times from this formula, without the
+# drift of repeated addition.
 #
 # Tokens are not counted for each sequence either. The batch numbers its steps. A sequence that joins notes the number
 # of the step that brings its last token; a heap has the sequence that ends next on top.

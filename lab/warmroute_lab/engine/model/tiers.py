@@ -65,7 +65,7 @@ class LowerTiers:
         self._listener = listener
 
     def lookup(self, keys: Sequence[int], device_pages: int, limit: int) -> tuple[int, int]:
-        """How many pages of `keys[:limit]` after `device_pages` are on the host, and how many after those in storage."""
+        """How many pages of `keys[:limit]` follow the device's on the host, and how many more follow in storage."""
         limit = min(limit, len(keys))
         path = self.host.hold(keys, limit)  # held and released, the path counts as used
         known = max(device_pages, self.host.resident(path))

@@ -48,7 +48,7 @@ def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
 
 
 def cached_details(job: Job) -> Json | None:
-    """The cached tokens by tier; None if there are none. A decode engine reports the tiers of its prefill engine."""
+    """The cached tokens by tier, if any were cached. A decode engine reports the tiers of its prefill engine."""
     cached = job.counts().cached
     if not cached:
         return None

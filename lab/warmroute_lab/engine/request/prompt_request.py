@@ -1,7 +1,7 @@
 """Reads a request body into one `PromptRequest` per prompt, and checks all fields that the engine uses.
 
-Unknown fields are ignored and unknown model names are accepted, as in other engines of this protocol. A chat has one
-prompt. A completion or `/generate` may have several (a batch); each of them becomes a `PromptRequest` of its own.
+As in SGLang, unknown fields are ignored and unknown model names are accepted. A chat has one prompt. A completion or
+`/generate` may have several prompts (a batch); each of them becomes a `PromptRequest` of its own.
 """
 
 import os
@@ -30,7 +30,7 @@ from warmroute_lab.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Scrip
 #     obey: run 400
 #     obey: answer All is done.
 #
-# Each such line is a step: one answer of the model. Only the newest message of role `user` or `tool` with such lines
+# Each `obey:` line is a step: one answer of the model. Only the newest message of role `user` or `tool` that has any
 # counts. The number of assistant messages after it selects the line, so one message orders many turns. A directive must
 # begin its line. A directive inside the arguments of a call, as for a sub-agent, is not obeyed here: it is for the
 # program that gets it as a message.

@@ -224,7 +224,7 @@ class Routes:
         except Refusal as refusal:
             exchange.respond(refusal.status, refusal.body(native=exchange.path == "/generate"))
         except Exception as error:  # our own error must not end the connection's other requests
-            # Only the error's name: a message may quote a prompt.
+            # Only the error's name is logged: a message may quote a prompt.
             _log.error("%s while answering %s", type(error).__name__, exchange.path)
             exchange.respond(500, Refusal(500, "internal error").body(native=exchange.path == "/generate"))
 

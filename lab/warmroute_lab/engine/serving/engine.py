@@ -126,8 +126,8 @@ class Pacer:
 
 # The log of ended requests on disk: the entries of `/engine/finished`, kept even if the engine is killed.
 #
-# One entry is one line of JSON, written by one `write` before the system gets the end of the answer. So kill -9 leaves
-# whole lines, and the log has every answer whose end a client saw. A restarted engine appends to the same file.
+# One entry is one line of JSON, written by one `write` before the end of the answer is sent. So kill -9 leaves whole
+# lines, and the log has every answer whose end a client saw. A restarted engine appends to this file.
 
 
 class RequestLog:

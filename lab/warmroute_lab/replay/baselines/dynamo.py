@@ -32,8 +32,8 @@ from warmroute_lab.replay.policy import Policy
 
 
 class Active:
-    """The load of one worker: uncached tokens of requests without a first token, and blocks of all outstanding requests
-    with their numbers of requests."""
+    """The load of one worker: uncached tokens of requests without a first token, and for each block the number of
+    outstanding requests that have it."""
 
     def __init__(self) -> None:
         self.prefill_tokens = 0

@@ -9,9 +9,8 @@ request, is at most ceil(c * (all requests + 1) / N), c = 1.25. A load is the nu
 worker has 160 points on the ring.
 
 `SmgPrefixHash`: SMG's `prefix_hash` (github.com/lightseekorg/smg, model_gateway/src/policies/prefix_hash.rs, commit
-3adfd7d7): the ring's worker for the first 256 tokens, with a load factor of 1.25. If that worker has more requests than
-this share, the worker with the fewest requests is taken. Here the key is the first block, since a trace knows no
-shorter prefix.
+3adfd7d7): the ring's worker for the first 256 tokens or, if this worker has more than 1.25 times the mean number of
+requests, the worker with the fewest. Here the key is the first block, since a trace knows no shorter prefix.
 """
 
 from bisect import bisect_left
@@ -37,7 +36,7 @@ def prefix_key(request: Request, blocks: int) -> int:
 
 
 class Ring:
-    """Workers on a circle of hashes. If a worker comes or goes, only the keys that it gets or had move."""
+    """Workers on a circle of hashes. If a worker comes or goes, only the keys of this worker move."""
 
     def __init__(self, workers: list[Worker], salt: int) -> None:
         self._salt = salt
@@ -90,7 +89,7 @@ class BoundedRing(Policy):
 
 
 class SmgPrefixHash(Policy):
-    """SMG's `prefix_hash`: the ring's worker up to 1.25 times its share, else the worker with the fewest requests."""
+    """SMG's `prefix_hash`: the ring's worker up to 1.25 times the mean load, else the one with the fewest requests."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

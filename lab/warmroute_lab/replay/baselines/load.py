@@ -1,4 +1,4 @@
-"""Plain policies: least tokens, least requests, power of two choices, a sticky table, blind ones, and LMetric.
+"""Plain policies: least tokens, least requests, two choices, a sticky table, some that ignore load, and LMetric.
 
 Tokens are the prompt tokens of requests that have not ended. The sticky table sends the first turn of a session to the
 worker with the fewest tokens, and later turns to that worker, as routers do that know only a session header. Power of

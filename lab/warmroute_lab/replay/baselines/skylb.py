@@ -8,7 +8,8 @@ Each region has a balancer. *Selective pushing*: a replica gets a request only w
 queue is empty. Of the free replicas of its region, the balancer takes the one that has more than half of the prompt in
 the region's prefix tree, else the one with the fewest requests. If no replica of the region is free, the request goes
 to a region that has a free one. The balancer takes the region that has more than half of the prompt in a tree of
-regions, else the region to which it has pushed the fewest unfinished requests. There a replica is chosen in this way.
+regions, else the region to which it has pushed the fewest unfinished requests. There, too, the region's prefix tree and
+the numbers of requests decide between the free replicas.
 
 Differences: if no replica of any region is free, the source keeps the request in the balancer's queue until one is.
 Here the request goes at once to the replica with the shortest queue in the request's region. The source asks every

@@ -80,7 +80,7 @@ class _Reader:
         self.sessions = 0
         self._salt = salt
         self._ids = IdCount()
-        self._names: dict[int, int] = {}  # id of the session -> its number
+        self._names: dict[int, int] = {}  # an id in the session's file -> its number
         self._next_name = 0
 
     def add(self, session: _Session, start_s: float) -> None:
@@ -135,7 +135,7 @@ class _Reader:
 
     def _chain(self, fine: list[int], tokens: int, fine_tokens: int) -> tuple[list[int], int | None]:
         """The chain (ids of blocks), and the id of the partial block at its end. Blocks without an id are new in each
-    request."""
+        request."""
         ratio = BLOCK_TOKENS // fine_tokens
         full, rest = divmod(tokens, BLOCK_TOKENS)
         self._ids.add(full + 1, full + 1)

@@ -3,7 +3,8 @@
 An aggregated worker computes a chunk of a prompt (8,192 tokens, 0.41 s) in the same step as the next token of all
 sequences, so the chunk delays these tokens. A decode worker never computes prompts, so its tokens come at the pace of
 its batch (Cloudflare, 16 April 2026: the p90 of the time per token fell from 100 ms with large variance to 20-30 ms).
-The split has a cost: some GPUs cannot prefill, and the KV of each prompt crosses the network before the second token.
+The split has a cost: some GPUs cannot prefill, and the KV of each prompt crosses the network before the client gets the
+first token.
 So an aggregated fleet has the lower TTFT, and serves more requests if prompts are most of the work.
 
 The load is open loop: requests with tools and much new text (mean prompt 10,000 tokens, of which 60 % can be cached,
