@@ -230,7 +230,7 @@ LEAST_EFFECT: Final = 0.6
 """A smaller `Comparison.effect` is not a difference that a tenant could use."""
 
 LEAST_HITS: Final = 0.5
-"""The share of its repeated prompts that the first tenant must find in the cache, in the tier that `--tier` names."""
+"""The share of repeated prompts that the first tenant and its share group must find in the tier that `--tier` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ class IsolationVerdict:
 
 
 def verdicts(seen: Mapping[Relation, Seen], trials: int, tier: str) -> list[IsolationVerdict]:
-    """The verdict on each sender. `tier`: the tier in which the first tenant must find its prompts again; if it does
-    not, the audit shows nothing."""
+    """The verdict on each sender. `tier`: the tier in which the first tenant and its share group must find the repeated
+    prompts; if they do not, the audit shows nothing."""
     return [_verdict(relation, found, trials, tier) for relation, found in seen.items()]
 
 
