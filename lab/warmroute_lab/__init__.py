@@ -1,4 +1,4 @@
-"""The lab: an engine without a GPU, traffic played again, and programs that try and score endpoints.
+"""The lab: a simulated engine, replays of recorded traffic, and programs that test and score endpoints.
 
 No proxy imports the lab.
 """

@@ -1,4 +1,9 @@
-"""`warmroute audit isolation`. Exits with 0: isolated; 1: a leak, or trials that show nothing; 2: not tried."""
+"""Tests whether a tenant can find out what another one has sent (`warmroute audit isolation`).
+
+A tenant could find it out by cached tokens or by shorter times.
+
+Exit codes: 0: isolated; 1: a leak, or trials that show nothing; 2: the audit could not be made.
+"""
 
 import argparse
 import json
@@ -62,8 +67,8 @@ class AuditError(Exception):
 
 
 class Probe(NamedTuple):
-    """What a sender saw of its request. `tiers`: cached tokens by tier; without a receipt, all count as the device's.
-    `worker`: the worker that had the prefix cache; empty if no receipt names one."""
+    """What a sender observed of one request. `tiers`: cached tokens by tier; without warmroute's receipt in the answer,
+    all count as `device`. `worker`: the worker that computed the prompt; empty if no receipt names one."""
 
     ttft_s: float
     cached: int
@@ -112,16 +117,18 @@ def _reason(body: str) -> str:
         return "no reason that can be read"
 
 
-# The trials: the first tenant sends a new prompt. Then each sender sends that prompt again, and a new one.
+# The trials: the first tenant sends a new prompt. Then each sender sends that prompt again, and a new one. The senders
+# are another tenant (the outsider), a tenant that may use the first tenant's cache (same share group), and the first
+# tenant.
 #
 # An outsider must see the same number of cached tokens and the same times for the repeated prompt as for a new one.
 # The first tenant repeats its prompt, too, as the control. If the control sees no difference, then nothing was cached,
 # or noise hides it, and an outsider who sees no difference proves nothing.
 #
-# A cache belongs to a worker. So a trial counts only if the same worker served the prompt both times.
+# Each worker has its own cache. So a repetition counts only if the worker that served the prompt first serves it again.
 
 MOST_TRIALS: Final = 8
-"""At most `trials` times this number are made, until enough of them were served by one worker."""
+"""The audit makes at most `MOST_TRIALS * trials` trials, since a repetition at another worker does not count."""
 
 
 class Relation(Enum):
@@ -134,7 +141,7 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """`filler`: how many new prompts the first tenant sends in between, to evict its first prompt from the device."""
+    """`filler`: how many prompts the first tenant sends before one is repeated, to evict that one from the device."""
 
     trials: int
     prompt_bytes: int
@@ -143,7 +150,8 @@ class AuditOptions:
 
 @dataclass(slots=True)
 class Seen:
-    """The probes of one sender: of repeated prompts that reached the worker of the first send, and of new prompts."""
+    """The probes of one sender. `again`: of repeated prompts that reached the worker which had served the first tenant;
+    `new`: of new prompts."""
 
     again: list[Probe] = field(default_factory=list)
     new: list[Probe] = field(default_factory=list)
@@ -152,7 +160,7 @@ class Seen:
 def audit(
     senders: dict[Relation, Sender], options: AuditOptions, on_trial: Callable[[int], None]
 ) -> dict[Relation, Seen]:
-    """Make the trials. Calls `on_trial` with the number that have counted. Raises: AuditError."""
+    """Make trials until enough count. Calls `on_trial` with the number that count so far. Raises: AuditError."""
     seen = {relation: Seen() for relation in senders}
     made = 0
     while (counted := min(len(each.again) for each in seen.values())) < options.trials:
@@ -170,7 +178,7 @@ def _trial(senders: dict[Relation, Sender], options: AuditOptions, seen: dict[Re
     first = tenant.send(prompt)
     for _ in range(options.filler):
         tenant.send(new_prompt(options.prompt_bytes))
-    for relation, sender in senders.items():  # the tenant itself is last: it brings the prompt back to the device
+    for relation, sender in senders.items():  # the first tenant is last: it loads the prompt back to the device
         steps = [prompt, new_prompt(options.prompt_bytes)]
         if secrets.randbelow(2):  # a random order, so that a drift over time does not look like a hit
             steps.reverse()
@@ -184,8 +192,8 @@ def _trial(senders: dict[Relation, Sender], options: AuditOptions, seen: dict[Re
 
 # Whether one set of times is lower than another: the one-sided test of Mann and Whitney (1947).
 #
-# U counts the pairs in which the first set's value is the lower one; a tie counts as a half. If both sets are drawn
-# from the same distribution, U has the mean n*m/2 and, with ties of t values each, the variance
+# U counts the pairs in which the first set's value is the lower one; a tie counts as a half. If both sets, of n and m
+# values, are drawn from the same distribution, U has the mean n*m/2 and, with ties of t values each, the variance
 #
 #     n*m/12 * (n + m + 1 - sum(t^3 - t) / ((n + m) * (n + m - 1)))
 #
@@ -202,7 +210,7 @@ class Comparison(NamedTuple):
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """Whether the values of `first` are lower than those of `second`. Without values: no effect."""
+    """Whether the values of `first` are lower than those of `second`. If a set is empty, the sets do not differ."""
     n, m = len(first), len(second)
     if not n or not m:
         return Comparison(0.5, 1.0)
@@ -216,13 +224,13 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
 
 
 ALPHA: Final = 0.001
-"""A p-value below it is a difference. One audit in a thousand of a sound fleet fails by chance."""
+"""Times differ if the p-value is below this number. So one audit in a thousand of a sound fleet fails by chance."""
 
 LEAST_EFFECT: Final = 0.6
-"""A share of pairs below it is not a difference that a tenant could use."""
+"""A smaller `Comparison.effect` is not a difference that a tenant could use."""
 
 LEAST_HITS: Final = 0.5
-"""The share of the control's prompts that must be found in the cache, in the tier of `--tier`."""
+"""The share of repeated prompts that the first tenant and its share group must find in the tier that `--tier` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +253,13 @@ class IsolationVerdict:
 
 
 def verdicts(seen: Mapping[Relation, Seen], trials: int, tier: str) -> list[IsolationVerdict]:
-    """The verdict on each sender. `tier`: where the control must find its prompts; otherwise it shows nothing."""
+    """The verdict on each sender. `tier`: the tier in which the first tenant and its share group must find the repeated
+    prompts; if they do not, the audit shows nothing."""
     return [_verdict(relation, found, trials, tier) for relation, found in seen.items()]
 
 
 def _verdict(relation: Relation, seen: Seen, trials: int, tier: str) -> IsolationVerdict:
-    baseline = max((probe.cached for probe in seen.new), default=0)  # what all prompts share, such as a template
+    baseline = max((probe.cached for probe in seen.new), default=0)  # tokens that all prompts share
     hits = [probe for probe in seen.again if probe.cached > baseline]
     times = compare([probe.ttft_s for probe in seen.again], [probe.ttft_s for probe in seen.new])
     ok, finding = _judged(relation, seen, hits=len(hits), times=times, trials=trials, tier=tier)
@@ -336,7 +345,7 @@ def shown(found: list[IsolationVerdict]) -> str:
 
 
 def _senders(arguments: argparse.Namespace) -> dict[Relation, Sender]:
-    """The senders. The tenant itself is last, since its request brings the prompt back to the device."""
+    """The senders. The first tenant is last, since its request loads the prompt back to the device."""
     files = {
         Relation.OUTSIDER: arguments.other_key_file,
         Relation.MEMBER: arguments.group_key_file,

@@ -1,9 +1,10 @@
 """The embedded fleet as real processes: two regions with engines and a proxy each, and a delay between them.
 
 Each region has a prefill engine, two decode engines and an aggregated one. The system assigns the ports, so a process
-starts when the addresses that it needs are known. Engines and the relay start first, in parallel. Then the proxies
-start; their configuration (`fleet.toml`, rendered) has those addresses. Last, the relay gets the addresses of the
-proxies. However a `with LocalFleet(...)` block ends, all its processes are gone afterwards.
+starts when the addresses that it needs are known. The engines start first, together with the relay that delays traffic
+between the regions (`wan.py`). Then the proxies start, with the addresses of engines and relay in their configuration
+(`fleet.toml`, rendered). Last, the relay gets the addresses of the proxies. However a `with LocalFleet(...)` block
+ends, all its processes are gone afterwards.
 """
 
 import json
@@ -42,11 +43,11 @@ Ports = dict[str, tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
     policy: Policy = "cost"
-    speed: float = 1.0  # virtual seconds of the engines per second
+    speed: float = 1.0  # virtual seconds of the engines per second of wall time
     seed: int = 1
     delay_ms: float = 15.0  # one way, between the regions
     ports: Ports = field(default_factory=dict)
-    record: bool = False  # every decision, into `<region>.record` of the run directory
+    record: bool = False  # proxies write every routing decision to `<region>.record` in the run directory
     obey_prompts: bool = False  # engines do what `obey:` lines of prompts say
 
     @property
@@ -81,7 +82,7 @@ class Proxy:
 
 @dataclass
 class LocalFleet:
-    """A fleet with logs, rendered configuration and ledgers in `run_dir`, and its secret and key in `state_dir`."""
+    """A fleet. `run_dir` has its logs, rendered configuration and ledgers; `state_dir` has its secret and API key."""
 
     child_type: ClassVar[type[Child]] = Child
 
@@ -111,7 +112,7 @@ class LocalFleet:
         self.stop()
 
     def stop(self) -> None:
-        """Stop all processes, proxies first: they settle open turns while engines still answer."""
+        """Stop all processes, proxies first, so that they can end and bill open turns while engines still answer."""
         self.stop_proxies()
         stop_all(self._children, STOP_GRACE_S)
         self._children.clear()

@@ -2,8 +2,8 @@
 
 A recording has the requests of one program, in order. Words of prose are masked; everything else is as it was on the
 wire: shared prefixes, lengths, tool names, ids, headers. Each body is a chat-completions body in template order: model,
-tools, messages with the system text first, then the rest. `scripts/convert_sessions.py` tells how requests of other
-dialects are converted.
+tools, messages with the system text first, then the rest. `scripts/convert_sessions.py` has converted requests of
+other APIs to this form.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""`warmroute up`: the embedded fleet, until Ctrl-C or SIGTERM."""
+"""Runs `warmroute up`: a fleet with embedded (simulated) engines, until Ctrl-C or SIGTERM."""
 
 import json
 import socket
@@ -22,15 +22,15 @@ from warmroute_proxy.server.base.port_owner import port_owner
 LOOK_S = 0.5
 HOST = "127.0.0.1"
 FIRST_PORT = 20_000
-BLOCKS = 2_500  # each has the ports of one fleet
+BLOCKS = 2_500  # blocks of ports to choose from; a block has the ports of one fleet
 MODEL = "kimi-k2.5"
 OPENCODE = "opencode.json"
 MAX_ANSWER_TOKENS = 8_192
 
 
 def run(arguments: Namespace) -> int:
-    """Start the fleet, print how to use it, and wait. With `--env`, only print the exports of the fleet that runs;
-    `--wait` first waits until one runs.
+    """Start the fleet, print how to use it, and wait. With `--env`, start nothing, and print the shell exports for a
+    fleet that runs already; `--wait` does so once a fleet runs.
     """
     if arguments.env or arguments.wait:
         return _print_exports(arguments)
@@ -77,7 +77,7 @@ def started(state_dir: Path, arguments: Namespace) -> Iterator[LocalFleet]:
 
 
 def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
-    """Region -> its ports: from `first` on, else the ports of the last start, else free ports."""
+    """Region -> its ports: consecutive ports from `first` on, else the ports of the last start, else free ports."""
     if first is None and kept_ports:
         ports = kept_ports
     elif first:
@@ -92,8 +92,8 @@ def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
 
 
 def _free_ports(state_dir: Path) -> Ports:
-    """The first free block of ports, searched from a place that depends on the state directory. The ports are below the
-    range from which the system gives ports to other programs, so they are likely free at the next start, too.
+    """The first free block of ports, searched from a number that depends on the state directory. The ports are below
+    the range from which the system gives ports to other programs, so they are likely free at the next start, too.
     """
     begin = zlib.crc32(bytes(state_dir))
     for number in range(BLOCKS):

@@ -3,11 +3,12 @@
 Each link listens on its own port and passes connections to its targets in rotation, like a load balancer in front of a
 region. A target that refuses a connection is skipped. The relay starts before its targets are known, since its address
 is in the configuration of the proxies. A line `{"<link>": "http://host:port"}` on standard input names the target.
-Later lines replace targets or delays: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`, with one member or
-both. Bytes, ends and aborts travel with the delay of their direction, in order. The process ends with its standard
-input, so it never outlives its parent.
+Later lines replace targets or delays: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`, with one or both
+members. Bytes, half-closes and aborts arrive in order, after the delay of their direction. The process ends with its
+standard input, so it never outlives its parent.
 
-At most `PENDING_BYTES_MAX` wait in one direction; above that the sender is paused, as by a full pipe.
+If more than `PENDING_BYTES_MAX` bytes wait in one direction, the relay stops reading from their sender until at most
+half of this number wait.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PENDING_BYTES_MAX = 1 << 20
 
 
 class Link:
-    """One entry to the far side: its targets, once they are known, and its delays."""
+    """One listening port: its delays, and its targets in the other region, once they are known."""
 
     def __init__(self, delay_s: float) -> None:
         self.there_s = self.back_s = delay_s
@@ -70,7 +71,7 @@ class Link:
 
 
 class End(asyncio.Protocol):
-    """One end of a relayed connection. Its peer sends on the bytes that this end receives, `delay_s()` later."""
+    """One end of a relayed connection. `peer`, the other end, sends what this end receives, `delay_s()` later."""
 
     def __init__(self, delay_s: Callable[[], float]) -> None:
         self.delay_s = delay_s
@@ -104,7 +105,7 @@ class End(asyncio.Protocol):
             asyncio.get_running_loop().call_later(self.delay_s(), self.peer.abort)
 
     def pause_writing(self) -> None:
-        """Hold bytes back that are on their way to this socket, since it is full."""
+        """Hold back the bytes that are on their way to this socket, since its buffer is full."""
         self._full = True
 
     def resume_writing(self) -> None:
@@ -123,7 +124,7 @@ class End(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Deliver the bytes that are due, and set a timer for the next."""
+        """Deliver to the peer the bytes that are due, and set a timer for the next ones."""
         loop, peer = asyncio.get_running_loop(), self.peer
         if peer is None or peer._transport is None:
             return

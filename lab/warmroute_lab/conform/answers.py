@@ -17,7 +17,7 @@ MISSED_USD: Final = 1e-9
 """A price may be off by a nanodollar, since doubles round it."""
 
 MAX_USD: Final = 1e6
-"""A greater cost is not credible."""
+"""A stated cost of this much or more is not credible, so it is ignored."""
 
 COST_HEADERS: Final = ("x-litellm-response-cost",)
 """Headers in which servers state a cost in USD (docs.litellm.ai/docs/proxy/response_headers)."""
@@ -43,7 +43,7 @@ def several(trial: Trial) -> Cell:
 
 
 def cancelled(trial: Trial) -> Cell:
-    """Whether the server settles a request that its client leaves, and serves the next turn of the session."""
+    """Whether the server closes the receipt if the client of a request disconnects, and serves the next turn."""
     check = "cancel"
     asked = Asked(
         trial.prompt(), ["Count to a thousand."], stream=True, session=new_session(), signal=headers.AFFINITY,
@@ -69,7 +69,7 @@ def cancelled(trial: Trial) -> Cell:
 
 
 def _settled(trial: Trial, left: Exchange) -> tuple[str, bool]:
-    """What is wrong with the receipt of a request that its client left, and whether the server keeps a receipt."""
+    """What is wrong with the receipt of a request whose client disconnected, and whether the server keeps receipts."""
     receipt_id = left.headers.get(headers.RECEIPT)
     if not receipt_id:
         return "", False

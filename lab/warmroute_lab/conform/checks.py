@@ -25,11 +25,11 @@ from warmroute_lab.conform.trial import (
 
 
 REPEATS: Final = 3
-"""How often a prompt is sent again, since it may reach a worker that does not have it."""
+"""How often a prompt is sent again at most, since it may reach a worker that has not cached it."""
 
 BETWEEN: Final = (0, 1)
-"""How many small requests of other sessions come before one turn and before the next. So a rotation over workers
-separates the turns of the session."""
+"""How many small requests of other sessions come before a turn, alternately. So a server that places requests in
+rotation sends the turns of a session to different workers."""
 
 NO_COUNT: Final = "the usage has no count of cached tokens"
 
@@ -133,11 +133,11 @@ TURN_TOKENS: Final = 100
 """Prompt tokens that each further turn adds: the last answer, a question, the template."""
 
 WRITE_SHARES: Final = {"anthropic": 4}
-"""API -> d, if a write to its cache costs 1/d more than input: Anthropic's writes cost 1.25 times as much."""
+"""API -> d, if tokens written to its cache cost 1/d more than input. Anthropic's cost 1.25 times as much."""
 
 
 class Check(NamedTuple):
-    """A check, and how many requests it sends at most. `name` is the name of its cell, too."""
+    """A check, and how many requests it sends at most. Its result (`Cell.check`) has the same name."""
 
     name: str
     run: Callable[[Trial], Cell]
@@ -145,7 +145,7 @@ class Check(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The most that checks send and get as answers. `written_share`: as in `WRITE_SHARES`; 0: writes cost as input."""
+    """The most requests and tokens of checks. `written_share`: see `WRITE_SHARES`; 0: cache writes cost as input."""
 
     requests: int
     prompt_tokens: int
@@ -200,7 +200,7 @@ def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
 
 
 def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
-    """The most that the checks of an API send and get as answers."""
+    """The most requests that the checks of an API send, and the most tokens of prompts and answers."""
     requests = sum(check.requests for check in checks)
     prompt = options.prompt_bytes // LEAST_BYTES_PER_TOKEN + OVERHEAD_TOKENS + options.turns * TURN_TOKENS
     completion = requests * 2 * ANSWER_TOKENS + LONG_ANSWER * (LONG_ANSWERS if api == "responses" else 1)
@@ -208,7 +208,8 @@ def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
 
 
 def results_of(checks: list[Check], trial: Trial) -> Iterator[Cell]:
-    """A cell for each check, whatever the endpoint answers. Sends no more if the first request fails."""
+    """Run the checks, and return the result of each, whatever the endpoint answers. If the first request fails, no
+    further check is tried."""
     why = ""
     for check in checks:
         if why:
@@ -219,7 +220,7 @@ def results_of(checks: list[Check], trial: Trial) -> Iterator[Cell]:
         except Spent as spent:
             why = str(spent)
             cell = not_tried(check.name, why)
-        except Exception as error:  # whatever an answer breaks, the other checks go on
+        except Exception as error:  # an unexpected answer may break this check, but not the others
             text = trial.endpoint.hider.text(str(error))[:80]
             cell = failed(check.name, f"the check broke off: {type(error).__name__}: {text}", *trial.sent[-1:])
         yield cell

@@ -1,4 +1,4 @@
-"""The checks of what Codex sends and reads over OpenAI's Responses (vllm-project/vllm#56285, sgl-project/sglang#38690).
+"""Checks what Codex sends and reads over OpenAI's Responses API (vllm-project/vllm#56285, sgl-project/sglang#38690).
 
 A session of Codex ends if the server refuses an item of its history, or if a tool does not reach the model.
 """
@@ -48,7 +48,7 @@ def longer(trial: Trial, check: str, short: Asked, more: Asked) -> Cell:
 
 
 def answer_limit(trial: Trial) -> Cell:
-    """Whether the limit of the answer's length reaches the engine."""
+    """Whether the request's limit on the answer's length reaches the engine."""
     check = "keeps the answer's limit"
     found = trial.send(BASE._replace(answer_tokens=1))
     if not found.ok:
@@ -162,7 +162,7 @@ LENGTHENS: Final[Mapping[str, Json]] = {
 
 
 def lengthens(check: str) -> partial[Cell]:
-    """A check of `LENGTHENS`."""
+    """The check of this name in `LENGTHENS`: whether the members reach the model."""
     return partial(longer, check=check, short=BASE, more=BASE._replace(extra=LENGTHENS[check]))
 
 
@@ -206,7 +206,7 @@ def cut(trial: Trial) -> Cell:
 
 
 def sealed(trial: Trial) -> Cell:
-    """Whether reasoning comes encrypted if nothing is stored, so that the client can send it back."""
+    """Whether reasoning comes encrypted if the server stores nothing (`store`), so that the client can send it back."""
     check = "reasoning comes sealed"
     extra = {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}, "store": False}
     found = trial.send(BASE._replace(extra=extra, answer_tokens=LONG_ANSWER))
@@ -220,7 +220,7 @@ def sealed(trial: Trial) -> Cell:
 
 
 def unknown_model(trial: Trial) -> Cell:
-    """Whether the server refuses a model that it does not have, and does not answer with another."""
+    """Whether the server refuses a model that it does not have, instead of answering with another one."""
     check = "an unknown model is refused"
     found = trial.send(BASE._replace(extra={"model": "no-such-model-here"}))
     if 400 <= found.status < 500:

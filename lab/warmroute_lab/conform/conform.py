@@ -1,4 +1,4 @@
-"""`warmroute conform URL`. Exits with 0: nothing failed; 1: a check failed; 2: not tried."""
+"""Runs `warmroute conform URL`. Exit codes: 0: nothing failed; 1: a check failed; 2: the endpoint was not tested."""
 
 import argparse
 import json
@@ -44,11 +44,11 @@ VERSION = 1
 """The version of the profile that is checked, and of the JSON that is printed."""
 
 Results = dict[str, tuple[Trial, Sequence[Cell]]]
-"""API -> its requests, and a cell for each check."""
+"""API -> the requests that were sent, and the result of each check."""
 
 
 def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
-    """The lines of one API's results, at most `most` wide, except for requests that cannot be wrapped."""
+    """The lines of one API's results, at most `most` characters wide, except for requests that cannot be wrapped."""
     title = trial.endpoint.hider.text(f"{api}, model {trial.model}")
     first = max(len(title), *(len(cell.check) for cell in cells))
     beside = most - first - len(NOT_TRIED) - 2 * len(GAP)
@@ -155,7 +155,7 @@ def _nanousd(costs: Collection[Cost], rates: Rates) -> int:
 
 
 def _within(costs: Collection[Cost], rates: Rates | None, most_usd: float) -> None:
-    """Raises: ValueError, if the requests may cost more than `most_usd`, or without rates."""
+    """Raises: ValueError, if the requests may cost more than `most_usd`, or if `rates` is None."""
     if rates is None:
         raise ValueError("--most-usd needs --price")
     if _nanousd(costs, rates) > most_usd * 1e9:

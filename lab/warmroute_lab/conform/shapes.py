@@ -103,7 +103,7 @@ def _anthropic(model: str, asked: Asked, given: dict[str, str]) -> Shape:
         )
         result = {"type": "tool_result", "tool_use_id": _CALL, "content": LINES}
         messages.append({"role": "user", "content": [result]})
-    # Anthropic's own servers cache up to a mark, and nothing without one.
+    # Anthropic's own servers cache a prompt only up to a `cache_control` member.
     system = [{"type": "text", "text": asked.system, "cache_control": {"type": "ephemeral"}}]
     body: dict[str, Any] = {
         "model": model, "system": system, "messages": messages, "max_tokens": asked.answer_tokens
@@ -173,7 +173,7 @@ def answers_in(api: str, answer: Mapping[str, Any]) -> int:
 
 
 def begins(event: Mapping[str, Any]) -> bool:
-    """Whether an event of a stream has a part of the answer."""
+    """Whether an event of a stream has or opens a part of the answer."""
     kind = event.get("type")
     return bool(
         event.get("choices") or event.get("candidates") or kind in ("content_block_start", "response.output_item.added")

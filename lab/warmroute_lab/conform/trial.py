@@ -14,7 +14,7 @@ NOT_TRIED: Final = "not tried"
 
 
 class Cell(NamedTuple):
-    """The result of a check. `shown_by`: the exchanges that show it; a `fail` has at least one."""
+    """The result of a check. `shown_by`: the requests and answers that show it; a `fail` has at least one."""
 
     check: str
     state: State
@@ -48,7 +48,7 @@ HIT_SHARE: Final = 0.5
 
 
 class TrialOptions(NamedTuple):
-    """How to try. `rates`: the endpoint's prices, by the caller; None: not known."""
+    """How to test the endpoint. `rates`: the endpoint's prices as the user gave them; None if they are not known."""
 
     prompt_bytes: int = 6_000
     turns: int = 3
@@ -73,7 +73,7 @@ class Allowed(NamedTuple):
 
 
 class Trial:
-    """Sends requests through one API within `allowed`, and keeps the exchanges in order (`sent`)."""
+    """Sends requests through one API within `allowed`, and keeps requests and answers in order (`sent`)."""
 
     def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Allowed) -> None:
         self.endpoint = endpoint
@@ -96,7 +96,7 @@ class Trial:
         return " ".join(words)
 
     def send(self, asked: Asked, tenant: int = 0, *, cancel: bool = False) -> Exchange:
-        """Send a request. Raises: TooMany; Spent, after the answer with which the tokens exceed a limit."""
+        """Send a request. Raises: TooMany; Spent, if the reported tokens of all requests so far exceed a limit."""
         if len(self.sent) >= self._allowed.requests:
             raise TooMany(f"more than {self._allowed.requests} requests")
         found = self.endpoint.send(self.api, shape_of(self.api, self.model, asked), tenant, cancel=cancel)

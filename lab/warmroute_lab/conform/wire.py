@@ -1,6 +1,6 @@
 """One request on the wire, and its answer. No key is in an `Exchange` or in the message of an error.
 
-Limits: an answer longer than `MAX_ANSWER_BYTES` is broken; `MAX_ERROR_BYTES` of an error are shown.
+Limits: an answer longer than `MAX_ANSWER_BYTES` counts as broken; `MAX_ERROR_BYTES` of an error are shown.
 """
 
 import io
@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 64
 """JSON is shown to this depth; what is nested deeper is left out."""
 
 LEAST_DIGITS: Final = 8
-"""Only a key of at least this length hides a number that contains it; a shorter key would hide counts."""
+"""A number that contains a key is hidden only if the key has at least this length; a short one would hide counts."""
 
 
 class Hider:
@@ -36,7 +36,8 @@ class Hider:
         self._forms = sorted(forms, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
         self.longest = max([0, *map(len, self._forms)])
-        """The longest form of a key. Read this many more characters than are shown, to see a key at their end whole."""
+        """The length of the longest form of a key. Callers read this many characters more than they show, since a key
+        that is cut at the end is not recognised."""
 
     def text(self, text: str) -> str:
         return self._any.sub(HIDDEN, text)
@@ -104,7 +105,7 @@ class _Timed(io.RawIOBase):
 
 
 class _Clock:
-    """A clock that starts when it is made. `read_s`: the time until the first `stop`."""
+    """A stopwatch that starts when it is made. `read_s`: the time until the first `stop`."""
 
     def __init__(self) -> None:
         self.read_s = 0.0
@@ -171,7 +172,7 @@ class Exchange(NamedTuple):
 
 
 class Endpoint:
-    """A server under test. `hider` hides its keys. All methods raise NotReached."""
+    """A server under test. `hider` hides its keys. All methods may raise NotReached."""
 
     def __init__(self, url: str, keys: tuple[str, ...], timeout_s: float) -> None:
         """`keys`: the key of each tenant; for an empty key none is sent. `timeout_s`: for one whole answer."""
@@ -198,7 +199,7 @@ class Endpoint:
         return found
 
     def receipt(self, receipt_id: str, tenant: int = 0) -> dict[str, Any] | None:
-        """A receipt that the server keeps, as it sends it; None if it does not have it."""
+        """A receipt that the server keeps, as the server sends it; None if the server does not have it."""
         path = f"/v1/usage/receipts/{quote(receipt_id, safe='')}"
         status, body = self._get(path, key_headers("openai", self._keys[tenant]))
         return _object(body) if status == 200 else None
@@ -242,7 +243,7 @@ class Endpoint:
     def _connection(self) -> HTTPConnection:
         connection = self._kind(self._host, self._port, timeout=self._timeout_s)
         timed = partial(TimedResponse, deadline_s=time.monotonic() + self._timeout_s)
-        connection.response_class = timed  # type: ignore[assignment]  # It is only called.
+        connection.response_class = timed  # type: ignore[assignment]  # a factory is enough
         return connection
 
     def _problem(self, error: Exception) -> str:
@@ -267,7 +268,7 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
 def _streamed(
     api: str, response: HTTPResponse, cancel: bool, hide: Hider, clock: _Clock
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Usage, the last event, and why the stream broke. A later usage replaces the counts of an earlier one."""
+    """Usage, the last event, and why the stream broke. Later counts of usage replace earlier counts."""
     usage: dict[str, Any] = {}
     newest: dict[str, Any] = {}
     items: list[Any] = []

@@ -1,15 +1,15 @@
-"""The audit of a pass: the logs of clients, ledgers and engines must agree.
+"""Audits one pass of the demo: the logs of clients, ledgers and engines must agree.
 
 `audit` is a pure function over three logs that different processes have written. These violations are found:
 
     from the receipt alone     cached outside [0, prompt]; tiers or losses that do not sum; a price that does not
-                               recompute
+                               follow from it
     client against ledger      a receipt that is missing on one side, there twice, or different
     engine against ledger      a finished request of an engine that has no ledger row, or several
     order                      a turn that began before the previous turn had ended, or whose number is wrong
 
-Prefill legs are not looked up: they end before their decode leg does, under the same rid. Requests that an engine
-aborted have no row of their own; the row of the retry names them too.
+If a turn was split over a prefill and a decode engine, only the decode engine's request is looked up, since both have
+the same id (`rid`). A request that an engine aborted has no row of its own; the row of the retry names it, too.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Replays recorded sessions against a fleet, as the programs that were recorded would have sent them.
+"""Replays recorded agent sessions against a fleet, as the recorded programs would have sent them.
 
 Several recordings play at once. The turns of a recording are in order: a turn starts when the answer before it has
 ended. About half of the recordings go through the SDK, the others through a stock `openai` client whose `base_url` was
@@ -6,8 +6,9 @@ swapped. The recorded headers are sent as they were, so session signals reach th
 them. Three harnesses send no session signal: one names its session through the SDK, one is given the SDK's derived key,
 and for one the proxy finds the session.
 
-All sessions roam: each request enters through a random region, as if one name stood for all regions. The regions are
-drawn from the seed, so they are equal in both passes of a demo. Stock clients know nothing of regions and send no hint.
+Each request of a session enters through a random region, as if one host name stood for all regions. The regions are
+drawn from the seed, so they are equal in both passes of a demo. Stock clients know nothing of regions, so they do not
+say which region served the session last.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class Target:
     api_key: str
     seed: int
     think_s: float
-    """Mean time between an answer and the next turn, when the harness runs tools."""
+    """Mean time between an answer and the next turn, in which the harness runs tools."""
 
 
 def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int) -> list[str]:

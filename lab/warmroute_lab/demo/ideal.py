@@ -3,7 +3,7 @@
 The ideal of a request is the longest prefix that it shares with an earlier request, in whole pages of the engine. The
 last token is never cached: the engine must compute it to sample the next one. *session* compares with earlier requests
 of the same recording, as if one worker with endless memory served each session. *shared* compares with all earlier
-requests of the tenant, as if one cache served all. Models share nothing.
+requests of the tenant, as if one cache served all. Requests to different models share nothing.
 
 Pages are compared by chained keys: the longest shared prefix is the number of leading keys that were seen before. So
 the time is linear in the length of the prompts.

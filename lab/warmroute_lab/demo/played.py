@@ -1,13 +1,13 @@
-"""`warmroute demo`: recorded agent sessions through SDK and proxy, before embedded engines or the real SGLang.
+"""Plays `warmroute demo`: recorded agent sessions, through SDK and proxy, on embedded engines or the real SGLang.
 
 Each pass starts a new fleet with empty caches and ledgers, and replays the same recordings with the same seed. It
 collects three logs: what the clients saw, what the engines did (read before they are stopped), and the ledgers (read
 after the proxies were stopped). The audit compares the logs; a demo passes only if the audit finds nothing.
 
 The embedded fleet plays two passes, affinity off and on. SGLang plays one, with a prefill and a decode server and a
-tiny random model on this CPU. The model's answers say nothing, but the cached tokens are as real as on any GPU: each
-turn has SGLang's own count. The demo compares it with the proxy's prediction for each turn, and the sums of the ledger
-with SGLang's counters.
+tiny random model on this CPU. The model's answers say nothing, but the cached tokens are as real as on any GPU. For
+each turn, the demo compares SGLang's count of cached tokens with the proxy's prediction, and in the end it compares the
+sums of the ledger with SGLang's counters.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from warmroute_proxy.server.base.secrets import key_sha256
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 THINK_VIRTUAL_S = 1.0
-"""Mean time that a harness takes between two turns, on the engines' clock."""
+"""Mean time that a harness takes between two turns, in virtual seconds of the engines (`speed` to a second)."""
 
 JSON_COLUMNS = ("rids", "workers", "usage")
 PASSES: tuple[tuple[str, Policy], ...] = (("off", "round_robin"), ("on", "cost"))
@@ -61,14 +61,14 @@ HARNESS = "opencode"
 
 REGION = "cpu"
 ANSWER_TOKENS = 16
-"""Small, since the model's words are random and the next turn does not repeat them."""
+"""The limit of an answer. It is small, since the model's words are random and the recorded next turn has others."""
 
 PROXY_TIMEOUT_S = 30.0
 TOKENIZE_TIMEOUT_S = 60.0
 
 
 def run(arguments: Namespace) -> int:
-    """Play and report. Returns 0 if the demo has shown everything that it must show, else 1."""
+    """Play, and report the results. Returns 0 if the demo has shown everything that it must show, else 1."""
     out = report.console()
     play = _sglang if arguments.engine == "sglang" else _embedded
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
@@ -151,7 +151,7 @@ def ledger_rows(proxy: Proxy) -> list[dict[str, Any]]:
 
 
 def ideal_by_label(recordings: Sequence[RecordedSession], one: Pass) -> dict[str, Ideal]:
-    """The ideal of each turn. "Earlier" is by the order of the recordings, so timing does not change the ideal."""
+    """The ideal of each turn. Which turns are earlier depends on the order of the recordings, never on timing."""
     bodies = {(recording.name, request.n): request.body for recording in recordings for request in recording.requests}
     turns = sorted(one.turns, key=lambda turn: (turn.recording, turn.n))
     prompts = [prompt_of(turn.recording, bodies[turn.recording, turn.n], PAGE_SIZE) for turn in turns]
@@ -192,7 +192,7 @@ def _sglang(out: Console, arguments: Namespace, state_dir: Path) -> Played:
 
 
 def _fitting(out: Console, recordings: Sequence[RecordedSession], server: Server) -> list[RecordedSession]:
-    """The recordings whose longest prompt fits into the model's context, with `ANSWER_TOKENS` as their limit."""
+    """The recordings whose longest prompt fits into the model's context, with answers of at most `ANSWER_TOKENS`."""
     found = []
     for recording in recordings:
         tokens = _tokens(server, max(recording.requests, key=lambda request: len(json.dumps(request.body))))

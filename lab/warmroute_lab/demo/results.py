@@ -1,8 +1,8 @@
 """The figures of a demo: the numbers of `--json`, from the logs of its passes, and the conditions that they must meet.
 
-The *TTFT* of a turn is the sum of three times: the engine model's virtual time of the leg that streamed (decode or
+The *TTFT* of a turn is the sum of three times: the virtual time of the engine that streamed the answer (decode or
 aggregated), the proxy's time on the wall clock, and the round trip between the regions if the turn was forwarded.
-Virtual time does not depend on the speed of the machine. No other figure mixes it with wall-clock time.
+Virtual time does not depend on the speed of the machine. No other figure mixes virtual and wall-clock time.
 """
 
 import math
@@ -26,7 +26,7 @@ class Pass:
     violations: Sequence[Violation]
 
     def of(self, harness: str) -> "Pass":
-        """The turns of one harness, with their rows and violations. `finished` keeps all harnesses' requests."""
+        """The turns of one harness, with their rows and violations. `finished` keeps the requests of all harnesses."""
         turns = [turn for turn in self.turns if turn.harness == harness]
         ids = {turn.receipt_id for turn in turns}
         rows = [row for row in self.rows if row["id"] in ids]

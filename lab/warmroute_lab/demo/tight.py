@@ -38,7 +38,8 @@ TURN_TIMEOUT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The sessions and the fleet that serves them. Prompt tokens are approximate. Seconds are on the engines' clock."""
+    """The sessions and the fleet that serves them. Prompt tokens are approximate. Seconds are virtual seconds: the
+    engines' clock runs `speed` times faster."""
 
     sessions: int = 36
     turns: int = 5
@@ -59,7 +60,7 @@ ON_SGLANG: Final = Load(
     sessions=8, first_tokens=8_000, more_tokens=300, output_tokens=8, think_s=(0.1, 0.6), engines=1, kv_tokens=32_768,
     speed=1.0, model=MODEL_NAME, bytes_per_token=1.07,
 )  # fmt: skip
-"""The tiny model computes some thousand tokens a second, so other sessions fill the KV pool within seconds."""
+"""The tiny model computes a few thousand tokens a second, so other sessions fill the KV pool within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class ClientTurn:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a pass. Seconds are on the engines' clock."""
+    """The figures of a pass. Seconds are virtual seconds of the engines."""
 
     hit: float
     computed_tokens: int
@@ -244,7 +245,7 @@ async def _session(client: httpx.AsyncClient, urls: Sequence[str], load: Load, n
 
 
 def pauses_of(load: Load, session: int) -> list[float]:
-    """Seconds on the engines' clock until a session starts, and after each of its turns."""
+    """Virtual seconds until a session starts, and after each of its turns."""
     draw = random.Random(f"{load.seed}:{session}")  # noqa: S311 (a reproducible plan, not a secret)
     return [draw.uniform(0, load.think_s[1]), *[draw.uniform(*load.think_s) for _ in range(load.turns)]]
 

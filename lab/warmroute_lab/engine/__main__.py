@@ -1,4 +1,4 @@
-"""`python -m warmroute_lab.engine`: run one embedded engine, which prints a JSON line on stdout when it listens."""
+"""Runs one embedded engine (`python -m warmroute_lab.engine`), which prints a JSON line on stdout when it listens."""
 
 import argparse
 import asyncio

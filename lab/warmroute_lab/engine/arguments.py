@@ -77,7 +77,7 @@ _port.__name__ = "port"
 def _at_least(kind: Callable[[str], float], low: float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
-        if not low <= number < math.inf:  # false for NaN, too
+        if not low <= number < math.inf:  # with `not`, NaN is refused, too
             raise argparse.ArgumentTypeError(f"must be a number of at least {low}")
         return number
 

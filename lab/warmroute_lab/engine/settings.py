@@ -1,4 +1,4 @@
-"""What an engine is started with."""
+"""The settings with which an engine is started."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ class Settings:
 
     @property
     def bigram(self) -> bool:
-        """Whether a page is of pairs of tokens, as with drafts of the EAGLE family."""
+        """Whether pages consist of pairs of tokens, as with draft models of the EAGLE family."""
         return self.speculative_algorithm is not None
 
     @property

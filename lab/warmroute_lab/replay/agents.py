@@ -1,8 +1,8 @@
-"""Synthetic agents: sessions whose context grows turn by turn, closed loop.
+"""Synthetic agents: sessions whose context grows turn by turn, closed loop (a turn comes after the previous answer).
 
 A session begins with tools and a system prompt that it shares with others, and a prefix of its own. Each turn appends
-the last answer and something new (a tool's output, a person's words). So only the new part of a prompt was not computed
-in the turn before, and answers are found in the cache too.
+the last answer and something new (a tool's output, a person's words). So if the previous turn is cached, with its
+answer, only what is new must be computed.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Agents:
     """Sizes in tokens, times in seconds.
 
     A value with a mean and a median (or sigma) is lognormal; one with a mean alone is exponential. Each of the `kinds`
-    of agents has a shared prompt of its own. With `waves`, the time is divided into that number of equal parts, and
-    sessions start in bursts: each in the first twentieth of a part.
+    of agents has a shared prompt of its own. With `waves`, the time `starts_within_s` is divided into that number of
+    equal parts, and sessions start in bursts: each in the first twentieth of a part.
     """
 
     sessions: int = 1200

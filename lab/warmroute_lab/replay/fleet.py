@@ -1,8 +1,8 @@
-"""The fleet in a replay: workers with the engine's own scheduler model, and the turns under way.
+"""The fleet in a replay: workers with the scheduler model of the embedded engine, and the turns under way.
 
 Policies see exact values of this moment: the blocks that a worker has cached, its uncached tokens still to compute, and
-its requests and tokens that have not ended. No real router knows all of these, so a replay compares policies at their
-best.
+its outstanding requests and their tokens. No real router knows all of these values, so a replay compares policies at
+their best.
 """
 
 from collections import OrderedDict, deque
@@ -15,7 +15,7 @@ from warmroute_lab.replay.trace import Request
 
 
 class Store:
-    """The storage that a region's workers share: at most `max_blocks` keys. The least recently used goes first."""
+    """The storage that a region's workers share: at most `max_blocks` keys, of which the most recently used stay."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
@@ -47,7 +47,7 @@ class ReplayTurn(msgspec.Struct, eq=False):
     decode: "Worker | None" = None
     decode_work: Work | None = None
     network_s: float = 0.0
-    """Half a round trip to the place of `worker`."""
+    """Half a round trip between the client's region and that of `worker`; 0 if both are one region."""
     first_token_s: float = 0.0
     ended_s: float = 0.0
     cached_tokens: int = 0
@@ -55,9 +55,10 @@ class ReplayTurn(msgspec.Struct, eq=False):
     """The cached tokens that the policy expected; None if it predicts none."""
     retries: int = 0
     held_tokens: int = 0
-    """The most prompt tokens that one worker's tiers held, or would hold, at sending; set if caches are watched."""
+    """How many tokens of the prompt the cache tiers of one worker held, or were about to, when the turn was sent: the
+    largest number of any worker. Set only if caches are watched."""
     here_tokens: int = 0
-    """The prompt tokens that the tiers of `worker` held, or would hold, at sending."""
+    """As `held_tokens`, but for `worker`."""
     after_evictions: bool = False
     """Whether any worker had evicted pages before the turn was sent."""
     state: Any = None
@@ -89,7 +90,7 @@ class Worker:
         self.requests = 0
         """Requests sent here that have not ended."""
         self.tokens = 0
-        """Prompt tokens of these requests."""
+        """Prompt tokens of the requests that have not ended."""
         self.next_s = float("inf")
         self._estimates: deque[int] = deque()
         self._waiting_estimate = 0

@@ -20,15 +20,15 @@ from warmroute_lab.replay.trace import Request, Trace, mixed
 # Made-up tool calls: short sessions of requests at given times (open loop), which share prompts of tools.
 #
 # Most sessions use a few of the prompts, and most prompts have few sessions (Zipf), like the templates behind an API
-# for tools. A session is one request or some more, each of which appends to the one before. Answers are not in later
-# prompts, as in Mooncake's traces.
+# for tools. A session is one request or a few, each of which appends to the one before. As in Mooncake's traces, later
+# prompts do not contain the answers.
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
     """Sizes are in tokens, times in seconds. Values with a median and a sigma are lognormal.
 
-    With `wave_s`, arrivals come in waves of this period: each is late by at most twice `swing_s`.
+    With `wave_s`, arrivals come in waves of this period: each arrival is delayed by at most twice `swing_s`.
     """
 
     sessions: int = 7400
@@ -40,7 +40,7 @@ class ToolCalls:
     own_median: float = 1500.0
     own_sigma: float = 1.6
     more_share: float = 0.38
-    """The chance that another request follows."""
+    """The chance that a session goes on after a request."""
     pause_median_s: float = 25.0
     pause_sigma: float = 1.0
     new_median: float = 900.0

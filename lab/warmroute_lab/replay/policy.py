@@ -4,21 +4,23 @@ A policy is made for one run: `SomePolicy(fleet)`. Then the simulation calls, in
 
 - `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`),
   or None if the turn waits at the router: later the policy calls `send(turn, worker, now_s)` for it;
-- `choose_decode(turn, prefill, now_s)` then in a split fleet; by default the decode worker with the fewest tokens;
+- `choose_decode(turn, prefill, now_s)` after that, in a split fleet; by default it returns the decode worker with the
+  fewest tokens;
 - `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; both do nothing by default;
 - `lost(turn, now_s)` if the worker went away before the end; `choose` is then called for the turn again;
 - `changed(now_s)` after workers came or went (`self.fleet.prefills` is then another list), `restarted(worker, now_s)`
   after a worker restarted with an empty cache; both before `lost` for the turns of that worker;
 - `report(now_s)` every `report_every_s`, unless that is 0.
 
-`turn.request` has `blocks` (ids of full blocks, each standing for all before it), `input_tokens`, `session`, `turn`;
-`turn.state` is for the policy. A worker has `cached_tokens(request)` (also `in_flight=True`), `pending_tokens()`,
-`requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All these values are exact and of
-this instant. If the source of a policy approximates such a value, the policy keeps the approximation in `self`.
+`turn.request` has `blocks` (ids, each standing for a block and all before it), `input_tokens`, `session`, `turn` (see
+`trace.py`); `turn.state` is for the policy. A worker has `cached_tokens(request)` (also with `in_flight=True`),
+`pending_tokens()`, `requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All these values
+are exact and of this instant. If the source of a policy approximates such a value, the policy keeps the approximation
+in `self`.
 
 Determinism: no clock and no global randomness. A policy that draws has its own `random.Random(seed)`.
-A baseline is a file in `baselines/`, names its source (repository, path, commit, or paper) and what differs from it,
-and is listed by name in `baselines/__init__.py`.
+A baseline is in a file in `baselines/`, which names its source (repository, path, commit, or paper) and what differs
+from the source. `baselines/__init__.py` lists it by name.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,7 @@ class Policy:
     """The base of all policies. A policy must define `choose`; all other methods have defaults."""
 
     exact = True
-    """Whether `choose` reads the state of workers, which then keep estimates of what was sent to them."""
+    """Whether `choose` reads the state of workers. Only then do workers estimate the uncached tokens sent to them."""
 
     report_every_s = 0.0
     """How often `report` is called; 0: never."""
@@ -40,9 +42,9 @@ class Policy:
         self.send: Callable[[ReplayTurn, Worker, float], None] = _cannot_send
         """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
         self.is_last: Callable[[ReplayTurn], bool] = _cannot_look
-        """`is_last(turn)`: whether its session has no later turn, as if clients told it. Set by the simulation."""
+        """`is_last(turn)`: whether it is its session's last turn, as if clients said so. Set by the simulation."""
         self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
-        """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
+        """`later(when_s, call)`: call `call(when_s)` at that time of the virtual clock. Set by the simulation."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
         """The worker that computes this turn's prompt; None if the turn waits."""

@@ -1,19 +1,22 @@
 """The policy that production runs: the same `core.Router`, with the inputs that a proxy would have.
 
-Block ids stand for the prompt's chain. The chain is cut at the end of each block, of the prompt, and of the previous
-turn's prompt. A token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off.
-Like the server, the proxy observes the first token and the end of a turn, and the cached tokens that the engine reports
-at the end. Once a second it reads each worker's `/v1/loads`, with the size of its KV pool. Tokens in between are not
-observed (`progress`): until a turn ends, only its prompt counts. With `event_lag_s` it also gets each worker's KV
-events, delayed by that time.
+A router knows a prompt by its chain: hashes of the prompt up to certain positions (cuts). Here block ids stand for the
+hashes, and the cuts are the ends of the blocks, of the prompt, and of the previous turn's prompt. A token counts as 4
+bytes, so the learned bytes per token are exact; a real proxy is a few percent off. Like the server, the proxy observes
+the first token and the end of a turn, and the cached tokens that the engine reports at the end. Once a second it reads
+each worker's `/v1/loads`, with the size of its KV pool. Tokens in between are not observed (`Router.progress` is not
+called): until a turn ends, only its prompt counts. With `event_lag_s` the proxy also gets each worker's KV events,
+delayed by that time.
 
 Each region has `routers` proxies, and requests go to them in rotation. Without `share_lag_s` they know of each other
-only what engines report. With it, like processes of one proxy or proxies that name each other, they send each other
-their events, delayed by that time. Regions are peers. A client that names its session sends the region that served it
-last (the home hint), and its turns may be forwarded there; other turns stay in the region of their arrival. The second
-proxy of a forwarded turn decides half a round trip too early, at the time when the first proxy decides.
+only what engines report. With it they send each other their events, delayed by that time, as processes of one proxy do,
+or proxies that name each other in their configuration. The regions are peers, which forward turns to each other. A
+client that names its session sends the region that served it last (the home hint), and its turns may be forwarded
+there; other turns stay in the region of their arrival. The second proxy of a forwarded turn decides when the first one
+does, half a round trip too early.
 
-If a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
+If a trace names no sessions, a session is the prompts that continue each other, as a key that the proxy derives from
+prompts would find it.
 """
 
 import sys
@@ -46,8 +49,8 @@ from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 
-# Hints of clients about what a proxy cannot know: with a turn, how soon the session's next turn comes; after the last
-# turn, that the session is over.
+# Hints of clients about what a proxy cannot know: a turn says how soon the session's next turn comes; after the last
+# turn, the client says that the session is over.
 
 SOON_S: Final = 20.0
 """A next turn within this time counts as after tools, a later one as after a person."""
@@ -59,7 +62,8 @@ class Hints:
     __slots__ = ("by_turn", "last_turns")
 
     def __init__(self, trace: Trace, hinting_share: float, ending_share: float) -> None:
-        """`hinting_share`: turns that say when the next comes; `ending_share`: sessions that say that they are over."""
+        """`hinting_share`: the share of turns that say when the next one comes; `ending_share`: the share of sessions
+        whose client says that they are over."""
         self.by_turn = _by_turn(trace, hinting_share)
         self.last_turns = _last_turns(trace, ending_share)
 
@@ -118,7 +122,7 @@ class Proxies:
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
-    """A turn at one proxy; a forwarded turn has two legs."""
+    """A turn at one proxy. A forwarded turn has two legs, one at each proxy."""
 
     router: Router
     routing: RoutingRequest
@@ -126,7 +130,7 @@ class _Leg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """The `listener` of a worker's scheduler. Passes its KV events to `on_event`, once that is set."""
+    """The `listener` of a worker's scheduler. Passes the worker's KV events to `on_event`, once that is set."""
 
     def __init__(self) -> None:
         self.on_event: Callable[[str, list[int], Tier], None] | None = None
@@ -140,7 +144,7 @@ class Feed:
             self.on_event("removed", list(keys), tier)
 
     def cleared(self) -> None:
-        """Nothing to do: a replay flushes no cache, and `restarted` reports a restart."""
+        """Do nothing: a replay flushes no cache, and `Production.restarted` handles a restart."""
 
 
 class _SharedBooks:
@@ -276,12 +280,13 @@ class Production(Policy):
         if tail is None:
             hashes = hashes[:full]
         else:
-            if len(hashes) != full + 1 or hashes[full] != tail:  # else `blocks` are exactly the prompt's
+            if len(hashes) != full + 1 or hashes[full] != tail:  # otherwise `blocks` are exactly the prompt's
                 hashes = [*hashes[:full], tail]
             ends.append(request.input_tokens * BYTES_PER_TOKEN)
         sent = self._sent.get(request.session)
         if sent is not None and sent.tail is not None and sent.input_tokens == request.continued_tokens:
-            at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)  # cut there, as in the server: a message ends
+            # The previous prompt ended with a message, so the server has a cut there.
+            at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)
             hashes, ends = [*hashes[:at], sent.tail, *hashes[at:]], [*ends, 0]
             ends[at:] = [sent.input_tokens * BYTES_PER_TOKEN, *ends[at:-1]]
         self._sent[request.session] = request
@@ -410,11 +415,11 @@ class Production(Policy):
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
-    """Figures of an engine's report: waiting requests (0, since they count as running here), tokens in use or in
-    waiting prompts, and the most requests that it runs and the most tokens that it holds.
+    """Figures of an engine's report: waiting requests (0, since the report counts them as running), tokens in use or in
+    waiting prompts, and the most requests that the engine runs and the most tokens that it holds.
     """
     idle = scheduler.cache.idle_pages + scheduler.free_pages
     tokens = (scheduler.capacity_pages - idle) * scheduler.page_size
-    for work in scheduler.waiting:  # their cached tokens count as in use already
+    for work in scheduler.waiting:  # without their cached tokens, which count as in use
         tokens += work.prompt_tokens - scheduler.pool.match(work) * scheduler.page_size
     return 0, tokens, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size

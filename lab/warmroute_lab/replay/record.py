@@ -15,8 +15,8 @@ MAX_BYTES: Final = 2 << 30
 class ReplayVerdict(NamedTuple):
     """The result of replaying a record.
 
-    `first_difference`: the first decision that differs, and in what; None if all are equal. `cut_off`: where a record
-    without an end marker ends (its proxy was killed, or the disk was full); None for a whole record.
+    `first_difference`: the first decision that differs, and in what; None if all are equal. `cut_off`: the place at
+    which a record without an end marker ends (its proxy was killed, or the disk was full); None for a whole record.
     """
 
     software: str

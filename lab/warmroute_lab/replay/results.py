@@ -18,7 +18,8 @@ class Result:
     interpolation.
 
     `hit`: cached input tokens / input tokens. `tpot`: the time for each token after the first, for answers of two or
-    more tokens. `imbalance`: the workers' largest / mean number of outstanding tokens, as a mean over arrivals.
+    more tokens. `imbalance`: the largest number of outstanding tokens of a worker / the workers' mean number, averaged
+    over arrivals.
     """
 
     trace: str
@@ -49,7 +50,7 @@ class Result:
     new_p50_s: float = 0.0
     new_p90_s: float = 0.0
     new_max_s: float = 0.0
-    """The TTFT of turns that begin a session; so are `new_p50_s` and `new_p90_s`."""
+    """The longest TTFT of turns that begin a session; `new_p50_s` and `new_p90_s` are percentiles."""
     running_max_s: float = 0.0
     """The longest TTFT of all other turns."""
     by_tenant: list[dict[str, Any]] = field(default_factory=list)
@@ -86,7 +87,7 @@ class LoadSamples:
             self._next_s = now_s + self.interval_s
 
     def imbalance(self) -> float:
-        """The largest number of a worker's outstanding tokens / the workers' mean, averaged over arrivals."""
+        """See `Result.imbalance`."""
         return self._imbalance / self._arrivals if self._arrivals else 0.0
 
 

@@ -37,7 +37,7 @@ MAX_BYTES: Final = 1_048_576
 
 
 class WorkerKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`count` workers that are alike. A field that is None has the value of the `Setup`."""
+    """`count` workers that are alike. If a field is None, the value in the `Setup` counts."""
 
     count: int = 1
     speed: float = 1.0
@@ -86,7 +86,7 @@ WITH_WORKING_SET: Final = "warmroute+working-set"
 OURS: Final = (PRODUCTION, WITH_EVENTS, WITH_QUEUE, WITH_WORKING_SET)
 POLICIES: Final = (*OURS, *BASELINES)
 ACROSS_REGIONS: Final = frozenset({*OURS, "skylb"})
-"""Policies that know of regions. Of any other policy, each region runs its own."""
+"""Policies that know of regions. Any other policy runs separately in each region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class Setup:
     """A fleet. Each region has `prefills` workers that compute prompts and, if the fleet is split, `decodes` workers
     that generate. `kv_tokens` and `host_tokens` are per worker, `store_tokens` per region.
 
-    `each_turn`: each turn comes in at a random region, else all turns of a session come in at one. `home_share` of the
-    sessions come in at one region in any case. `naming_share`, `routers`, `share_lag_s` (None: routers share nothing),
-    `share_loss` and `event_lag_s` are for the production policy.
+    If `each_turn`, every turn comes in at a random region; otherwise all turns of a session come in at one random
+    region, as those of `home_share` of the sessions always do. `naming_share`, `routers`, `share_lag_s` (None: routers
+    share nothing), `share_loss`, `event_lag_s`, `hinting_share` and `ending_share` are for the production policy.
     """
 
     prefills: int = 8
@@ -122,7 +122,7 @@ class Setup:
     tenant_shares: tuple[float, ...] = ()
     """The share of sessions of each tenant, if there are several."""
     kinds: tuple[WorkerKind, ...] = ()
-    """The kind of each worker of a region, if the workers differ."""
+    """The kind of each worker of a region, in order; empty if all workers are alike."""
 
     @property
     def workers(self) -> str:
@@ -140,7 +140,7 @@ def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress
 
 
 def run_watched(trace: Trace, setup: Setup, policy: str) -> tuple[Result, list[ReplayTurn]]:
-    """As `run`, and also return the turns; each has what caches held when it was sent."""
+    """As `run`, but also return the turns; each turn notes what the caches held when it was sent."""
     return _played(trace, setup, policy, 1.0, None, watch_caches=True)
 
 

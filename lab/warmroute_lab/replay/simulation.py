@@ -9,7 +9,7 @@ Open-loop requests come at their time divided by `speed_up`. A turn that follows
 and then for its own think time, at any speed-up. So in closed loop `speed_up` only compresses the starts of sessions.
 
 If a turn is placed outside its client's region, it arrives half a round trip late, and its tokens reach the client half
-a round trip late. The same holds if something before the proxies sends a turn to another region.
+a round trip late. This holds, too, if a load balancer in front of the proxies sends a turn to another region.
 """
 
 import time
@@ -63,11 +63,11 @@ class Changes(NamedTuple):
 
 
 class Ingress(NamedTuple):
-    """The regions where turns come in. `each_turn`: each turn at a random region, else each session at one.
+    """The regions at which turns come in. If `each_turn`, every turn comes in at a random region; otherwise all turns
+    of a session come in at one random region.
 
-    A share of the sessions, `home_share`, come in at one region each, also with `each_turn`: something in front of the
-    proxies knows these sessions, and sends all their turns to that region. Their clients are spread like those of other
-    sessions.
+    For a share of the sessions, `home_share`, all turns come in at one region even if `each_turn`: a load balancer in
+    front of the proxies knows these sessions. Their clients are in random regions like those of other sessions.
     """
 
     regions: Sequence[str] = ("",)
@@ -109,7 +109,7 @@ class Simulation:
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
         self._done = 0
-        self._ahead = 0  # starts that are still to come
+        self._ahead = 0  # turns that follow no other turn and have not come yet
         self._followers: dict[int, list[Request]] = {}
         self._heap: list[tuple[float, int, Worker | ReplayTurn | Callable[[float], None]]] = []
         self._count = 0
@@ -187,7 +187,7 @@ class Simulation:
         while heap and heap[0][0] <= until_s:
             now_s, _, what = heappop(heap)
             if isinstance(what, Worker):
-                if what.next_s == now_s:  # else it was observed since, or will be later
+                if what.next_s == now_s:  # otherwise it was observed since, or will be later
                     self._observe(what, now_s)
             elif isinstance(what, ReplayTurn):
                 self._arrive(what)
@@ -222,7 +222,7 @@ class Simulation:
             self._land(turn, turn.work, now_s)
 
     def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
-        """Let a turn arrive at its worker, unless the worker was lost meanwhile."""
+        """Let a turn arrive at its worker, unless the worker was lost since the turn was sent."""
         if turn.work is work:
             assert turn.worker is not None
             self._add(turn.worker, work, now_s)

@@ -1,8 +1,8 @@
 """The event loop of a fleet that is split into prefill and decode workers (PD), as SGLang does it.
 
-A turn is sent to a pair of workers. First the decode worker gives it KV pages, in order of arrival; only then may the
-prefill worker compute its prompt. When the whole prompt is computed, its KV is transferred, at a cost for each token of
-the prompt (`Costs.transfer_s`; links are not shared). The KV stays on the prefill worker until the transfer has ended.
+A turn is sent to a pair of workers. First the decode worker reserves KV pages, in order of arrival; only then may the
+prefill worker compute the turn's prompt. When the whole prompt is computed, its KV is transferred, at a cost for each
+token (`Costs.transfer_s`; links are not shared). The KV stays on the prefill worker until the transfer has ended.
 The turn then joins the decode worker's batch at the next step and has its first token.
 """
 

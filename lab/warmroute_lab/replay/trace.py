@@ -1,4 +1,4 @@
-"""A trace: requests in blocks of tokens. A block's id stands for the whole prefix up to the end of the block.
+"""A trace: requests as ids of blocks of tokens. A block's id stands for the whole prefix up to the end of the block.
 
 In *open loop*, requests come at their recorded time whatever happens (chat of many users). In *closed loop*, a turn of
 a session comes some time after the previous turn has ended (an agent that thinks and runs tools). A trace may have
@@ -75,7 +75,7 @@ class Trace:
     """Whether clients name their sessions; else a session is found only by the beginning that its prompts share."""
 
     def ceiling(self) -> float:
-        """The hit ratio of one cache that never forgets, in file order. No policy can exceed it."""
+        """The hit ratio of one cache that never forgets, in file order. No policy can exceed this ratio."""
         seen: set[int] = set()
         hit = total = 0
         for request in self.requests:
@@ -93,7 +93,7 @@ class Trace:
 
 
 def mixed(ids: "Sequence[int] | np.ndarray[Any, Any]", salt: int) -> list[int]:
-    """Ids as 64-bit numbers that look random (the finaliser of SplitMix64, Steele et al. 2014). Equal stays equal."""
+    """Ids as 64-bit numbers that look random (finaliser of SplitMix64, Steele et al. 2014). Equal ids stay equal."""
     values = np.asarray(ids, dtype=np.uint64)
     with np.errstate(over="ignore"):
         values = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
@@ -105,7 +105,7 @@ def mixed(ids: "Sequence[int] | np.ndarray[Any, Any]", salt: int) -> list[int]:
 
 def concatenated(traces: Sequence[Trace]) -> Trace:
     """Traces one after the other, as one. Each begins at the last arrival of the trace before; in closed loop, at the
-    last arrival that follows no other request.
+    last arrival of a request that follows no other.
     """
     first = traces[0]
     if len(traces) == 1:

@@ -1,7 +1,7 @@
-"""The queue of a proxy in a replay: uses `core.queue.dispatch_order` on the virtual clock, as
-`server.request.admission` does on the wall clock.
+"""The queue of a proxy in a replay: the proxy's `core.queue.dispatch_order`, on the virtual clock.
 
-Tenants have no limits, and no turn is refused, however long it waits.
+`server.request.admission` uses that module on the wall clock. Here tenants have no limits, and no turn is refused,
+however long it waits.
 """
 
 import sys
@@ -43,7 +43,7 @@ class ProxyQueue:
         self._router = router
         self._go = go
         self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S, memory_wait_s)
-        self._due = False  # whether a round is scheduled for this instant
+        self._due = False  # whether a round of dispatches is scheduled for this instant
         self._sweeps = False
         self._announcing = Announcing(router, self._queue)
 

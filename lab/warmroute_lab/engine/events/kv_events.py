@@ -5,16 +5,16 @@ A page is named by a chained SHA-256 over its tokens as little-endian uint32,
     digest_i = SHA256(digest_{i-1} || tokens of page i),
 
 where the digest before the first page is empty, or SHA256("sglang-cache-salt-v1\\0" || salt) if the request has a
-`cache_salt`. The published hash is the digest's first 8 bytes, big endian, as a signed int64. `extra_key` separates
-trees but is not in the hash, so two extra keys publish equal hashes for equal tokens (definitions:
-`sglang/srt/mem_cache/utils.py`, `cpp_utils/hash_binding.cpp`). A token of this engine is 4 bytes of text, and its id
-is those bytes as a little-endian uint32. So the hash runs over the text bytes of a page.
+`cache_salt`. The published hash is the digest's first 8 bytes, big endian, as a signed int64. The request's
+`extra_key` separates cached prompts but is not in the hash, so requests with different extra keys publish equal hashes
+for equal tokens (definitions: `sglang/srt/mem_cache/utils.py`, `cpp_utils/hash_binding.cpp`). A token of this engine is
+4 bytes of text, and its id is those bytes as a little-endian uint32. So the hash runs over the text bytes of a page.
 
-With EAGLE a unit of the tree is a pair of neighbouring tokens: a page of n units covers n + 1 tokens, `token_ids` are
-pairs, and the hash runs over the pairs.
+With EAGLE (speculative decoding) the unit of a page is a pair of neighbouring tokens: a page of n units covers n + 1
+tokens, `token_ids` are pairs, and the hash runs over the pairs.
 
-The recorder gets the changes from a rank's scheduler and keeps them for the publisher. The recorder has one entry for
-every resident page (bounded by the tiers' capacities). Consecutive pages of a path become one event, as long as they
+The recorder gets the changes from a rank's scheduler and keeps them for the publisher. It has one entry for every
+resident page (bounded by the tiers' capacities). Consecutive pages of a prompt become one event, as long as they
 differ only in hashes and tokens. Pages that a request computed carry its `session_id`; copies between tiers do not.
 """
 
@@ -42,7 +42,7 @@ class _Event(msgspec.Struct, omit_defaults=True, tag=True):
 
 
 class BlockStored(_Event):
-    """Pages of one path entered a tier. `token_ids` are the tokens of all these pages, or pairs of tokens."""
+    """Consecutive pages of one prompt entered a tier. `token_ids`: the tokens, or pairs of tokens, of these pages."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -77,12 +77,12 @@ class Batch(msgspec.Struct, array_like=True):
 
 
 def chain_seed(cache_salt: str | None) -> bytes:
-    """The digest before the first page of a path."""
+    """The digest before the first page of a prompt."""
     return b"" if cache_salt is None else hashlib.sha256(_SALT_TAG + cache_salt.encode()).digest()
 
 
 def chain(previous: bytes, page: bytes) -> bytes:
-    """The digest of a page, given its units as bytes and the digest of the page before it (or the seed)."""
+    """The digest of a page. `previous`: the digest of the page before it, or the seed; `page`: its units as bytes."""
     return hashlib.sha256(previous + page).digest()
 
 
@@ -104,7 +104,7 @@ def _ids(tokens: bytes) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The text on the pages of a request, its salt and its session. `answer` returns the text after the prompt."""
+    """The text on a request's pages, the request's salt and its session. `answer` returns the text after the prompt."""
 
     prompt: bytes
     answer: Callable[[], bytes] = bytes

@@ -87,8 +87,8 @@ class Publisher:
             self._routers: list[zmq.Socket[bytes]] = []
             self.replay_port: int | None = None
             if config.replay_endpoint is not None:
-                # A ROUTER drops messages above its high-water mark. Only every half mark, the ROUTER learns how many
-                # were read. So a whole replay, with its end, must fit beside half a mark of the previous replay.
+                # A ROUTER drops messages above its high-water mark. It learns what was read only after each half of
+                # the mark. So a whole replay, with its end message, must fit into half of the mark.
                 hwm = 2 * (config.buffer_steps + 2)
                 self._routers, self.replay_port = self._sockets(zmq.ROUTER, config.replay_endpoint, ranks, hwm)
         except OSError:
@@ -99,7 +99,7 @@ class Publisher:
         loop = asyncio.get_running_loop()
         for rank, router in enumerate(self._routers):
             loop.add_reader(_option(router, zmq.FD), self._replay, rank)
-            loop.call_soon(self._replay, rank)  # the descriptor signals only requests that arrive from now on
+            loop.call_soon(self._replay, rank)  # for earlier requests: the descriptor signals only later ones
 
     def publish(self, rank: int, events: list[Event]) -> None:
         """Send `events` as one batch, unless it is empty."""

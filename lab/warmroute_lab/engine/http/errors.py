@@ -44,7 +44,7 @@ class Refusal(Exception):
         return _encode({"error": {"message": self.message}} if native and self.semantic else self.flat())
 
     def event(self) -> bytes:
-        """The event in a stream of the OpenAI endpoints. As in the protocol, only error events have spaces in JSON."""
+        """The event in a stream of the OpenAI endpoints. As in SGLang, error events alone have spaces in their JSON."""
         return b"data: %b\n\n" % json.dumps({"error": self._error(HTTPStatus(self.status).name)}).encode()
 
     def native_event(self) -> bytes:

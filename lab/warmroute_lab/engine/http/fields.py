@@ -1,4 +1,4 @@
-"""Reads members of a JSON body as the protocol's servers do: lax if a value can only mean one thing.
+"""Reads members of a JSON body as SGLang does: a value of another type is accepted if it can mean only one thing.
 
 A number in a string, a whole float or a boolean counts as an integer; "yes", "on", "1" and their opposites count as
 booleans. Nothing else counts as a string. `None` counts as absent. Any other value raises `Refusal.schema`.
@@ -81,7 +81,7 @@ def strings(body: Body, name: str, most: int) -> tuple[str, ...]:
 
 
 def each(body: Body, name: str, kind: type, count: int) -> list[Any]:
-    """A value for each of `count` prompts, from one value for all or from a list."""
+    """A value for each of `count` prompts. The member is one value for all prompts, or a list."""
     value = body.get(name)
     values = value if isinstance(value, list) else [value] * count
     if len(values) != count or not all(item is None or isinstance(item, kind) for item in values):

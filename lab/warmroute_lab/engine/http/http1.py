@@ -5,8 +5,8 @@ waits. An answer is either whole (`respond`) or a stream (`start_stream`, `send`
 an answer is due, `on_leave` is called at once, even if no byte of the answer was sent.
 
 Limits: `MAX_BODY_BYTES` (413), `MAX_HEADER_BYTES` (431). A connection is closed beyond `MAX_CONNECTIONS`,
-`MAX_PIPELINED` requests or `MAX_UNSENT_BYTES` of answer. As in the engines of this protocol, it is also closed after
-`KEEP_ALIVE_S` without traffic.
+`MAX_PIPELINED` requests or `MAX_UNSENT_BYTES` of answer. As in SGLang, a connection is also closed after `KEEP_ALIVE_S`
+without traffic.
 """
 
 import asyncio

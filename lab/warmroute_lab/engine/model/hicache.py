@@ -5,7 +5,7 @@ whole path and namespace, so engines that name the same directory share its page
 (SGLang's file backend has the page's KV in such a file, named by the page's SHA-256.) Page size and served model are in
 the name of a subdirectory: engines that differ in either share nothing.
 
-Backends are attached and detached at run time while the engine is idle, with the answers of SGLang's
+Backends can be attached and detached while the engine is idle. The answers are those of SGLang's
 `/hicache/storage-backend`.
 
 Bounds: one engine stores and finds at most `MAX_PAGES` pages in a directory. A directory that cannot be read or
@@ -39,13 +39,13 @@ class ExtraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of `--hicache-storage-backend-extra-config` that are modelled."""
 
     prefetch_threshold: int = 256
-    """Tokens. A shorter hit in storage is not fetched."""
+    """A hit in storage of fewer tokens is not fetched."""
     file_storage_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HiCache:
-    """The settings of an engine's cache tiers. `ratio` is host capacity per device capacity."""
+    """The settings of an engine's cache tiers. `ratio`: the capacity of the host tier / that of the device."""
 
     ratio: float = 2.0
     size_gb: float = 0.0
@@ -112,7 +112,7 @@ class FileStore:
             self._tried(lambda: self._store(key))
 
     def clear(self) -> None:
-        """Remove every page, also the pages of other engines."""
+        """Remove every page, including those of other engines."""
         self._known.clear()
         self._tried(self._empty)
 

@@ -8,15 +8,16 @@ virtual seconds.
 A step starts when the step before has ended and work is there. A step runs
 - *prefill*: a chunk of uncached prompt tokens (`prefill.py`), whose pages are cached when the step ends;
 - *decode*: one token for every sequence whose prompt is complete (`DecodeBatch`).
-Its duration is prefill / rate + overhead. If it decodes, a base and a share for each sequence come on top. So decoding
-gets slower as the batch grows, and a long prompt delays the tokens of all sequences, as in a real engine.
+The duration of a step is prefill tokens / rate + overhead. A step that decodes takes a base time and a time for each
+sequence more. So decoding gets slower as the batch grows, and a long prompt delays the tokens of all sequences, as in a
+real engine.
 
 Every step with prefill is simulated. Steps that only decode are not: until a sequence ends or another joins, only the
 token counts change. So a run of such steps is one multiplication, in both ways of driving the model.
 
-Roles. *Prefill* ends work with its first token, and holds its pages until `release` (the transfer has ended).
-*Decode* keeps no cache: work gets its pages first (`allocate`), then its KV and first token from a prefill engine
-(`deliver`), and joins the batch at the next step.
+Roles, apart from *aggregated*: *prefill* ends work with its first token, and holds the work's pages until `release`
+(the transfer has ended). *Decode* keeps no cache: work gets its pages first (`allocate`), then its KV and first token
+from a prefill engine (`deliver`), and joins the batch at the next step.
 
 Bounds: `max_running` sequences run; the caller bounds the waiting work.
 """
@@ -37,7 +38,7 @@ from warmroute_lab.engine.model.work import Event, Phase, Step, Work, WorkTotals
 # The sequences that decode together: each step brings every sequence a token.
 #
 # Between two changes of the batch all steps are equal, so a run of steps needs no simulation: step n of a run ends at
-# origin + n * length. A caller that takes the steps one by one gets the same numbers from the same formula, without the
+# origin + n * length. A caller that takes the steps one by one gets bit-equal times from this formula, without the
 # drift of repeated addition.
 #
 # Tokens are not counted for each sequence either. The batch numbers its steps. A sequence that joins notes the number
@@ -45,7 +46,8 @@ from warmroute_lab.engine.model.work import Event, Phase, Step, Work, WorkTotals
 
 
 class _Ending(NamedTuple):
-    """The step with the last token of a sequence. `order`: its number of joining, which decides between equal steps."""
+    """The step with the last token of a sequence. `order`: the sequence's number, in order of joining; of sequences
+    that end in one step, the lowest comes first."""
 
     last_step: int
     order: int
@@ -53,7 +55,7 @@ class _Ending(NamedTuple):
 
 
 class DecodeBatch:
-    """The sequences that decode. `planned`: how many steps are planned. `plan_run` and `cut` return when they end."""
+    """The sequences that decode. `planned`: how many steps are planned. `plan_run` and `cut` return their end."""
 
     __slots__ = (
         "_costs",
@@ -75,12 +77,12 @@ class DecodeBatch:
         self.width = 0
         """The number of sequences; one `Work` may have several."""
         self.planned = 0
-        self._steps = 0  # since the start
+        self._steps = 0  # applied since the start
         self._ending: list[_Ending] = []
         self._joins = 0
         self._origin_s = 0.0
         self._step_s = 0.0
-        self._done = 0  # steps of this run
+        self._done = 0  # applied steps of this run
 
     def join(self, work: Work) -> None:
         """Add `work`, which has its first token."""
@@ -105,8 +107,8 @@ class DecodeBatch:
         self._step_s = 0.0
 
     def plan_run(self, start_s: float, *, one_step: bool) -> float:
-        """Plan steps until a sequence ends, or one step. Continues the run that ends at `start_s` if the step length
-        is the same. Returns when the last step ends.
+        """Plan steps until a sequence ends, or one step. If a run of steps of this length ends at `start_s`, the steps
+        continue it. Returns when the last step ends.
         """
         width = self.width
         step_s = self._step_s_of.get(width)
@@ -118,7 +120,7 @@ class DecodeBatch:
         return self._origin_s + (self._done + self.planned) * step_s
 
     def cut(self, at_s: float) -> float:
-        """Cut a run that lasts beyond `at_s`: its last step is the one that runs or ends at `at_s`. Returns its end."""
+        """Shorten a run that lasts beyond `at_s`, so that its last step runs or ends at `at_s`. Returns its new end."""
         origin_s, step_s, done = self._origin_s, self._step_s, self._done
         steps = max(1, int((at_s - origin_s) / step_s) - done)
         while steps > 1 and origin_s + (done + steps - 1) * step_s >= at_s:
@@ -138,7 +140,7 @@ class DecodeBatch:
         self._done += steps
         self._steps = steps = self._steps + steps
         ending = self._ending
-        if not ending or ending[0].last_step != steps:  # most runs end because work joins
+        if not ending or ending[0].last_step != steps:  # most runs end because work joins, not at an end
             return ()
         ended = []
         while ending and ending[0].last_step == steps:
@@ -246,7 +248,7 @@ class Scheduler:
     def abort(self, work: Work) -> None:
         """Remove work in any phase. The pages that it has computed stay cached; a step under way is not shortened.
 
-        With `advance`, the abort happens at the last `until_s`.
+        If the caller uses `advance`, the abort happens at the last `until_s`.
         """
         if work.phase is _DONE:
             return
@@ -274,7 +276,7 @@ class Scheduler:
 
     def finish(self, step: Step) -> list[Work]:
         """Apply a step at its end. Returns the work with a new token; its phase is `DONE` or `TRANSFER` if it ended."""
-        emitted = [work for work in step.decode if work.phase is _DECODE]  # else aborted meanwhile
+        emitted = [work for work in step.decode if work.phase is _DECODE]  # others were aborted
         self._apply()
         for work in emitted:
             if work.phase is _DECODE:
@@ -377,7 +379,7 @@ class Scheduler:
             self._end_s = batch.plan_run(start_s, one_step=one_step)
             if (self.waiting or self.delivered) and (arrival_s := self._next_arrival_s()) > start_s:
                 self._cut(arrival_s)
-        elif started:  # answers of one token, which end at once
+        elif started:  # only answers of one token, which end at once
             self._end_s = start_s
         else:
             return False
@@ -430,7 +432,7 @@ class Scheduler:
         if shares:
             self._prefill.shares = []
             for work, take in shares:
-                if work.phase is _PREFILL:  # else aborted meanwhile
+                if work.phase is _PREFILL:  # otherwise it was aborted
                     self._computed(work, take, end_s)
 
     def _apply_decode(self, steps: int) -> Sequence[Work]:

@@ -1,11 +1,11 @@
 """The KV capacity of one rank: pages reserved for running work, pages cached, and the tiers below.
 
-At admission, a request reserves all its pages that are not cached on the device, those of its answer too, whose length
-the model knows. Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages.
-Computed pages move from the reservation into the cache.
+At admission, a request reserves all its pages that are not cached on the device, including those of its answer, since
+the model knows the answer's length. Pages reserved + pages cached never exceed the capacity; idle cached pages are
+evicted to free pages. Computed pages move from the reservation into the cache.
 
 A page can be a hit only if all of it was computed, and the last token of a prompt is always computed anew. So the
-incomplete last page of a prompt is never a hit. Pages of an answer are hits only if `keys` cover them.
+incomplete last page of a prompt is never a hit. Pages of an answer can be hits only if `Work.keys` has their keys.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class KvPool:
         return (work.prompt_tokens - 1 - self.lookahead_tokens) // self.page_size
 
     def hold(self, work: Work) -> None:
-        """Protect the pages of waiting work from eviction, also pages that are cached later."""
+        """Protect the pages of waiting work from eviction, including those that are cached later."""
         work.path = self.cache.hold(work.keys)
 
     def unpin_last(self, waiting: Sequence[Work]) -> bool:
@@ -80,7 +80,7 @@ class KvPool:
             self._load_back(work, self.tiers, limit)
         if work.path is None:
             if missing > 0:
-                work.path = cache.hold(work.keys, matched)  # only the hits: the eviction may take the rest
+                work.path = cache.hold(work.keys, matched)  # only the hits: other pages may be evicted
                 cache.evict(missing)
             work.path = cache.hold(work.keys, after=work.path)
         else:
@@ -104,7 +104,7 @@ class KvPool:
         work.kept_pages = pages
         work.reserved_pages -= count
         self.reserved_pages -= count
-        if self.tiers is not None:  # before the device, since pages from storage pass through the host
+        if self.tiers is not None:  # reported first: pages from storage pass through the host
             self.tiers.write(work, pages, work.cached_tokens // self.page_size)
         if self._listener is not None:
             report_stored(self._listener, work, pages - new, pages, "device", work.cached_tokens // self.page_size)

@@ -1,12 +1,12 @@
-"""The prefill of a step: which prompts fill its chunk, with how many tokens each.
+"""The prefill of a step: which prompts fill the step's chunk, with how many tokens each.
 
 A chunk has at most `chunk_tokens` uncached prompt tokens: first the rest of a prompt that was begun earlier, then
 waiting prompts in order of arrival. The prefix cache is looked up when a prompt is admitted, so a prompt that waited
 finds what earlier prompts have computed.
 
 Admission is first come, first served by KV capacity (`pool.py`): if the head of the queue does not fit, it blocks all
-work behind it. With `pin_waiting` the cached pages of waiting work are not evicted either. If the head does not fit
-for this reason while nothing runs, the latest arrivals lose their pins. SGLang does not pin pages of waiting work.
+later work. With `pin_waiting` the cached pages of waiting work are not evicted either (pinned). If the head does not
+fit for this reason while nothing runs, the latest arrivals lose their pins. SGLang does not pin pages of waiting work.
 
 Cache tiers below the device (`tiers.py`) are looked up at admission. Their pages are loaded in the step in which the
 prompt begins, and lengthen this step. The copy from the host lengthens it by its whole time, though SGLang hides part
@@ -46,7 +46,7 @@ class Prefill:
         self._max_running = max_running
         self.unfinished: Work | None = None
         self.shares: list[tuple[Work, int]] = []
-        """The work in the chunk, and how many tokens of each."""
+        """The work in the chunk, each with its number of tokens."""
         self.load_s = 0.0
         """How much the tiers below the device lengthen the step."""
 

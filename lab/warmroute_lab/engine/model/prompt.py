@@ -1,10 +1,10 @@
 """From a request body to the text that the model reads, and from the text to tokens and page keys.
 
 `render` writes the prompt in template order: tools, then messages as they come, then the head of the answer. The text
-is canonical: what a template does not see makes no difference. So it has no `cache_control`, no ids of tool calls and
-no past reasoning, and plain string content equals a list of one text part. An assistant message is rendered exactly as
-an answer was generated, so an answer that comes back verbatim continues the cached path. As in SGLang, an assistant
-message at the end counts as the user's, or with `continue_final_message` as the beginning of the answer.
+is canonical: what a template does not read makes no difference. So it has no `cache_control`, no ids of tool calls and
+no past reasoning, and string content gives the text of a list with one text part. An assistant message is rendered
+exactly as an answer was generated, so an answer that comes back verbatim continues the cached prefix. As in SGLang, an
+assistant message at the end counts as the user's, or with `continue_final_message` as the beginning of the answer.
 
 The embedded engine has no tokenizer: one token is 4 bytes of the rendered UTF-8 text; the last token may be shorter.
 """
@@ -48,7 +48,7 @@ def render(body: Mapping[str, Any]) -> bytes:
 
 
 def begun_answer(body: Mapping[str, Any]) -> bytes:
-    """The beginning of the answer, if the chat body has it; the engine does not generate it again."""
+    """The beginning of the answer, if the chat body has one; the engine does not generate it again."""
     return _open_end(body)[1] if body.get("messages") else b""
 
 
@@ -103,7 +103,7 @@ def _content(content: Any) -> Sequence[bytes]:
 
 
 def _part(part: Any) -> bytes:
-    """The text of a part, the address of an image, or any other part as JSON without its cache marks."""
+    """The text of a part, the address of an image, or any other part as JSON without `cache_control`."""
     if isinstance(part, str):
         return part.encode()
     if not isinstance(part, dict):

@@ -4,20 +4,20 @@ A page is `page_size` tokens. Its key is a hash chained over the pages before it
 names the whole path from the root: two prompts share a key exactly when they share the salt and everything up to the
 end of that page.
 
-The tree is compressed: a `Node` is a run of pages that were always held together. A node is split if two paths part
-within it, or if only its beginning is needed. A request of hundreds of pages has a few nodes, so every operation on it
-visits a few nodes. Because keys are chained, one map from the first key of each node finds children without a map in
-each node, and comparing one key compares everything before it.
+The tree is compressed: a `Node` is a run of pages that were always held together. A node is split if two paths diverge
+within it, or if only its beginning is needed. A request of hundreds of pages has a few nodes, so every operation on a
+request visits a few nodes. Because keys are chained, one map from the first key of each node finds children without a
+map in each node, and comparing one key compares everything before it.
 
-A held path is in the tree from its first to its last page. Each page is *resident* (its KV exists) or a *ghost* (a
-request will compute it, or waits for it). The resident pages are the beginning of the path, and a ghost lives only
-while it is held. So a page that a waiting request shares is protected from the moment it is computed. A walk up from
-the end of a held path finds its resident pages.
+A path that a request *holds*, since it runs or waits, is in the tree from its first to its last page. Each page is
+*resident* (its KV exists) or a *ghost* (a request will compute it, or waits for it). The resident pages are the
+beginning of the path, and a ghost lives only while it is held. So a page that a waiting request shares is protected
+from the moment it is computed. A walk up from the end of a held path finds its resident pages.
 
-Eviction is least recently used, leaf first, without held pages, at O(1) a node. One rule makes a search for leaves
-unnecessary: a path is put into the recency order *deepest node first*. A request that holds a node holds all its
-ancestors, so a parent becomes idle when its child does or later, and stands behind the child in the order. The oldest
-idle node thus never has a child in the cache. If only part of a node is evicted, the part at its end goes.
+Eviction drops idle pages (that no request holds), the least recently used leaf first, in O(1) for each node. One rule
+makes a search for leaves unnecessary: a path is put into the recency order *deepest node first*. A request that holds a
+node holds all its ancestors, so a parent becomes idle together with its child or later, and comes after the child in
+the order. The oldest idle node thus never has a child in the cache. If only part of a node is evicted, its end goes.
 
 The caller bounds the number of resident pages: it evicts before it fills (`Scheduler`). Only held paths have ghosts.
 """
@@ -92,7 +92,7 @@ class RadixCache:
         return known
 
     def hold(self, keys: Sequence[int], limit: int | None = None, *, after: Node | None = None) -> Node | None:
-        """Hold the path `keys[:limit]`. `after`: the node that ends the beginning of the path that is already held.
+        """Hold the path `keys[:limit]`. `after`: the last node of the part that this request holds already.
 
         Pages that are not resident become ghosts. Returns the last node of the path.
         """
@@ -109,7 +109,7 @@ class RadixCache:
             if pages < len(child.keys):
                 child = self._split(child, pages)
             if not child.holds:
-                self._idle.pop(child, None)  # after a split, the new beginning is not in the order
+                self._idle.pop(child, None)  # a node that a split made is not in `_idle`
                 self.idle_pages -= pages
             child.holds += 1
             node = child
@@ -135,7 +135,7 @@ class RadixCache:
         return new
 
     def release(self, path: Node | None) -> None:
-        """Release a held path. Resident pages without a hold become the most recently used."""
+        """Release a held path. Its resident pages that nothing else holds become the most recently used idle pages."""
         while path is not None:
             path.holds -= 1
             if not path.holds:

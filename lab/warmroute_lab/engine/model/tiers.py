@@ -1,7 +1,7 @@
 """The cache tiers below the device, as in SGLang's HiCache with `write_through`, and the listener to changes.
 
-Host: a page that is cached on the device is copied to the host at once. The host is a second radix cache with its own
-capacity (LRU, leaf first). A path on the host is touched whenever the device's copy is written or used. Eviction from
+Host: a page that is cached on the device is copied to the host at once. The host is a second radix cache with separate
+capacity (LRU, leaf first), in which a page counts as used whenever the device's copy is written or used. Eviction from
 the device leaves the host's copy. (SGLang evicts from the host only pages that are not on the device. If the host tier
 is larger than the device, the pages used last are on both, so the effect is nearly the same.)
 
@@ -30,7 +30,7 @@ class TierListener(Protocol):
         """Pages `work.keys[start:stop]` are new in a tier. `computed`: False if they came from another tier."""
 
     def removed(self, keys: Sequence[int], tier: Tier) -> None:
-        """These pages were evicted from a tier. They are part of one path, in its order."""
+        """These pages were evicted from a tier. They are consecutive pages of one path."""
 
     def cleared(self) -> None:
         """Device and host are empty."""
@@ -45,14 +45,14 @@ class Storage(Protocol):
 
 
 class HostTier(NamedTuple):
-    """The capacity of a rank's host tier in tokens, and the storage behind it, if any."""
+    """The capacity of a rank's host tier in tokens, and the storage tier below it, if any."""
 
     tokens: int
     storage: Storage | None = None
 
 
 class LowerTiers:
-    """The host tier of one rank, and the storage behind it. `storage` may be set or removed while the rank is idle."""
+    """The host tier of one rank, and the storage below it. `storage` may be set or removed while the rank is idle."""
 
     def __init__(self, host: HostTier, page_size: int, listener: TierListener | None) -> None:
         self.host_pages = host.tokens // page_size
@@ -65,20 +65,20 @@ class LowerTiers:
         self._listener = listener
 
     def lookup(self, keys: Sequence[int], device_pages: int, limit: int) -> tuple[int, int]:
-        """How many pages after the first `device_pages` of `keys[:limit]` the host has, and storage after those."""
+        """How many pages of `keys[:limit]` follow the device's on the host, and how many more follow in storage."""
         limit = min(limit, len(keys))
-        path = self.host.hold(keys, limit)  # holding touches the path
+        path = self.host.hold(keys, limit)  # held and released, the path counts as used
         known = max(device_pages, self.host.resident(path))
         self.host.release(path)
         return known - device_pages, self._stored(keys, known, limit) - known
 
     def known(self, keys: Sequence[int], device_pages: int, limit: int) -> int:
-        """How many leading pages of `keys[:limit]` the tiers together have or will have. Touches nothing."""
+        """How many leading pages of `keys[:limit]` the tiers together have or will have. Does not count as a use."""
         limit = min(limit, len(keys))
         return self._stored(keys, max(device_pages, self.host.known(keys, limit)), limit)
 
     def _stored(self, keys: Sequence[int], known: int, limit: int) -> int:
-        """How many leading pages are known, storage included, if the first `known` are."""
+        """How many leading pages all tiers have together, if device and host have the first `known`."""
         storage = self.storage
         if storage is None or (limit - known) * self.page_size < self.prefetch_threshold_tokens:
             return known
@@ -88,7 +88,8 @@ class LowerTiers:
         return known if (stop - known) * self.page_size < self.prefetch_threshold_tokens else stop
 
     def write(self, work: Work, pages: int, computed_from: int) -> None:
-        """Copy the first `pages` pages of `work`, which are on the device, to tiers that lack them; touch the others.
+        """Copy the first `pages` pages of `work`, which are on the device, to the tiers that lack them. The host
+        counts all of them as used.
 
         `work` has computed only the pages from `computed_from` on.
         """

@@ -27,7 +27,7 @@ class Work(msgspec.Struct, eq=False):
     """One request as the scheduler sees it: sizes and page keys, no text.
 
     `keys` are the page keys of the prompt, or of prompt and answer if the cache keeps the answer. `width` sequences
-    (`n`) share the prompt; `output_tokens` is the length of the longest one.
+    (`n` of the request) share the prompt; `output_tokens` is the length of the longest answer.
     """
 
     prompt_tokens: int
@@ -39,7 +39,8 @@ class Work(msgspec.Struct, eq=False):
     phase: Phase = Phase.NEW
     cached_tokens: int = 0
     cached_host_tokens: int = 0
-    """The part of `cached_tokens` loaded back from the host. The part from neither tier was on the device."""
+    """The part of `cached_tokens` loaded back from the host. What came from neither host nor storage was on the
+    device."""
     cached_storage_tokens: int = 0
     computed_tokens: int = 0
     generated: int = 0

@@ -1,7 +1,7 @@
 """The JSON of answers: usage, whole bodies, and the parts of stream chunks.
 
-A request has one job per prompt, and a job has one answer per choice. The choices of all jobs of a request are numbered
-in one sequence.
+A request has one job (`job.py`) per prompt, and a job has one answer per choice (`n`). The choices of all jobs of a
+request are numbered in one sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
 
 
 def cached_details(job: Job) -> Json | None:
-    """The cached tokens by tier; None if there are none. A decode engine reports the tiers of its prefill engine."""
+    """The cached tokens by tier, if any were cached. A decode engine reports the tiers of its prefill engine."""
     cached = job.counts().cached
     if not cached:
         return None
@@ -62,7 +62,7 @@ def cached_details(job: Job) -> Json | None:
 
 
 def sglext(jobs: Sequence[Job]) -> Json | None:
-    """The `sglext` object; None if it was not requested or is empty. A batch has the object of its first prompt."""
+    """SGLang's `sglext` object; None if not requested or if it is empty. A batch has the object of its first prompt."""
     details = cached_details(jobs[0]) if jobs[0].request.cached_details else None
     return None if details is None else {"cached_tokens_details": details}
 

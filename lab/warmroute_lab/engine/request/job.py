@@ -12,7 +12,7 @@ from warmroute_lab.engine.request.text import ScriptedAnswer
 
 
 class PartnerCall(Protocol):
-    """The open connection of a job to its partner."""
+    """The open connection of a decode engine's job to the prefill engine that computes its prompt."""
 
     def close(self) -> None:
         """Give up the call: close its connection."""
@@ -28,7 +28,7 @@ class Reply(Protocol):
         """The job has ended as planned."""
 
     def abort(self, job: "Job") -> None:
-        """The job was aborted on request: send what there is, with finish reason "abort"."""
+        """The job was aborted on request: send the tokens so far, with finish reason "abort"."""
 
     def fail(self, job: "Job", refusal: Refusal) -> None:
         """The job failed: send the refusal."""
@@ -45,7 +45,8 @@ class JobTokens(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An accepted prompt. The engine's table has it from `submit` to `_close`; the finish log gets one entry of it."""
+    """An accepted prompt. The engine's table has it from `EmbeddedEngine.submit` to `_close`. Then the log of ended
+    requests has one entry for it."""
 
     request: PromptRequest
     model: str
@@ -66,14 +67,14 @@ class Job:
     storage_backend: str | None = None
     """The name of the storage tier's backend; None if none is attached."""
     fault_at: int | None = None
-    """The token at which the request's script orders an error."""
+    """The token at which the request's script (`text.py`) orders an error."""
 
     def __post_init__(self) -> None:
         self.ids = [self.request.rid] if self.request.n == 1 else [os.urandom(16).hex() for _ in range(self.request.n)]
 
     @property
     def rid(self) -> str:
-        """The job's key in the engine's table: the id of the request, or of its first choice if there are several."""
+        """The job's key in the engine's table: the request's id, or the id of the first choice if there are several."""
         return self.ids[0]
 
     @property

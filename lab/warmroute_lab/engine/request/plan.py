@@ -1,7 +1,7 @@
 """Makes a `Job` of a `PromptRequest` (output limit, text of the answers, and work), or refuses the request.
 
-An answer is planned whole before its first token. If a request forces the length of its answers (`ignore_eos`), they
-have at most `MAX_PLANNED_TOKENS` in all. A token counts once more for each of its log probability alternatives.
+An answer is planned whole before its first token. If a request forces the length of its answers (`ignore_eos`), the
+answers have at most `MAX_PLANNED_TOKENS` in all. Each log probability alternative of a token counts as one token more.
 """
 
 from collections.abc import Sequence

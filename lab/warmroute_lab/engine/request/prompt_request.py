@@ -1,7 +1,7 @@
 """Reads a request body into one `PromptRequest` per prompt, and checks all fields that the engine uses.
 
-Unknown fields are ignored and unknown model names are accepted, as in other engines of this protocol. A chat has one
-prompt. A completion or `/generate` may have several (a batch); each of them becomes a `PromptRequest` of its own.
+As in SGLang, unknown fields are ignored and unknown model names are accepted. A chat has one prompt. A completion or
+`/generate` may have several prompts (a batch); each of them becomes a `PromptRequest` of its own.
 """
 
 import os
@@ -30,8 +30,8 @@ from warmroute_lab.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Scrip
 #     obey: run 400
 #     obey: answer All is done.
 #
-# Each such line is a step: one answer of the model. Only the newest message of role `user` or `tool` with such lines
-# counts. The number of assistant messages after it selects the line, so one message drives many turns. A directive must
+# Each `obey:` line is a step: one answer of the model. Only the newest message of role `user` or `tool` that has any
+# counts. The number of assistant messages after it selects the line, so one message orders many turns. A directive must
 # begin its line. A directive inside the arguments of a call, as for a sub-agent, is not obeyed here: it is for the
 # program that gets it as a message.
 #
@@ -169,7 +169,7 @@ MAX_LOGPROBS = 128
 DEFAULT_MODEL = "default"
 COMPLETION_TOKENS = 16
 GENERATE_TOKENS = 128
-"""The default limits of an answer's length; a chat may fill the context."""
+"""The default limits of an answer's length for completions and `/generate`; a chat may fill the context."""
 
 _ROLES = {"user", "system", "assistant", "tool", "function", "developer", "latest_reminder", "root"}
 _NEED_CONTENT = {"user"}
@@ -187,8 +187,8 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class PromptRequest:
-    """One prompt of a request. `None` stands for an absent field. `begun` is the end of `rendered` that already belongs
-    to the answer.
+    """One prompt of a request. `None` stands for an absent field. `rendered` is the whole prompt text; `begun` is its
+    end, if that already belongs to the answer.
     """
 
     kind: Kind
@@ -373,7 +373,7 @@ def _rids(body: Body, count: int, *, batch: bool) -> list[str]:
 
 
 def _bootstrap_rooms(body: Body, count: int) -> list[int | None]:
-    """The bootstrap room of each prompt. A single room is that of the first prompt; the others count up from it."""
+    """The bootstrap room of each prompt. If one number is given, the first prompt has it, and the others count up."""
     if isinstance(body.get("bootstrap_room"), list):
         return fields.each(body, "bootstrap_room", int, count)
     bootstrap_room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)
@@ -435,7 +435,7 @@ def _thinking(body: Body) -> bool:
 
 
 def _logprobs(kind: Kind, body: Body) -> int | None:
-    """The number of top alternatives with each token; None without logprobs."""
+    """How many top alternatives come with each token; None if the request asks for no log probabilities."""
     if kind == "completion":
         return fields.within(body, "logprobs", 0, MAX_LOGPROBS)
     if kind == "generate":

@@ -4,12 +4,11 @@ The HTTP head of a stream goes out with the first token; only `/generate` sends 
 chunk per choice, a chunk per token, a finish chunk per choice, and `[DONE]`. If requested, an `sglext` chunk and a
 usage chunk (both with `choices: []`) come before `[DONE]`.
 
-If a job fails after it was accepted, a stream has status 200, an error event, the usage chunk and `[DONE]`, as in other
-engines of this protocol, even if nothing was sent before. A whole answer has the error's status. Each prompt of a batch
-is a job of its own: a whole answer waits for all jobs, and a stream mixes their chunks. The first job that fails ends
-the answer.
+If a job fails after it was accepted, a stream has status 200, an error event, the usage chunk and `[DONE]`, as in
+SGLang, even if nothing was sent before. A whole answer has the error's status. Each prompt of a batch is a job of its
+own: a whole answer waits for all jobs, and a stream mixes their chunks. The first job that fails ends the answer.
 
-The chunk of one token is the hot path: its fixed parts are encoded once per choice, and only the text per token.
+The chunk of one token is the hot path: its fixed parts are encoded once for each choice, only the text for each token.
 """
 
 from collections.abc import Sequence
@@ -63,7 +62,7 @@ class WholeReply:
 
 
 class _Stream:
-    """What the streams have in common: head, tail, errors."""
+    """What the streams have in common: the chunks before and after the tokens, and errors."""
 
     __slots__ = ("_exchange", "_first", "_jobs", "_open", "_started")
     _OBJECT = ""

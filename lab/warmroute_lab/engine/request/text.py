@@ -83,7 +83,7 @@ class ScriptedAnswer:
         return sum(1 for piece in self.pieces[:generated] if piece.kind == REASONING)
 
     def calls(self, generated: int) -> list[ScriptedCall]:
-        """The tool calls in the first `generated` tokens; the last may be cut."""
+        """The tool calls in the first `generated` tokens; the last one may be incomplete."""
         calls: list[ScriptedCall] = []
         for piece in self.pieces[:generated]:
             if piece.kind == CALL_HEAD:
@@ -125,7 +125,7 @@ def answer(
         if rest is not None:
             return ScriptedAnswer(rest, whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
-    most = limit + 1  # even if a script orders more: one token over the limit shows that it was reached
+    most = limit + 1  # even if a script orders more: one token more shows that the limit was reached
     pieces: list[Piece] = []
     if thinking:
         thought = script.think_tokens or max(1, total // 3)

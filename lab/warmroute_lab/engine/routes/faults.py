@@ -1,4 +1,4 @@
-"""Faults on request: the engine behaves like a broken one, to test what stands in front of it.
+"""Faults on request: the engine behaves like a broken one, to test the proxy or client in front of it.
 
 `POST /engine/faults` arms one fault for the next inference requests. SGLang has no such path. A client sees what it
 would see if SGLang, its host or the network were broken. A fault changes the answer, never the computation: the request
@@ -7,7 +7,7 @@ runs in the scheduler as always, so `/engine/finished` reports its cost.
     crash          the process ends at once, as from kill -9
     hang           the request is accepted and never answered
     slow           the answer begins `delay_s` late
-    drip           each event of a stream comes at least `delay_s` after the one before
+    drip           each event of a stream comes at least `delay_s` after the event before
     reset          the connection is reset
     cut            the connection closes in the middle of the answer
     truncate       a stream ends in good order without finish, usage and `[DONE]`; a whole answer is half of its JSON

@@ -16,12 +16,12 @@ from warmroute_lab.engine.model.model import Phase, Scheduler, WorkTotals
 from warmroute_lab.engine.model.tiers import LowerTiers
 from warmroute_lab.engine.serving.engine import EmbeddedEngine
 
-# Conditions on request: the engine's reports look like those of an engine in trouble, to test what watches them.
+# Conditions on request: the engine's reports look like those of an engine in trouble, to test what watches the reports.
 #
 # `POST /engine/conditions` with `{"show": ["retraction_storm"]}` shows exactly the named conditions; `[]` ends them
-# all. SGLang has no such path. The names are those of the proxy's conditions. Each makes the engine report:
+# all. SGLang has no such path. The names are those of the conditions that a proxy finds. Each makes the engine report:
 #
-#     accept_length_falls_after_hits  a low accept length, and prompts of which half came from the host
+#     accept_length_falls_after_hits  a low accept length, and prompts of which half was cached in the host tier
 #     pd_transfers_fail_or_are_slow   transfers that fail
 #     retraction_storm                requests that are retracted
 #     pd_side_starves                 a queue of requests
@@ -83,7 +83,7 @@ class Shown:
         return found[0] if found else modelled
 
     def total(self, family: str, modelled: float) -> float:
-        """The value to report for a total. Each total keeps what a condition has added, since totals never fall."""
+        """The value to report for a total. A total keeps what an ended condition has added, since totals never fall."""
         return modelled + self._added.get(family, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The paths of an engine and their handlers. A handler answers at once, or when the scheduler is that far."""
+"""The paths of an engine and their handlers. A handler answers at once, or when the scheduler has done the work."""
 
 import logging
 import re
@@ -24,7 +24,8 @@ from warmroute_lab.engine.routes.metrics import HIDDEN_HITS, Shown
 from warmroute_lab.engine.serving.bootstrap import route
 from warmroute_lab.engine.serving.engine import EmbeddedEngine
 
-# The keys of paths, the storage backend (attached and detached at run time), and the switch between prefill and decode.
+# Which API key a path needs; the storage backend (attached and detached at run time); the switch of an engine between
+# prefill and decode.
 #
 # With `--api-key`, all paths but health, readiness and metrics need `Authorization: Bearer <key>`. With
 # `--admin-api-key`, control paths need that key instead; without `--api-key`, all other paths stay open. Without
@@ -141,7 +142,8 @@ def _reason(engine: EmbeddedEngine, new: str) -> str | None:
     return None
 
 
-# Requests that a browser sends for a page of another host. Such a page could use any engine without a key.
+# Requests that a browser sends for a web page of another host. Such a page could use any engine without a key, so they
+# are refused.
 #
 # Browsers name the page's origin in a POST, and tell this machine where each request comes from (Fetch Metadata). The
 # name of a page's host may resolve to this machine, so the name in `Host` proves nothing.
@@ -222,7 +224,7 @@ class Routes:
         except Refusal as refusal:
             exchange.respond(refusal.status, refusal.body(native=exchange.path == "/generate"))
         except Exception as error:  # our own error must not end the connection's other requests
-            # Only the error's name: a message may quote a prompt.
+            # Only the error's name is logged: a message may quote a prompt.
             _log.error("%s while answering %s", type(error).__name__, exchange.path)
             exchange.respond(500, Refusal(500, "internal error").body(native=exchange.path == "/generate"))
 
@@ -334,7 +336,7 @@ class Routes:
         exchange.respond(200, b"{}")
 
     def _show(self, exchange: EngineExchange) -> None:
-        """Report like an engine in trouble. SGLang has no such path."""
+        """Show conditions: report like an engine in trouble. SGLang has no such path."""
         self._shown.order(exchange.body)
         self._faults.hides_hits = HIDDEN_HITS in self._shown.names
         exchange.respond(200, b"{}")

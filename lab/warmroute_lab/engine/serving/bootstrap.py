@@ -3,13 +3,14 @@
 Once the decode engine has pages for a request, it posts to `/room/<room>` of the prefill engine's bootstrap port and
 waits for the answer. The prefill engine holds its own request in the bootstrap queue until that call has come. Then it
 computes, lets the transfer time pass, and answers the call with its modelled times. The open connection shows that both
-sides live. If the decode engine disconnects or gives up, the prefill leg ends at once; if the prefill engine
-disconnects, the decode leg ends.
+sides live. If the decode engine disconnects or gives up, the prefill leg (the request at the prefill engine) ends at
+once; if the prefill engine disconnects, the decode leg ends.
 
 SGLang exchanges addresses over this port, pushes KV out of band, and notices a dead partner by heartbeat after about
-10 s. Here one call does the first two, and its connection shows a dead partner at once.
+10 s. Here one call stands for exchange and push, and its connection shows a dead partner at once.
 
-If a decode leg gives up before its partner has come, the room is remembered, and the partner fails when it comes.
+If a decode leg gives up before the prefill leg has come, the room is remembered, and the prefill leg fails when it
+comes.
 
 Bounds: `MAX_BOOTSTRAP_ROOMS` rooms, and as many remembered ones. If the second leg of a room does not come within
 `timeout_s` (wall time), the room fails and is removed.
@@ -86,7 +87,7 @@ class BootstrapRooms:
         return sum(1 for room in self._rooms.values() if room.job is not None and room.call is None)
 
     def taken(self, number: int) -> Refusal | None:
-        """The refusal of a job if its room already has one or the table is full, else None."""
+        """The refusal of a job if its room already has a job or the table is full, else None."""
         room = self._rooms.get(number)
         if room is not None and room.job is not None:
             return Refusal(500, f"Duplicate or cancelled bootstrap room {number}")

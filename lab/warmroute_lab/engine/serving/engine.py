@@ -1,8 +1,8 @@
 """The engine: takes requests, gives them to a rank's scheduler, and ends each of them exactly once.
 
 A `Job` is live from `submit` to `_close`, which alone removes it from the table and releases its pages. Before that,
-`_note` writes its entry in the finish log, and then the client gets the end of the answer. If a client leaves, its job
-is aborted at once (SGLang notices within about 4 s).
+`_note` writes its entry in the log of ended requests (the finish log), and then the client gets the end of the answer.
+If a client disconnects, its job is aborted at once (SGLang notices within about 4 s).
 
 In PD, the prefill leg waits in its room for the decode engine's call, runs, and lets the transfer time pass. The decode
 leg gets its pages, calls, and joins the batch when the call is answered. If one leg fails, the other gets its error.
@@ -126,8 +126,8 @@ class Pacer:
 
 # The log of ended requests on disk: the entries of `/engine/finished`, kept even if the engine is killed.
 #
-# One entry is one line of JSON, written by one `write` before the system gets the end of the answer. So kill -9 leaves
-# whole lines, and the log has every answer whose end a client saw. A restarted engine appends to the same file.
+# One entry is one line of JSON, written by one `write` before the end of the answer is sent. So kill -9 leaves whole
+# lines, and the log has every answer whose end a client saw. A restarted engine appends to this file.
 
 
 class RequestLog:
@@ -226,7 +226,7 @@ class EmbeddedEngine:
             self._start(job)
 
     def abort(self, rid: str, *, everything: bool) -> None:
-        """Abort as SGLang does: a live `rid` aborts all requests whose ids begin with it; any other aborts none."""
+        """Abort as SGLang does: if a live request has the id `rid`, all whose ids begin with it; otherwise none."""
         if everything or rid in self.jobs:
             hit = [job for name, job in self.jobs.items() if everything or name.startswith(rid)]
             for job in hit:
@@ -242,7 +242,7 @@ class EmbeddedEngine:
         self.pacers = [self._pacer(rank) for rank in range(self.settings.dp_size)]
 
     def flush(self) -> bool:
-        """Empty the caches if the engine is idle. Returns whether it was."""
+        """Empty the caches if the engine is idle. Returns whether the engine was idle."""
         if not self.idle():
             return False
         for rank, scheduler in enumerate(self.schedulers):
@@ -402,7 +402,7 @@ class EmbeddedEngine:
 
     def _fail(self, job: Job, refusal: Refusal, problem: str | None = None) -> None:
         """End a failed prompt and its whole batch. PD partners get the `problem`, or else the refusal's message."""
-        if self.settings.role == "aggregated":  # a PD engine reports the tokens of a prompt that it never computed
+        if self.settings.role == "aggregated":  # a PD engine reports tokens even of a prompt that it never computed
             job.drop()
         failed = [other for other in self.jobs.values() if other.reply is job.reply]
         for other in failed:
@@ -446,7 +446,8 @@ class EmbeddedEngine:
             self.emptied.set()
         pacer.scheduler.abort(work)
         if self.settings.role == "decode":
-            # The pages that a step freed were free at its virtual end, even if the wall clock is late.
+            # The pages that a step freed were free at its virtual end, so they are granted from then on, even if the
+            # wall clock is late.
             self._grant(pacer, pacer.scheduler.clock_s if problem is None else self.clock.now_s())
         pacer.wake()
 

@@ -52,7 +52,7 @@ class KvFeed:
         return self._publisher.describe(self.page_size)
 
     def after_step(self, rank: int, step: Step | None) -> None:
-        """Publish if SGLang publishes after such a step; None stands for a rank that has nothing to do."""
+        """Publish if SGLang publishes after a step like this one; None stands for a rank that has nothing to do."""
         if step is None:
             self.rest(rank)
         elif step.prefill:
@@ -63,7 +63,7 @@ class KvFeed:
                 self._publish(rank)
 
     def rest(self, rank: int) -> None:
-        """Publish all events. Copies to the host tier come one call later than what they copy: hence two calls."""
+        """Publish all events. Copies to the host tier come one call later than the pages they copy: hence two calls."""
         self._publish(rank)
         self._publish(rank)
 

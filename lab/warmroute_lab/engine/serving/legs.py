@@ -1,4 +1,4 @@
-"""The legs of a PD request: the fields that a leg needs, and the messages of its failure.
+"""The two legs of a PD request, at the prefill and the decode engine: fields that they need, messages if they fail.
 
 If a leg fails before its first token, its client gets a 500 with SGLang's message around the problem.
 """

@@ -1,7 +1,7 @@
 """Baselines: published and plain policies, each faithful to its source and named after it.
 
-A baseline never reads what its source could not know. A module is imported when one of its policies is made: a run
-needs few modules, and imports take a good part of a short replay.
+A baseline never reads what its source could not know. A module is imported when one of its policies is made, since a
+run needs few modules, and imports take a good part of a short replay.
 """
 
 from collections.abc import Callable

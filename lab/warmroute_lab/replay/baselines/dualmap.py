@@ -1,15 +1,18 @@
-"""DualMap without rebalancing (Y. Yuan et al., "DualMap: Enabling Both Cache Affinity and Load Balancing for
-Distributed LLM Serving", ICLR 2026, arXiv:2602.06502, sections 3.2 and 3.4; checked against
-github.com/vllm-project/aibrix, pkg/plugins/gateway/algorithms/dualmap.go, commit 9c8981ea:
-`addRequestToBestGlobalQueue`, `lazyExpansionController`).
+"""DualMap without rebalancing: of two workers that the prompt's start names, the one with more of the prompt cached.
 
-Two hashes of the start of the prompt name two workers, each on a ring of its own. If both are the same worker, its
-neighbour is the second. The worker that has more of the prompt cached, or is computing more of it, gets the request; of
-equal ones, the less loaded. If that worker cannot compute its pending tokens and this request's within the SLO (5 s, as
-in the paper's experiments), the request goes to the worker with the earlier expected first token.
+Source: Y. Yuan et al., "DualMap: Enabling Both Cache Affinity and Load Balancing for Distributed LLM Serving", ICLR
+2026, arXiv:2602.06502, sections 3.2 and 3.4; checked against github.com/vllm-project/aibrix,
+pkg/plugins/gateway/algorithms/dualmap.go, commit 9c8981ea: `addRequestToBestGlobalQueue`, `lazyExpansionController`.
+
+Two hashes of the start of the prompt name two workers, each on a separate hash ring. If both hashes name one worker,
+the next worker in the list is the second. The worker that has cached more of the prompt, or is computing more of it,
+gets the request; if both have equally much, the less loaded one. If this worker cannot compute its pending tokens and
+this request's within the SLO (5 s, as in the paper's experiments), the request goes to the worker with the earlier
+expected first token.
 
 The start of the prompt is two blocks, which the paper finds for 95 % of the conversation trace. If more than 2/N of the
-last 200 requests share it, one more block is hashed, and so on; if fewer than 1/N do, one block less.
+last 200 requests share this start (N workers), one more block is hashed, and so on; if fewer than 1/N do, one block
+less.
 
 Left out is the rebalancing of section 3.3: if both workers are overloaded, requests that wait in the router's queue
 move to their other worker. Here requests do not wait at the router. The result is the paper's ablation "no rebalance".
@@ -67,7 +70,7 @@ class HotPrefixes:
 
 
 class DualMap(Policy):
-    """Of the two workers that the prompt's start names, the one with more of it cached, if that meets the SLO."""
+    """Of the two workers that the prompt's start names, the one with more of the prompt cached, if it meets the SLO."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

@@ -1,18 +1,20 @@
-"""NVIDIA Dynamo's KV router with its default weights (github.com/ai-dynamo/dynamo, lib/kv-router/src/scheduling/
-selector/default.rs, `worker_logit` and `minimum_cost_index`, commit 07a6c9ce; weights in scheduling/config.rs):
+"""NVIDIA Dynamo's KV router with its default weights: the worker with the lowest cost of prefill and decode blocks.
+
+Source: github.com/ai-dynamo/dynamo, lib/kv-router/src/scheduling/selector/default.rs, `worker_logit` and
+`minimum_cost_index`, commit 07a6c9ce; weights in scheduling/config.rs.
 
     cost = prefill_load_scale * max(0, prefill blocks - overlap) + decode blocks
 
 Prefill blocks: the uncached tokens of requests without a first token yet, and all tokens of this request, in blocks.
 Overlap: blocks of this prompt that the worker has cached (`overlap_score_credit` 1, device only). Decode blocks: the
-distinct full blocks of all requests that have not ended, this one included. A partial block has no hash
-(`project_worker_loads` in sequences/prompt_registry.rs). Blocks of answers are not tracked, as by default. Temperature
-0; ties are broken at random. `prefill_load_scale` is 1 by default.
+distinct full blocks of all requests that have not ended, this one included. A partial block does not count, since it
+has no hash (`project_worker_loads` in sequences/prompt_registry.rs). Blocks of answers are not tracked, as by default.
+The temperature is 0; ties are broken at random. `prefill_load_scale` is 1 by default.
 
-An independent implementation of this rule reaches a hit ratio that is 0.01 to 0.02 higher on 8 workers at 1x
-(conversation 0.254 against 0.242 here, synthetic 0.588 against 0.571). Perhaps its decode blocks leave out those of the
-placed request, which the source above counts: without them, the ratios here are 0.244 and 0.578. The rest of the
-difference is not explained.
+An independent implementation of this rule reaches a hit ratio that is 0.01 to 0.02 higher on 8 workers at the traces'
+own speed (conversation 0.254 against 0.242 here, synthetic 0.588 against 0.571). Perhaps its decode blocks leave out
+those of the placed request, which the source above counts: without them, the ratios here are 0.244 and 0.578. The rest
+of the difference is not explained.
 
 KV events feed Dynamo's index; here the index is exact and always current. Dynamo's optional queue, decay, predicted
 inserts and session affinity are off, as by default.
@@ -30,7 +32,8 @@ from warmroute_lab.replay.policy import Policy
 
 
 class Active:
-    """The load of one worker: uncached tokens of requests before their first token, and blocks of those not ended."""
+    """The load of one worker: uncached tokens of requests without a first token, and for each block the number of
+    outstanding requests that have it."""
 
     def __init__(self) -> None:
         self.prefill_tokens = 0

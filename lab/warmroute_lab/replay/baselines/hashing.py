@@ -1,6 +1,7 @@
 """Policies that hash: the first blocks of a prompt, and consistent hashing with bounded loads.
 
-`PrefixHash`: hash of the first two blocks mod N. Prompts that share these blocks share a worker, whatever follows.
+`PrefixHash`: the worker is the hash of the first two blocks mod N (N workers). Prompts that share these blocks share a
+worker, whatever follows.
 
 `BoundedRing`: consistent hashing with bounded loads (V. Mirrokni, M. Thorup, M. Zadimoghaddam, arXiv:1608.01350). The
 key is the session or the first two blocks. The policy takes the first worker clockwise of the key whose load, with this
@@ -8,8 +9,8 @@ request, is at most ceil(c * (all requests + 1) / N), c = 1.25. A load is the nu
 worker has 160 points on the ring.
 
 `SmgPrefixHash`: SMG's `prefix_hash` (github.com/lightseekorg/smg, model_gateway/src/policies/prefix_hash.rs, commit
-3adfd7d7): the ring's worker for the first 256 tokens, load factor 1.25. If that worker has more than its share, the
-worker with the fewest requests. Here the key is the first block, since a trace knows no shorter prefix.
+3adfd7d7): the ring's worker for the first 256 tokens or, if this worker has more than 1.25 times the mean number of
+requests, the worker with the fewest. Here the key is the first block, since a trace knows no shorter prefix.
 """
 
 from bisect import bisect_left
@@ -27,7 +28,7 @@ PREFIX_BLOCKS: Final = 2
 
 
 def prefix_key(request: Request, blocks: int) -> int:
-    """The id of a prompt's first blocks, or of a whole shorter prompt. An id stands for all blocks before it."""
+    """The id of a prompt's first blocks, or of all if it is shorter. An id stands for all blocks before it, too."""
     full = request.blocks[:blocks]
     if len(full) < blocks and request.tail is not None:
         return request.tail
@@ -35,7 +36,7 @@ def prefix_key(request: Request, blocks: int) -> int:
 
 
 class Ring:
-    """Workers on a circle of hashes. A worker that comes or goes moves its own keys only."""
+    """Workers on a circle of hashes. If a worker comes or goes, only the keys of this worker move."""
 
     def __init__(self, workers: list[Worker], salt: int) -> None:
         self._salt = salt
@@ -88,7 +89,7 @@ class BoundedRing(Policy):
 
 
 class SmgPrefixHash(Policy):
-    """SMG's `prefix_hash`: the ring's worker up to 1.25 times its share, else the worker with the fewest requests."""
+    """SMG's `prefix_hash`: the ring's worker up to 1.25 times the mean load, else the one with the fewest requests."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

@@ -1,12 +1,14 @@
-"""llm-d's default for shared prefixes: the filter `prefix-cache-affinity-filter` and the scorer `token-load-scorer`
-(github.com/llm-d/llm-d-router, pkg/epp/framework/plugins/scheduling/filter/prefixcacheaffinity/plugin.go and
-.../scorer/tokenload/token_load.go, with the loads of .../requestcontrol/dataproducer/inflightload).
+"""llm-d's default for shared prefixes: of the workers that have the prefix cached, the one with the fewest tokens.
+
+Source: the filter `prefix-cache-affinity-filter` and the scorer `token-load-scorer` (github.com/llm-d/llm-d-router,
+pkg/epp/framework/plugins/scheduling/filter/prefixcacheaffinity/plugin.go and .../scorer/tokenload/token_load.go, with
+the loads of .../requestcontrol/dataproducer/inflightload).
 
 The filter keeps the workers that have at least 0.8 of the prompt cached. If the least loaded of them is more than 18 s
-slower than the least loaded of the others (in-flight tokens over the prefill rate), the filter keeps all workers. Of
-the kept workers, the scorer takes the one with the fewest tokens: those in flight there plus the uncached ones of this
-request. Ties are broken at random, as llm-d's picker shuffles them. The uncached tokens of a request, as estimated when
-it was routed, are in flight until its first token.
+slower than the least loaded of the others (in-flight tokens / prefill rate), or no worker has the prefix, the filter
+keeps all workers. Of the kept workers, the scorer takes the one with the fewest tokens: those in flight there plus the
+uncached ones of this request. Ties are broken at random, as llm-d's picker shuffles them. The uncached tokens of a
+request, as estimated when it was routed, are in flight until its first token.
 
 Here the router knows exactly what a worker has cached at each moment, and the rate is the model's own, not llm-d's
 constant.

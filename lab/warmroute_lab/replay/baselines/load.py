@@ -1,9 +1,9 @@
-"""Plain policies: least tokens, least requests, power of two choices, a sticky table, load-blind ones, and LMetric.
+"""Plain policies: least tokens, least requests, two choices, a sticky table, some that ignore load, and LMetric.
 
 Tokens are the prompt tokens of requests that have not ended. The sticky table sends the first turn of a session to the
-worker with the fewest tokens, and later turns to the same worker. Routers that know only a session header do the same.
-Power of two choices: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001;
-two different workers are drawn and the one with fewer tokens wins, as in SMG's `power_of_two`
+worker with the fewest tokens, and later turns to that worker, as routers do that know only a session header. Power of
+two choices (M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001): two
+different workers are drawn and the one with fewer tokens wins, as in SMG's `power_of_two`
 (github.com/lightseekorg/smg, model_gateway/src/policies/power_of_two.rs, commit 1373e8d8). Ties are broken at random.
 """
 
@@ -69,7 +69,7 @@ class SessionSticky(LeastTokens):
         return home
 
 
-# Policies that look at no worker: round robin, random, and a hash of the session (named by a header).
+# Policies that look neither at load nor at caches: round robin, random, and a hash of the session (named by a header).
 
 
 class RoundRobin(Policy):
@@ -101,8 +101,8 @@ class RandomChoice(Policy):
 
 
 SESSION_SALT = 473
-"""Salt of the session hash. The salt decides the tail. If the conversation trace is played at twice its speed on 4
-workers, p90 TTFT is 5 to 12 s over 600 salts. The values with this salt are close to those of the reference rows."""
+"""Salt of the session hash. The tail latency depends on the salt. If the conversation trace is played at twice its
+speed on 4 workers, p90 TTFT is 5 to 12 s over 600 salts. With this salt it is close to that of the reference rows."""
 
 
 class SessionHash(Policy):
@@ -121,8 +121,8 @@ class SessionHash(Policy):
 #
 #     least of prefill_tokens * (batch size + 1)
 #
-# `prefill_tokens`: uncached tokens queued at the worker and those of this request. Batch size: requests running or
-# queued. A prompt is never cached whole, so the product is never 0. Ties are broken at random.
+# `prefill_tokens`: the worker's queued uncached tokens and those of this request. Batch size: the worker's running and
+# queued requests. A prompt is never cached whole, so the product is never 0. Ties are broken at random.
 
 
 class LMetric(Policy):

@@ -1,14 +1,16 @@
-"""Preble's E2, "exploitation and exploration" (V. Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for
-LLM Serving", ICLR 2025, arXiv:2407.00023, section 3.2; github.com/WukLab/preble, multi_node/
-global_scheduler_with_time.py: `runtime_selector`, `calculate_min_load_cost`, `handle_important_node_stealing`; checked
-against the two ports, github.com/vllm-project/aibrix, pkg/plugins/gateway/algorithms/prefix_cache_preble.go, commit
-0338af7d, and github.com/blitz-serving/blitz-router, docs/preble-design.md, commit 2ee7df69).
+"""Preble's E2, "exploitation and exploration": a worker with most of the prompt cached, else one with little load.
+
+Source: V. Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for LLM Serving", ICLR 2025,
+arXiv:2407.00023, section 3.2; github.com/WukLab/preble, multi_node/global_scheduler_with_time.py: `runtime_selector`,
+`calculate_min_load_cost`, `handle_important_node_stealing`; checked against the two ports,
+github.com/vllm-project/aibrix, pkg/plugins/gateway/algorithms/prefix_cache_preble.go, commit 0338af7d, and
+github.com/blitz-serving/blitz-router, docs/preble-design.md, commit 2ee7df69.
 
     load       sum of (prefill time of what was not cached + decode time) over requests given in the last 3 minutes
     exploit    if more of the prompt is cached than not: the least loaded of the workers with the longest prefix
     explore    otherwise: the worker with the least load + prefill time of what is not cached there
     rebalance  from 50 requests per worker on, while the most loaded worker has over 1.5 times the load of the least
-               loaded: requests that would exploit the first go to the second
+               loaded one: requests that would go to the most loaded by "exploit" go to the least loaded
 
 The decode time of a request is the mean answer length in the window (45 tokens before the first answer, as in the
 source) times the median time per token over the last 200 answers (0.15 s before the first).

@@ -1,16 +1,19 @@
-"""SkyLB, now SkyWalker (T. Xia et al., "SkyWalker: A Locality-Aware Cross-Region Load Balancer for LLM Inference",
-EuroSys 2026, arXiv:2505.24095; github.com/skypilot-org/skypilot, sky/serve/load_balancer.py, `_queue_processor` and
-`ClientPool.select_replica`, and sky/serve/load_balancing_policies.py, `PrefixTreePolicy`, branch of commit 5a267c21).
+"""SkyLB, now SkyWalker: each region's balancer pushes requests to free replicas, in another region if need be.
 
-Each region has a balancer. *Selective pushing*: a replica gets a request only while its own queue is empty; such a
-replica is free. Of the free replicas of its region, the balancer takes the one that has more than half of the prompt in
+Source: T. Xia et al., "SkyWalker: A Locality-Aware Cross-Region Load Balancer for LLM Inference", EuroSys 2026,
+arXiv:2505.24095; github.com/skypilot-org/skypilot, sky/serve/load_balancer.py, `_queue_processor` and
+`ClientPool.select_replica`, and sky/serve/load_balancing_policies.py, `PrefixTreePolicy`, branch of commit 5a267c21.
+
+Each region has a balancer. *Selective pushing*: a replica gets a request only while it is free, that is, while its own
+queue is empty. Of the free replicas of its region, the balancer takes the one that has more than half of the prompt in
 the region's prefix tree, else the one with the fewest requests. If no replica of the region is free, the request goes
-to a region that has one. The balancer takes the region that has more than half of the prompt in a tree of regions, else
-the one to which it has pushed the fewest unfinished requests. There a replica is chosen in the same way.
+to a region that has a free one. The balancer takes the region that has more than half of the prompt in a tree of
+regions, else the region to which it has pushed the fewest unfinished requests. There, too, the region's prefix tree and
+the numbers of requests decide between the free replicas.
 
 Differences: if no replica of any region is free, the source keeps the request in the balancer's queue until one is.
-Here the request goes at once to the replica of its own region with the shortest queue. The source asks every 0.1 s
-whether a queue is empty; here the balancer knows at once.
+Here the request goes at once to the replica with the shortest queue in the request's region. The source asks every
+0.1 s whether a queue is empty; here the balancer knows at once.
 """
 
 from collections import Counter
@@ -26,7 +29,7 @@ CACHE_THRESHOLD: Final = 0.5
 
 
 class SkyLb(Policy):
-    """Pushes to free replicas: in the own region by its tree, else in another one by the tree of regions."""
+    """Pushes a turn to a free replica of the region that it came to, else of another region, chosen by prefix trees."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

@@ -1,12 +1,14 @@
-"""SMG's (and sglang-router's) `cache_aware` without KV events: a tree of the prefixes routed to each worker
-(github.com/lightseekorg/smg, commit 73da68ca, model_gateway/src/policies/cache_aware.rs: `select_worker`,
-`is_imbalanced`, `select_worker_with_tokens`; crates/kv_index: `match_and_insert_with`, `evict_tenant_by_size`).
+"""SMG's (and sglang-router's) policy `cache_aware`, without KV events (`SmgApprox`) and with them (`SmgEvent`).
+
+`SmgApprox` keeps a tree of the prefixes that were routed to each worker. Source: github.com/lightseekorg/smg, commit
+73da68ca, model_gateway/src/policies/cache_aware.rs: `select_worker`, `is_imbalanced`, `select_worker_with_tokens`;
+crates/kv_index: `match_and_insert_with`, `evict_tenant_by_size`.
 
 Load is imbalanced if the request counts of the busiest and the idlest worker differ by more than a number and by more
 than a factor. Then the worker with the fewest requests gets the request. Otherwise, if more than a share of the prompt
 is in the tree, the worker that was last sent that prefix gets it; if not, the worker with the fewest requests. A tie
-goes to the worker that has processed the fewest. In each case the tree then lists the prompt under that worker, cached
-there or not.
+goes to the worker that has processed the fewest. In each case the tree then lists the prompt under the chosen worker,
+cached there or not.
 
 Share, number and factor are 0.5, 32 and 1.0001 in sglang-router's first release and in most comparisons (`FIRST`). The
 command line of both gateways now has 0.3, 64 and 1.5 (model_gateway/src/main.rs; `CLI`). Every 120 s, SMG cuts the tree
@@ -40,11 +42,12 @@ CLI: Final = Thresholds(0.3, 64, 1.5, MAX_TREE_TOKENS)
 
 
 class RoutedTree:
-    """Which prefixes were sent to which tenants, in blocks; a tenant is a worker's index or a region's name."""
+    """Which prefixes were sent to which tenants, in blocks. A tenant (SMG's word) is a worker's index or a region's
+    name."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._tenants: dict[int, dict[int | str, None]] = {}  # by block; the last one sent there at the end
+        self._tenants: dict[int, dict[int | str, None]] = {}  # by block, last sent at the end
         self._sizes: OrderedDict[tuple[int, int | str], int] = OrderedDict()  # the least recently used first
         self.tokens = 0
 
@@ -115,7 +118,7 @@ def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
     return SmgApprox(fleet, CLI)
 
 
-# SMG's `cache_aware` policy, path with KV events (github.com/lightseekorg/smg, commit 73da68ca,
+# `SmgEvent`: the policy `cache_aware`, code path with KV events (github.com/lightseekorg/smg, commit 73da68ca,
 # model_gateway/src/policies/cache_aware.rs: `select_worker`, `is_imbalanced`, `select_worker_event_driven`,
 # `score_overlap`).
 #
@@ -135,7 +138,8 @@ BALANCE_REL = 1.0001
 
 
 class SmgEvent(Policy):
-    """Best overlap while request counts are balanced. `in_flight`: routed, unfinished prefixes count as cached."""
+    """The worker with most of the prompt cached, while request counts are balanced. `in_flight`: prompts that were
+    routed to a worker but not computed yet count as cached there."""
 
     def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
         super().__init__(fleet)

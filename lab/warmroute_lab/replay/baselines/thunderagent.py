@@ -1,12 +1,14 @@
-"""ThunderAgent's router in its mode `tr` (H. Kang et al., "ThunderAgent: A Simple, Fast and Program-Aware Agentic
-Inference System", arXiv:2602.13692; github.com/ThunderAgent-org/ThunderAgent, commit a7eef77a,
-ThunderAgent/scheduler/router.py: `update_program_before_request`, `_greedy_resume`, `_pause_until_safe`,
-`_wait_for_resume`, and ThunderAgent/backend/state.py: `remaining_capacity`).
+"""ThunderAgent's router in its mode `tr`: pauses whole sessions if KV is short, and resumes them if they fit again.
 
-A program, here a session, has a backend, here a worker. All its tokens and 100 more count there, whether it reasons (a
-request is under way) or acts (it is idle), until its client releases it. If no program is paused, a new program goes to
-the backend with the fewest tokens among those where it fits; otherwise it is paused, too. Requests of a paused program
-wait. Every 5 s:
+Source: H. Kang et al., "ThunderAgent: A Simple, Fast and Program-Aware Agentic Inference System", arXiv:2602.13692;
+github.com/ThunderAgent-org/ThunderAgent, commit a7eef77a, ThunderAgent/scheduler/router.py:
+`update_program_before_request`, `_greedy_resume`, `_pause_until_safe`, `_wait_for_resume`, and
+ThunderAgent/backend/state.py: `remaining_capacity`.
+
+A program, here a session, has a backend, here a worker. All tokens of the program and 100 more count at its backend,
+whether it reasons (a request is under way) or acts (it is idle), until its client releases it. If no program is paused,
+a new program goes to the backend with the fewest tokens among those where it fits; otherwise it is paused, too.
+Requests of a paused program wait. Every 5 s:
 
 1. Resume: the router selects paused programs up to the free tokens of all backends. Programs with a request come first,
    then new ones, then idle ones, each group from the smallest on. Then it places the selected programs, the largest
@@ -32,7 +34,7 @@ LONGEST_WAIT_S: Final = 1800.0
 
 
 class _Program:
-    """A session. `worker` is None while it is paused; `home` is the worker that it had before."""
+    """A session. `worker` is None while it is paused or new; `home` is the worker that it had before the pause."""
 
     __slots__ = ("home", "is_marked", "running", "steps", "tokens", "waiting", "worker")
 
@@ -55,7 +57,7 @@ class _Program:
 
 
 class ThunderAgent(Policy):
-    """Pauses programs if KV is short, and resumes them where it fits."""
+    """Pauses programs if KV is short, and resumes them at workers that have KV for them."""
 
     exact = False
 
@@ -94,7 +96,7 @@ class ThunderAgent(Policy):
         self._programs[turn.request.session].running -= 1
 
     def _where_it_fits(self, program: _Program) -> Worker | None:
-        """The worker for a new program, None if it has to wait."""
+        """The worker for a new program; None if the program has to wait."""
         if any(each.worker is None for each in self._programs.values() if each is not program):
             return None
         free = {worker: tokens for worker, tokens in self._free().items() if tokens >= program.need_tokens}

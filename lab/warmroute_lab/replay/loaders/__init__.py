@@ -48,10 +48,10 @@ def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
 
 
 def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) -> Trace:
-    """Return the trace in a file, compressed by gzip or not. `seed` draws the arrivals that the file leaves open.
+    """Return the trace in a file, compressed by gzip or not. `seed` draws the arrivals that the file does not state.
 
-    `more`: further files of the same trace. For a record, those of its proxy's other processes; for a weka trace, other
-    weka files.
+    `more`: further files of this trace. For a record, the records of the proxy's other processes; for a weka trace,
+    other weka files.
 
     Raises: TraceError and UnreadableFile, which say what is wrong with the file.
     """

@@ -1,11 +1,12 @@
 """Mooncake's traces (kvcache-ai/Mooncake, `FAST25-release/traces`): chat requests in blocks of 512 tokens, open loop.
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`; an id stands for its block and
-all before it. Timestamps are quantised to some seconds, so requests of equal time are spread at random over the gap to
+all before it. Timestamps are quantised to a few seconds, so requests of equal time are spread at random over the gap to
 the next time. Equal seeds spread them equally.
 
-The file names no sessions. A request continues an earlier one if the earlier chain, without its last (partial) block,
-is a prefix of the request's own chain and at least two blocks long. The longest such chain counts.
+The file names no sessions. A request continues an earlier one if the earlier chain (its list of ids), without its last
+block (which may be partial), is a prefix of the request's chain and at least two blocks long. If several earlier
+requests fit, the one with the longest chain counts.
 
 Answers have no ids in the file, so they are never found in a cache.
 """

@@ -1,10 +1,11 @@
 """Recorded prompts as a trace: chat bodies of agent sessions, turn after turn, closed loop.
 
-A prompt is identified by the fingerprint that the live proxy makes of it. Its tokens are its canonical bytes over
-`BYTES_PER_TOKEN`. A block is named by the first cut of the fingerprint at or after the block's end: two prompts share a
-block only if they share everything up to that cut. A recording does not say how long an answer took or how long its
-user thought, so each turn comes `THINK_S` after the one before has ended. Each session is played `copies` times. Each
-copy has content of its own, except for tools, which are the same for all users of a program.
+A prompt is identified as in the live proxy, by its chain: hashes of the prompt up to several cuts (ends of messages and
+positions within long ones). Its tokens are its canonical bytes / `BYTES_PER_TOKEN`. A block is named by the hash at the
+first cut at or after the block's end: two prompts share a block only if they share everything up to that cut. A
+recording does not say how long an answer took or how long its user thought, so each turn comes `THINK_S` after the
+previous turn has ended. Each session is played `copies` times. Each copy has content of its own, except for tools,
+which are the same for all users of a program.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Turns the records of a live proxy (`[proxy] record`) into a trace: real traffic, for other fleets and policies.
+"""Makes a trace of the records of a live proxy (`[proxy] record`): real traffic, for other fleets and policies.
 
 Each process of a proxy writes a separate record, with the turns that clients sent to it. All processes read the clock
 of the machine, so the turns of all records can be sorted by arrival into one trace.
@@ -8,11 +8,11 @@ their clients left, or that were forwarded are left out; the other region record
 continues a turn that had ended, the replay keeps the recorded pause between the two (closed loop). All other turns
 arrive at their recorded times.
 
-A record stores a prompt as hashes of cuts. There is a cut at the end of each message and after every 2,048 bytes, but
-not at the borders of tokens. So the number of tokens is the number of bytes, divided by the bytes per token of the
-model in these records. A block gets its id from the first cut at or behind its end: two prompts share a block only if
-they share the text up to that cut. The blocks that an answer added to the cache are found in the next turn, which sent
-the answer back.
+A record stores a prompt as a chain: hashes of the prompt up to each cut. There is a cut at the end of each message and
+after every 2,048 bytes, but not at the borders of tokens. So the number of tokens is the number of bytes, divided by
+the model's bytes per token in these records. A block gets its id from the first cut at or after its end: two prompts
+share a block only if they share the text up to that cut. The ids of the blocks that an answer added to the cache are
+found in the next turn, which sent the answer back.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,8 @@ from warmroute_proxy.core.replicas.record import Dispatched, Ended, Failed, Fram
 
 BLOCK_TOKENS: Final = 128
 MAX_FORKS: Final = 4
-"""A turn may continue one of this many newest turns of its lineage."""
+"""How many of the newest turns of its lineage (with this session, model, agent, tools and system prompt) a turn may
+continue, if no other turn has continued them yet."""
 
 
 class _Turn(NamedTuple):
@@ -60,10 +61,10 @@ def load(paths: Sequence[Path], salt: int = 0) -> Trace:
 
 
 def _add_turns(turns: list[_Turn], path: Path) -> None:
-    """Add the turns served, in order of their ends."""
+    """Add the turns of one record that this proxy served, in order of their ends."""
     placed: Placed | None = None
     open_: dict[int, tuple[RoutingRequest, float]] = {}
-    failed_at_s: dict[tuple[int, int], float] = {}  # a turn that is tried again keeps its first time
+    failed_at_s: dict[tuple[int, int], float] = {}  # a retried turn keeps its first time
     dispatches = 0
     with GivenFile(path, MAX_BYTES, unpack=False) as file:
         for _, _, call in Frames(file.read):

@@ -1,4 +1,4 @@
-"""Reads agent sessions that are reduced to lengths and shared prefixes: one line a session, closed loop.
+"""Reads agent sessions that are reduced to lengths and shared prefixes: one session a line, closed loop.
 
     {"session": name, "block": 64, "tool_tokens": n, "system_tokens": n, "turns": [turn, ...]}
     turn = [t_s, input_tokens, output_tokens, blocks, shared_blocks, base_turn, think_s, api_s]
@@ -7,9 +7,9 @@ The first `shared_blocks` blocks of a turn's prompt are those of turn `base_turn
 other blocks are new. Sessions in which tools and system prompt have the same sizes share both.
 
 Each session starts at a random time within an hour, drawn in file order; equal seeds give equal times. A turn comes
-`think_s`, at most half an hour, after the previous turn has ended. A session is cut after an hour of thinking and
-answering. Blocks are coarsened to `BLOCK_TOKENS`: the id of a coarse block is made of the id of its last fine block,
-and of whether the coarse block is full. Answers have no ids.
+`think_s`, at most half an hour, after the previous turn has ended. Turns after an hour of thinking and answering are
+left out. Blocks are coarsened to `BLOCK_TOKENS`: the id of a coarse block is made of the id of its last fine block (a
+block of the file), and of whether the coarse block is full. Answers have no ids.
 """
 
 from typing import Annotated, Final
@@ -38,10 +38,11 @@ class _Session(msgspec.Struct, gc=False):
 
 
 class _Chains:
-    """The coarse chains of a session's turns. Equal ids share one object in memory: a prompt has hundreds."""
+    """The coarse chains (lists of block ids) of a session's turns. Chains share the objects of equal ids, to save
+    memory: a prompt has hundreds of ids."""
 
     def __init__(self, shared: list[int], fine_tokens: int, number: int, salt: int, ids: IdCount) -> None:
-        """`ids` counts the coarse ids of the trace. Fine ids are counted apart, since they end with the session."""
+        """`ids` counts the coarse ids of the trace. Fine ids are counted apart, since only one session's are kept."""
         self._ids, self._fine_ids = ids, IdCount()
         self._shared = shared
         self._ratio = BLOCK_TOKENS // fine_tokens

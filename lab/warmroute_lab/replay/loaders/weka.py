@@ -9,14 +9,14 @@ weka_trace_models.py; the format is that of https://github.com/callanjfox/kv-cac
     request = {"t": s, "type": "subagent", "agent_id": ..., "requests": [request, ...], ...}
 
 An id stands for its block and all blocks before it, within its session alone: sessions share nothing. The times of a
-sub-agent's requests count from the start of the session. But if any such request of a session has an earlier time than
-its sub-agent, they all count from the start of their sub-agents.
+sub-agent's requests count from the start of the session. But if any sub-agent's request in a session has an earlier
+time than its sub-agent, the times of all of them count from the starts of their sub-agents.
 
 The trace does not record what a request waited for. In the replay a request follows the request of its session that had
-ended last when it came, after the recorded pause, at most half an hour. A sub-agent's request follows one of the same
-sub-agent; its first request follows one of the session. A turn after sub-agents therefore waits for the last of them.
-Each sub-agent counts as a separate session. AIPerf also splits agents that are recorded as one stream; here such agents
-are one session that forks.
+ended last when it came, after the recorded pause, at most half an hour. A sub-agent's request follows a request of this
+sub-agent; the first one follows a request of the session. A turn after sub-agents therefore waits for the last of them.
+Each sub-agent counts as a separate session. AIPerf also splits agents that are recorded as one stream; here they are
+one session, whose turns branch.
 
 Each session starts at a random time within an hour, drawn in the order of files; equal seeds give equal times.
 """
@@ -33,7 +33,7 @@ from warmroute_lab.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, Tr
 BLOCK_TOKENS: Final = 512
 MAX_TIME_S: Final = 1e9
 MAX_OPEN: Final = 256
-"""A request follows one of the latest requests: at most this many are looked at."""
+"""How many of the latest requests are searched for the one that a request follows."""
 MAX_COMPARED: Final = 8
 """How many of the latest requests of a session a prompt is compared with, to find what it continues."""
 
@@ -80,7 +80,7 @@ class _Reader:
         self.sessions = 0
         self._salt = salt
         self._ids = IdCount()
-        self._names: dict[int, int] = {}  # id of the session -> its number
+        self._names: dict[int, int] = {}  # an id in the session's file -> its number
         self._next_name = 0
 
     def add(self, session: _Session, start_s: float) -> None:
@@ -134,7 +134,8 @@ class _Reader:
         own.append(_Ended(number, at_s + (call.api_time or 0.0), chain))
 
     def _chain(self, fine: list[int], tokens: int, fine_tokens: int) -> tuple[list[int], int | None]:
-        """The chain of blocks, and the id of its partial end. Blocks without an id are new in each request."""
+        """The chain (ids of blocks), and the id of the partial block at its end. Blocks without an id are new in each
+        request."""
         ratio = BLOCK_TOKENS // fine_tokens
         full, rest = divmod(tokens, BLOCK_TOKENS)
         self._ids.add(full + 1, full + 1)

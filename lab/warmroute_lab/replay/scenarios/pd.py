@@ -3,7 +3,8 @@
 An aggregated worker computes a chunk of a prompt (8,192 tokens, 0.41 s) in the same step as the next token of all
 sequences, so the chunk delays these tokens. A decode worker never computes prompts, so its tokens come at the pace of
 its batch (Cloudflare, 16 April 2026: the p90 of the time per token fell from 100 ms with large variance to 20-30 ms).
-The split has a cost: some GPUs cannot prefill, and the KV of each prompt crosses the network before the second token.
+The split has a cost: some GPUs cannot prefill, and the KV of each prompt crosses the network before the client gets the
+first token.
 So an aggregated fleet has the lower TTFT, and serves more requests if prompts are most of the work.
 
 The load is open loop: requests with tools and much new text (mean prompt 10,000 tokens, of which 60 % can be cached,
@@ -13,8 +14,8 @@ gains little.
 
 The constants are those of the engine model (`warmroute_backend.costs.Costs`), a reference queueing model and not a
 measurement: 20,000 prefill tokens/s a worker, chunks of 8,192; a step costs 5 ms, and decoding 15 ms + 0.1 ms a
-sequence more. A transfer takes 2 ms + 400,000 tokens/s. This rate is 28 GB/s at 70 KB a token (MLA, bf16), half of a
-400 Gb/s link; Mooncake measured 164 GB/s over four such links. There are 8 workers of 3M KV tokens.
+sequence more. A transfer starts after 2 ms, with 400,000 tokens/s. This rate is 28 GB/s at 70 KB a token (MLA, bf16),
+about half of a 400 Gb/s link; Mooncake measured 164 GB/s over four such links. There are 8 workers of 3M KV tokens.
 """
 
 from typing import Final

@@ -2,16 +2,18 @@
 
 Cloudflare wrote on 16 April 2026 that the share of cached input tokens rose from 60 % to 80 % at peak times when its
 heaviest users adopted a session affinity header, which sends a session to the region that has its tensors. Inside a
-region they place by KV cache already. Not all traffic adopted the header, and the baseline was not random.
+region, Cloudflare placed requests by KV cache already. Not all traffic adopted the header, and the baseline was not
+random.
 
 The scenario has 4 regions of 4 replicas with 3.5M KV tokens each, and 1,200 agents that start within an hour. Each turn
-comes in at a random region. Without the header a turn stays in that region, which has at best the context of some turns
-ago: every region must hold every session, so the KV cache is four times too small. With the header, the proxy forwards
-the turn to the session's region. The first quarter of the arrivals warms the caches up and is left out.
+comes in at a random region. Without the header a turn stays in that region, which has at best the context that the
+session had a few turns ago. So every region must hold every session, and the KV cache is four times too small. With the
+header, the proxy forwards the turn to the session's region. The first quarter of the arrivals warms the caches up and
+is left out.
 
 Other runs use placements that know nothing of regions. With the header, their turns come in at the session's region
-directly, over the same network. These runs separate the gain of the header from the gain of the placement. All results
-depend on how much fits into the caches.
+directly, and travel as far as forwarded turns. These runs separate the gain of the header from the gain of the
+placement. All results depend on how much fits into the caches.
 """
 
 from dataclasses import replace
