@@ -109,9 +109,7 @@ class _Usage(msgspec.Struct):
 
 
 COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rates")
-"""The columns of a row: all fields but the rates, which the receipt in `usage` shows with the name of their price
-book.
-"""
+"""The columns of a row: all fields but the rates, which the receipt in `usage` shows with their price book's name."""
 
 UNDER_WAY_END: Final = "null]"
 """How a record ends that has no usage yet."""

@@ -95,9 +95,7 @@ def settle(
 
 
 def interrupt(entry: Entry, now_s: float) -> None:
-    """End an entry without a charge: open | dispatched -> interrupted. All numbers of its `usage` count as
-    estimated.
-    """
+    """End an entry without a charge: open | dispatched -> interrupted. All numbers in `usage` count as estimated."""
     if entry.state not in UNDER_WAY:
         raise _not_allowed(entry, "interrupt")
     _close(entry, "interrupted", "interrupted", NOTHING, {}, None)

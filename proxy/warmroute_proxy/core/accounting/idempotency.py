@@ -32,9 +32,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CHUNK_OVERHEAD_BYTES: Final = 72
-"""Memory that a chunk takes besides its bytes: the header of a bytes object, the allocator's rounding, a slot in a
-list.
-"""
+"""Memory of a chunk besides its bytes: the header of a bytes object, the allocator's rounding, a slot in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +137,7 @@ class IdempotencyKeys:
         return True
 
     def add(self, call: IdempotentCall, chunk: bytes, now: float) -> bool:
-        """Record a chunk of a call under way. Returns False if the recording is dropped because of this chunk, or was
-        before.
-        """
+        """Record a chunk of a call under way. Returns False if the recording is dropped now, or was dropped before."""
         recording = call.recording
         if recording is None:
             return False

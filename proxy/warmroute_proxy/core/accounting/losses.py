@@ -75,7 +75,7 @@ class Seen(Frozen, frozen=True):
 NOTHING_SEEN: Final = Seen()
 
 PLAIN: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
-"""The classes of a turn that missed nothing. If a turn has only these, its losses are explained without looking at
+"""Classes of a turn that missed nothing. If a turn has no others, its losses are explained without looking at
 caches.
 """
 
@@ -115,9 +115,7 @@ class IndexEstimates(Frozen, frozen=True):
     seen: Seen = NOTHING_SEEN
 
     def scaled(self, prompt_tokens: int, estimated_tokens: int) -> "IndexEstimates":
-        """The estimates in proportion: the prompt was estimated at `estimated_tokens` and really has
-        `prompt_tokens`.
-        """
+        """The estimates, scaled for a prompt that was estimated at `estimated_tokens` and has `prompt_tokens`."""
         if estimated_tokens <= 0 or estimated_tokens == prompt_tokens:
             return self
         ratio = prompt_tokens / estimated_tokens
@@ -186,7 +184,7 @@ def _known_end(
             losses["cold"] = prompt - end
         return end
     previous = last_turn.prompt_tokens if last_turn.prompt_tokens < prompt else prompt  # noqa: FURB136
-    # # The hashes in the index depend on the salt. So after a change of the salt, the index does not know the old text.
+    # The hashes in the index depend on the salt. So after a change of the salt, the index does not know the old text.
     if last_turn.rewritten and previous - cached > page and end - cached <= _error(end, page):
         if end - cached > page and end < prompt:
             end = cached
@@ -227,7 +225,7 @@ def _missed(
         start = _held_somewhere(losses, start, reusable, _expected(estimates, None), page)
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
     if last_turn is not None and last_turn.same_region:
-        # # The previous turn has computed its prompt, even if another request is computing that text again now.
+        # The previous turn has computed its prompt, even if another request is computing that text again now.
         computed = min(last_turn.prompt_tokens, reusable)
         start = _held_somewhere(losses, start, computed, _expected(estimates, last_turn), page)
     start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
@@ -282,9 +280,7 @@ def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected:
 
 
 def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) -> int:
-    """Class [start, end), which a cache should hold, if it is longer than the error. Returns where the unclassed rest
-    begins.
-    """
+    """Class [start, end), which a cache should hold, if it is longer than the error. Returns where the rest begins."""
     if end - start <= _error(end, page):
         return start
     _add(losses, name, start, end)

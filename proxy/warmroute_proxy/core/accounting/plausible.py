@@ -72,9 +72,7 @@ def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:
 
 
 def without(usage: Usage, names: tuple[str, ...], completion_tokens: int) -> Usage:
-    """The usage as if no engine had reported the counts in `names`. `completion_tokens`: a lower bound for the
-    answer.
-    """
+    """The usage as if no engine had reported the counts `names`. `completion_tokens`: a lower bound for the answer."""
     guessed = {*usage.estimated, *names}
     if COMPLETION in names:
         completion = min(max(completion_tokens, 0), MAX_TOKENS)

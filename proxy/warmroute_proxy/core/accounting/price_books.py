@@ -48,7 +48,7 @@ class PriceBooks:
     """The books of all models. A `PriceBooks` object is never changed, only replaced."""
 
     def __init__(self, *books: Mapping[str, Iterable[PriceBook]]) -> None:
-        """Each mapping has books by model. If two books of a model have the same date, the book in the later mapping is
+        """`books`: mappings from models to books. If two books of a model have one date, that of the later mapping is
         used.
         """
         found: dict[str, dict[float, PriceBook]] = {}

@@ -113,8 +113,8 @@ def _provider_cost(reported: object) -> int | None:
 
 
 def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
-    """The engine's usage object with the settled counts. Cached tokens are left out if nobody has stated or counted
-    any.
+    """The engine's usage object with the settled counts. Cached tokens are left out if they were neither stated nor
+    counted.
     """
     merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
     merged["prompt_tokens"] = usage.prompt_tokens

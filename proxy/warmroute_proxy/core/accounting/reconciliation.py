@@ -25,9 +25,7 @@ from warmroute_proxy.core.accounting.engine_counts import EngineCounts, Span
 from warmroute_proxy.core.base.role import Role
 
 EDGE_S: Final = 1.0
-"""The longest time between an engine's count of a turn and its settlement by the proxy; also the longest time that a
-reading takes.
-"""
+"""The longest time between an engine's count of a turn and its settlement; also the longest duration of a reading."""
 
 Kind = Literal["prompt_tokens", "cached_tokens", "completion_tokens"]
 KINDS: Final[tuple[Kind, ...]] = ("prompt_tokens", "cached_tokens", "completion_tokens")
@@ -95,9 +93,7 @@ class Line:
         return kind in _COMPARED[self.span.role]
 
     def difference(self, kind: Kind) -> int:
-        """The engine's count minus the receipts' count; 0 if this kind of tokens is not compared for the engine's
-        role.
-        """
+        """The engine's count minus the receipts' count; 0 if this kind is not compared for the engine's role."""
         return _of(self.span.counts, kind) - _of(self.receipts, kind) if self.compares(kind) else 0
 
     def unexplained(self, kind: Kind) -> int:
@@ -163,9 +159,7 @@ def _of(counts: EngineCounts, kind: Kind) -> int:
 
 
 def _ascending(lines: Sequence[Line]) -> list[float]:
-    """The ends of spans, in ascending order: an end that a clock going back made smaller than the one before is raised
-    to it.
-    """
+    """The ends of spans, in ascending order: if a clock went back, an end is raised to the end before it."""
     ends: list[float] = []
     for line in lines:
         ends.append(max(line.span.ended_s, ends[-1] if ends else 0.0))

@@ -142,7 +142,7 @@ def merge_usage(
 
 
 def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The counts under OpenAI's names. Anthropic's (which add up to the prompt) and those of the Responses API are
+    """The counts under OpenAI's names; Anthropic's (which add up to the prompt) and the Responses API's are
     converted.
     """
     if "input_tokens" not in counts or "prompt_tokens" in counts:
@@ -275,7 +275,7 @@ def _tiers(details: object) -> tuple[int, int, int] | None:
 
 
 def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
-    """(device, host, storage, whether the engine reported these tiers). If it did not, the device gets all remaining
+    """(device, host, storage, whether the engine reported these tiers); if it did not, device gets the remaining
     tokens.
     """
     if tiers is None:

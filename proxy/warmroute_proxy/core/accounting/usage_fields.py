@@ -23,9 +23,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     estimated: tuple[str, ...]
     misreported_tokens: int
     continued_after: int | None = None
-    """How many tokens of the answer the first engine had sent before it broke off and another engine continued the
-    answer.
-    """
+    """How many tokens of the answer the first engine had sent before it broke off and another engine continued."""
 
     write_5m: int = 0
     """Uncached prompt tokens that the server wrote to a cache for five minutes."""

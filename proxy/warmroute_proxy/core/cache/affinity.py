@@ -63,9 +63,7 @@ class Affinity:
         self._threads: Division[int, Any] = Division()
         self._sessions: Division[int, Any] = Division()
         self._asked: dict[int, tuple[Chain, int, SettledTurn | None]] = {}
-        """Lineage -> its last lookup (prompt, turn number, and the turn found), until a turn of the lineage is
-        stored.
-        """
+        """Lineage -> its last lookup (prompt, turn number, turn found), until a turn of the lineage is stored."""
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues. If no turn matches, the newest turn; None if `turn` is the first."""
@@ -204,7 +202,7 @@ class Affinity:
 
 
 def _with_counts(settled: SettledTurn, old: SettledTurn) -> SettledTurn:
-    """Fill the token counts of `settled` from `old`, the same turn, if they are missing there: only the serving region
+    """Add counts that `settled` lacks from `old`, which is the same turn: only the region that serves a turn gets its
     counts.
     """
     if settled.prompt_tokens is None and old.prompt_tokens is not None and settled.region == old.region:

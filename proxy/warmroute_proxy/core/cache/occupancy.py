@@ -33,15 +33,13 @@ MAX_SHARED: Final = 64
 """The most shared prefixes of a worker that are kept; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
-"""A history that is shorter, or a smaller share of its prompt, teaches nothing: page rounding and errors are as
-large.
-"""
+"""A history that is shorter, or a smaller share of its prompt, teaches nothing: rounding and errors are as large."""
 LOWERED: Final = 0.1
 """How far each history found gone lowers `kept_tokens`, as a share of the difference between old and new value."""
 RAISED: Final = 1.05
 FIRST: Final = 1.5
-"""If no pool is reported, the first history found gone sets `kept_tokens` to this factor times the tokens used since
-then.
+"""If no pool is reported, the first history found gone sets `kept_tokens` to this factor times the tokens used
+since.
 """
 
 
@@ -159,9 +157,7 @@ class Occupancy:
         return self._tokens > self.kept_tokens and self.reports
 
     def evicted(self) -> list[Evicted]:
-        """Shorten the histories that the cache must have evicted, the least recently used first. Returns their
-        lineages.
-        """
+        """Shorten the histories that must have been evicted, the least recently used first. Returns their lineages."""
         gone: list[Evicted] = []
         for lineage, history in self._by_lineage.items():
             excess = self._tokens - self.kept_tokens

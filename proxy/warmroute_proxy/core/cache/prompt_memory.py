@@ -136,9 +136,7 @@ class PromptMemory:
 
 
 def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
-    """The bytes of a session's prompts. Not a lambda, because an empty `PromptMemory` is pickled for another
-    process.
-    """
+    """The bytes of a session's prompts. Not a lambda, because an empty `PromptMemory` is pickled."""
     return sum([each.size for each in prompts])
 
 

@@ -8,7 +8,7 @@ A block may be in several tiers; a prompt uses it from the fastest one. An engin
 device, then continues that prefix with blocks from the host, then with blocks from storage. So a prompt begins with
 tokens from the device, followed by tokens from the host, from storage, and finally those that must be computed.
 
-The seconds per token of a load (host to device) and of a fetch (storage to host) are learned from what engines publish:
+The seconds per token of a load (from the host) and of a fetch (from storage) are learned from what engines publish:
 time spent and tokens moved, or bytes per second and bytes per token. The learned values are exponential averages,
 weighted by tokens and bounded by what hardware can do. The priors are for 70 KB of KV a token (MLA in bf16). Host: one
 PCIe 5 link at 35 GB/s. Storage: one 100 Gb/s link or a fast SSD at 7 GB/s.

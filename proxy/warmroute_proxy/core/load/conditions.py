@@ -64,7 +64,7 @@ class ConditionChange(NamedTuple):
 
 
 class Watched:
-    """One condition of one subject, which is a worker's id or a region's name. `since_s`: when it was last raised or
+    """One condition of one subject (a worker's id or a region's name). `since_s`: when it was last raised or
     cleared.
     """
 
@@ -84,8 +84,8 @@ class Watched:
         return self.phase in {Phase.RAISED, Phase.EASING}
 
     def observe(self, bad: bool | None, detail: str, now_s: float) -> ConditionChange | None:
-        """Take in the sign of one observation; None is ignored. Returns the change if the sign raises or clears the
-        condition.
+        """Take in the sign of one observation; None is ignored. Returns the change if the condition is raised or
+        cleared now.
         """
         if bad is None:
             return None

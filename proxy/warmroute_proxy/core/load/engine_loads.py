@@ -4,9 +4,7 @@ from warmroute_proxy.core.base.compiled import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):
-    """What an engine reports about one rank at `/v1/loads`; None if a value is not reported. Totals grow until a
-    restart.
-    """
+    """What an engine reports about one rank at `/v1/loads`; None for a missing value. Totals grow until a restart."""
 
     running: int | None = None
     waiting_uncached_tokens: int | None = None

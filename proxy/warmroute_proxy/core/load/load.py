@@ -30,7 +30,7 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.pace import Pace
 from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, PrefillRate
 
-# # How much load one worker may have.
+# How much load one worker may have.
 #
 # An engine reports at `/v1/loads` how many requests it runs at once and how many tokens its KV pool holds. Requests
 # beyond these limits wait inside the engine, in order of arrival whatever their tenant, and placement cannot move them
@@ -48,7 +48,7 @@ from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, Pr
 # Prompts that share a prefix share its blocks in the pool, so a sum over requests counts such blocks more than once.
 # Each report of the pool's use teaches which share of our sum the pool really holds. If two reports in a row show more
 # than our own count, the surplus counts as load of other proxies; a single report may include requests that have ended.
-# # A server that reports no sizes always has capacity, unless `max_running` is configured for it.
+# A server that reports no sizes always has capacity, unless `max_running` is configured for it.
 
 NO_LIMIT: Final = 1 << 62
 PREFILL_AHEAD_S: Final = 2.0
@@ -56,9 +56,7 @@ PREFILL_AHEAD_S: Final = 2.0
 
 SHARE_MIN: Final = 1 / 16
 SHARE_WEIGHT: Final = 0.5
-"""The weight of a report that shows more sharing: each such report at most doubles the bound. Less sharing counts at
-once.
-"""
+"""The weight of a report that shows more sharing, which at most doubles the bound. Less sharing counts at once."""
 
 SHARE_FROM: Final = 1 / 8
 """A report teaches something about sharing only if our own tokens reach this share of the pool."""
@@ -89,7 +87,7 @@ class Capacity:
         self._others_tokens = 0
 
     def observe(self, loads: EngineLoads, running: int, resident_tokens: int) -> None:
-        """Apply the sizes and the use that the engine reports. `running` and `resident_tokens` are this proxy's own
+        """Apply the sizes and the use that the engine reports. `running`, `resident_tokens`: this proxy's own
         counts.
         """
         if loads.max_running:
@@ -117,7 +115,7 @@ class Capacity:
 
 
 class PrefillQueue:
-    """The tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt counts as being
+    """The tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is being
     computed.
     """
 
@@ -251,9 +249,7 @@ class OtherLoad:
         self.until_s = -math.inf
 
     def observe(self, prefill_tokens: int, resident_tokens: int, now_s: float) -> bool:
-        """Store how many tokens were reported beyond our own count (negative: fewer). Returns whether anything
-        changed.
-        """
+        """Store how many tokens were reported beyond our count (negative: fewer). Returns whether anything changed."""
         if prefill_tokens > 0 or resident_tokens > 0:
             self.prefill_tokens = max(prefill_tokens, 0)
             self.resident_tokens = max(resident_tokens, 0)
@@ -368,8 +364,8 @@ class WorkerLoad:
         return self.running < capacity.running and self.resident_tokens < capacity.tokens
 
     def must_have_evicted(self) -> bool:
-        """Whether the worker has certainly evicted something since it started, or has computed about as much as its
-        pool holds.
+        """Whether the worker has evicted something since it started, or has computed about as much as its pool
+        holds.
         """
         pool = self.capacity.pool_tokens
         computed = self.prefills.ended_tokens - self.computed_from
@@ -382,7 +378,7 @@ class WorkerLoad:
         return self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN + self.slower_s
 
     def look(self) -> Ahead:
-        """Compute what is ahead of a new request. The result is cached in `ahead`: few workers change between two
+        """Compute what is ahead of a new request. Cached in `ahead`, because few workers change between two
         decisions.
         """
         rate_s, slowdown_s, prefills = self.prefill_s_per_token, self.slowdown_s(), self.prefills
@@ -415,7 +411,7 @@ class WorkerLoad:
     # What is learned
 
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
-        """Apply an engine's report: its sizes, the load of other proxies, its prefill rate. Returns whether the rate
+        """Apply an engine's report: sizes, the load of other proxies, the prefill rate. Returns whether the rate
         changed.
         """
         if loads.max_running or loads.max_tokens:

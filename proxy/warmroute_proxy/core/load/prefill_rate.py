@@ -25,9 +25,7 @@ class PrefillRate:
         self._busy_us_total: int | None = None
 
     def has_restarted(self, loads: EngineLoads) -> bool:
-        """Whether the engine restarted since its last report: then its total of computed tokens is lower than
-        before.
-        """
+        """Whether the engine restarted since its last report, because its total of computed tokens has fallen."""
         tokens = loads.prefill_uncached_tokens_total
         return tokens is not None and self.uncached_total is not None and tokens < self.uncached_total
 

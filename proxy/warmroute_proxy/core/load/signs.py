@@ -33,18 +33,14 @@ class EngineReport(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """`bad`: whether an observation shows the condition; None if it shows nothing. The other field: its figures in
-    words.
-    """
+    """`bad`: whether an observation shows the condition; None if it shows nothing. `detail`: its figures in words."""
 
     bad: bool | None
     detail: str = ""
 
 
 HIT_SHARE: Final = 0.2
-"""An interval has hits of lower tiers (host, storage) if at least this share of its prompt tokens came from these
-tiers.
-"""
+"""An interval has hits of lower tiers (host, storage) if at least this share of its prompt tokens came from them."""
 ACCEPT_SHARE: Final = 0.8
 """The accept length (of speculative decoding) in an interval with such hits is bad below this share of the length
 without hits. sglang#31600 and sglang#28771 report accept lengths that fall to a half and less.
@@ -57,9 +53,7 @@ SLOW_GB_S: Final = 3.0
 
 RETRACTED: Final = 8
 RETRACTED_SHARE: Final = 0.1
-"""Fewer retractions than this share of the running requests are good: an engine with a full pool retracts some by
-design.
-"""
+"""Fewer retractions than this share of the running requests are good: a full engine retracts some by design."""
 
 MISSING_SHARE: Final = 0.5
 LEAST_EXPECTED: Final = 2_000
@@ -72,7 +66,7 @@ IDLE_USAGE: Final = 0.5
 
 LEAST_ANSWERS: Final = 8
 EMPTY_SHARE: Final = 0.25
-"""From this share of empty answers on, a worker is bad. A sound model gives a few; MoonshotAI/Kimi-K2#128 has 13 of
+"""From this share of empty answers on, a worker is bad. A sound model has a few; MoonshotAI/Kimi-K2#128 has 13 of
 15.
 """
 
@@ -82,9 +76,7 @@ LEAST_REPEATED_TOKENS: Final = 1_024
 """A prompt counts as repeated from this number of known tokens on: providers cache no shorter prompts."""
 
 UNKNOWN_SHARE: Final = 0.01
-"""If more prompt tokens are lost without a known cause, the proxy has an error: engines with KV events report
-evictions.
-"""
+"""If a larger share is lost without a known cause, the proxy has an error: engines with KV events report evictions."""
 LEAST_PROMPTS: Final = 20_000
 
 
@@ -152,9 +144,7 @@ def no_hits(repeats: int, reports_hits: bool) -> Sign:
 
 
 def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
-    """Whether too many prompt tokens are missing from caches without a known cause, although the engines report
-    evictions.
-    """
+    """Whether too many prompt tokens are lost without a known cause, although the engines report evictions."""
     if prompt_tokens < LEAST_PROMPTS:
         return Sign(None)
     words = f"{unknown_tokens:,} of {prompt_tokens:,} prompt tokens were expected to be cached, and no cause was seen"

@@ -39,9 +39,7 @@ class Traffic:
         """From this time on, `renew` must be called before anything is sent."""
 
     def renew(self, now_s: float) -> float:
-        """Let weights begin at 1 again. Returns the factor that converts sums with the old weights to the new
-        weights.
-        """
+        """Let weights begin at 1 again. Returns the factor that converts sums with old weights to new weights."""
         decay = math.exp((self._since_s - now_s) / MEMORY_S)
         self._busy *= decay
         self._returning_per_s *= decay
@@ -62,7 +60,7 @@ class Traffic:
         return weight
 
     def of_each(self, workers: int, now_s: float) -> tuple[float, float]:
-        """The mean over `workers`: the utilisation by prefill, and the requests per second that return to a worker's
+        """Means over `workers`: the utilisation by prefill, and the requests per second that return to a worker's
         cache.
         """
         decay = math.exp((self._since_s - now_s) / MEMORY_S) / workers

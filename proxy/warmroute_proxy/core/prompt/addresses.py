@@ -24,9 +24,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,16}|0[xX][0-9A-Fa-f]{0,16}")
 _LOCAL: Final = "localhost"
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _GLOBAL_V6: Final = IPv6Network("2000::/3")
-"""The range of public IPv6 hosts. Other IPv6 addresses belong to one site, are reserved, or stand for an IPv4
-address.
-"""
+"""The range of public IPv6 hosts. Others belong to one site, are reserved, or stand for an IPv4 address."""
 
 _LAST_32_BITS: Final = 0xFFFFFFFF
 

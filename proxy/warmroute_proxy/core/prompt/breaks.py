@@ -95,7 +95,7 @@ def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) ->
 
 def _tools_alike(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> bool:
     names, others = {tool.name for tool in old}, {tool.name for tool in new}
-    # # Compared with the smaller set: a client that gives up tool search sends many tools that it had left out before.
+    # Compared with the smaller set: a client that gives up tool search sends many tools that it had left out before.
     return len(names & others) >= SIMILAR * min(len(names), len(others)) and bool(names) and bool(others)
 
 
@@ -189,9 +189,7 @@ def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | Non
 
 
 def _first_other_message(before: PromptShape, now: PromptShape) -> int:
-    """The index of the first message that differs; the number of messages that both prompts have if none of these
-    differs.
-    """
+    """The index of the first message that differs; the length of the shorter list if its messages do not differ."""
     least = min(len(before.messages), len(now.messages))
     for at in range(least):
         cut = now.messages[at] >> 2
@@ -201,9 +199,7 @@ def _first_other_message(before: PromptShape, now: PromptShape) -> int:
 
 
 def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]]) -> str:
-    """Infer the cause from roles and sizes of messages: one message was changed, or up to `MAX_LEFT_OUT` were
-    removed.
-    """
+    """Infer the cause by roles and sizes of messages: one message was changed, or up to `MAX_LEFT_OUT` removed."""
     rest = len(old) - 1
     if rest and new[1 : 1 + rest] == old[1:]:  # one message differs, and the sizes after it are unchanged
         return "history-pruned" if old[0][0] == TOOL and new[0][1] < SHRUNK * old[0][1] else "history-edited"

@@ -138,9 +138,7 @@ def _compact(value: Raw) -> bytes | Raw:
 
 
 def text_part(message: Message) -> bytes | None:
-    """The canonical bytes of a message that has only a role and a text, as most messages do; None for other
-    messages.
-    """
+    """The canonical bytes of a message that has only a role and a text, as most do; None for other messages."""
     if (
         message.tool_calls is None
         and message.tool_call_id is ABSENT
@@ -182,9 +180,7 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
 
 
 def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> None:
-    """Check each member of a part whose name ends with `_url`. Raises: MalformedPrompt, if an engine may not fetch its
-    address.
-    """
+    """Check all members named `..._url` of a part. Raises: MalformedPrompt, if an engine may not fetch an address."""
     for name, value in part.items():
         if not name.endswith("_url") or value == NULL:
             continue

@@ -92,9 +92,7 @@ def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix, addresses: 
 def _fingerprint(
     decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int, addresses: Addresses | None
 ) -> Fingerprint:
-    """The fingerprint of all messages, or of `begun` and the messages after it, which then are not leading system
-    messages.
-    """
+    """The fingerprint of all messages, or of `begun` and the messages after it (not leading system messages)."""
     leading = begun is None
     if begun is None:
         hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest

@@ -49,9 +49,7 @@ class LineMark(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a prompt has before its first answer. `asked`: the hash of the first user's message, or 0 without such a
-    message.
-    """
+    """What a prompt has before its first answer. `asked`: the hash of the first user's message; 0 if it has none."""
 
     tools: tuple[ToolMark, ...]
     lines: tuple[LineMark, ...]

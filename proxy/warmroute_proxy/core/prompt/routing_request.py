@@ -36,9 +36,7 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     expects: int = 0
     tenant: str = ""
     turns_before: int = 0
-    """How many earlier turns of the conversation a compaction took out of the prompt, as far as known
-    (`Settlement.numbered`).
-    """
+    """How many earlier turns a compaction took out of the prompt, as far as known (`Settlement.numbered`)."""
 
     def stay(self) -> "RoutingRequest":
         """A copy of the request that must not be forwarded to another region."""
