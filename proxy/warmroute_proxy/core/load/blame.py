@@ -5,7 +5,7 @@ proves depends on its cause:
 
     cause         what happened                                           counts against the engine
     UNREACHABLE   no connection could be opened                           at once
-    BROKEN        the connection broke, the process ended, or it hangs      at once
+    BROKEN        the connection broke, or the process ended or hangs     at once
     SILENT        no byte came in time                                    as evidence
     ERROR         it answered 5xx, or not as HTTP, JSON or events         as evidence
     OURS          the proxy had no descriptor or memory to connect with   never
