@@ -32,7 +32,7 @@ are explained by their position, and by what was seen (`Seen`):
 - `evicted`: this worker was expected to hold the text, and an eviction was seen. `forgotten`: this worker was expected
   to hold the text, and its server shows neither its pool nor evictions.
 - `moved`: only another worker of this region was expected to hold the text. `elsewhere`: only another region was.
-- `evicted` or `forgotten` also apply if the index knows the text, so that it was computed once, but no worker holds it.
+- `evicted` or `forgotten`, too: text that the index knows, since it was computed once, but that no worker holds.
 - `unknown`: all other tokens. No token gets another class merely because it is left over.
 
 A worker is expected to hold what the index predicts and what the previous turn computed there, unless its engine has
@@ -272,7 +272,7 @@ def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: 
 
 
 def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected: IndexEstimates, page: int) -> int:
-    """Class the tokens that a cache was expected to hold. Returns the position from which on no cache was."""
+    """Class the tokens that a cache was expected to hold. Returns where the tokens begin that no cache should hold."""
     seen = expected.seen
     start = _held(losses, _gone(seen.evicted_here, seen.forgets), start, min(expected.here, reusable), page)
     start = _held(losses, "moved", start, min(expected.moved, reusable), page)

@@ -44,8 +44,7 @@ class SteadyTime:
 
 
 def newest_steady(times: Iterable[float]) -> float | None:
-    """The newest of `times` that is not due to a jump of the clock. `times` are in the order in which they were
-    written.
+    """The newest of `times` that is not due to a jump of the clock. `times`: in the order of writing.
 
     Times after a leap forward count once they have continued for `STAY_S`.
     """

@@ -46,7 +46,7 @@ class KnownPrompt:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory this prompt takes."""
         return _BYTES_PER_PROMPT + _BYTES_PER_CUT * len(self.chain.hashes) + self.head.size
 
 

@@ -1,4 +1,4 @@
-"""What is stored of a settled (ended and billed) turn for the next turn of its lineage, here and in other regions."""
+"""Defines what is stored of a settled (billed) turn for the next turn of its lineage, here and in other regions."""
 
 import msgspec
 

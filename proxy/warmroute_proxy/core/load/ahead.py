@@ -17,7 +17,7 @@ class Ahead(Frozen, frozen=True):
 
     `waits`: whether the request may have to wait. `slowdown_s`: the delay of each decode step. `inserted`: the tokens
     recently written to the cache (`WorkerLoad.inserted`). `queue_s`: the seconds of prefill of all queued prompts. The
-    engine has computed the oldest of these prompts since `since_s`, which takes `at_work_s` in all.
+    engine has been computing the oldest of these prompts since `since_s`; this takes `at_work_s` in all.
     """
 
     waits: bool

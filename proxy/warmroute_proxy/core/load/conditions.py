@@ -1,4 +1,4 @@
-"""Named conditions: faults of a worker or a region that last longer than a moment, as state machines.
+"""Tracks named conditions with state machines: faults of a worker or a region that last longer than a moment.
 
 Each observation gives a condition a sign: bad, good, or None if it says nothing about the condition. A condition is
 raised after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good signs in a row. So a single event

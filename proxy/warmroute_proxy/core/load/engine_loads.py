@@ -1,4 +1,4 @@
-"""What an engine reports about its load. Reports are also decoded from decision records, so this is not compiled."""
+"""Defines an engine's report of its load. Not compiled, because reports are also decoded from decision records."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 

@@ -3,9 +3,9 @@
 An engine's `/ready` reports a flag, which is set by start, shutdown and the outcome of the last `/health`. The flag
 does not change when the scheduler hangs. Finished work proves that an engine is alive: its reports at `/v1/loads`
 change with each chunk of a prompt and every few decode steps. The proxy requests `/health` if no report has changed for
-`SILENT_S` while requests run there, or for `IDLE_S` while none does. SGLang then generates one token and waits up to 20
-s for any message from its scheduler. So an engine that works is never probed, and an idle one is probed once a minute.
-An engine that does not report is not probed either: a long prompt could not be distinguished from a hang.
+`SILENT_S` while requests run there, or for `IDLE_S` while no request runs. SGLang then generates one token and waits up
+to 20 s for any message from its scheduler. So an engine that works is never probed, and an idle one is probed once a
+minute. An engine that does not report is not probed either: a long prompt could not be distinguished from a hang.
 
     alive    its reports change, or `/health` answered 200
     unwell   `/health` gave no 200 in time: no new work; probed every `SILENT_S`, since only a 200 clears the flag

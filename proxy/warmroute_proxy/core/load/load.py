@@ -39,15 +39,17 @@ from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, Pr
 #
 #     requests running        < what it runs at once
 #     tokens resident         < what its pool holds
-#     prefill tokens queued   < PREFILL_AHEAD_S of work at its measured rate, and what its pool holds # Each bound is
-# compared with the load before the new request. So a worker exceeds a bound by at most one request, and a request as
-# large as the pool needs no special rule. The bound of queued prefill is softer: if every worker exceeds it, the fleet
-# is full (`placement.choices`). But placement may choose a worker that exceeds it, since waiting for a warm cache can
-# be better than computing elsewhere.
+#     prefill tokens queued   < PREFILL_AHEAD_S of work at its measured rate, and what its pool holds
+#
+# Each bound is compared with the load before the new request. So a worker exceeds a bound by at most one request, and a
+# request as large as the pool needs no special rule. The bound of queued prefill is softer: if every worker exceeds it,
+# the fleet is full (`placement.choices`). But placement may choose a worker that exceeds it, since waiting for a warm
+# cache can be better than computing elsewhere.
 #
 # Prompts that share a prefix share its blocks in the pool, so a sum over requests counts such blocks more than once.
 # Each report of the pool's use teaches which share of our sum the pool really holds. If two reports in a row show more
 # than our own count, the surplus counts as load of other proxies; a single report may include requests that have ended.
+#
 # A server that reports no sizes always has capacity, unless `max_running` is configured for it.
 
 NO_LIMIT: Final = 1 << 62

@@ -6,7 +6,7 @@ did it: when a process ends, each of its requests without a first token becomes 
 - A suspect is retried once, and only if all fields of its body are on the API dialect's list, with values within
   bounds.
 - A suspect never goes to an engine that runs another tenant's suspect, so the end of a process harms only one tenant.
-- A request that was a suspect at two such ends is refused for `REFUSED_S`.
+- A request that became a suspect at the end of two processes is refused for `REFUSED_S`.
 
 Requests are identified by tenant and fingerprint of the prompt. At most `MAX_SUSPECTS` are remembered, divided by
 tenant (`warmroute.contract.shares`): the tenant that has most suspects loses its oldest first.

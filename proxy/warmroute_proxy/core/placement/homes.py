@@ -5,7 +5,7 @@ branch of a session.)
 
     the previous turn, if the prompt repeats that turn whole         the region has computed it: a fact
     the client's hint                                                the client may know turns that this proxy does not
-    an earlier turn of the lineage, also with another system prompt
+    an earlier turn of the lineage, or of one with another system prompt
     the longest lineage of the session, then of the session that started it
 
 A home is certain only if the prompt repeats the whole prompt of a turn that was served there. Other homes are assumed

@@ -44,10 +44,12 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 # where a new conversation settles, and where a shared prefix gets its next copy. They do not move a warm conversation,
 # because its own turn would have to wait for the new copy. So a turn of a known conversation goes home while its home
 # has capacity, unless the cheapest place is also cheaper by the terms of the turn's own time (network, queue, compute,
-# load, decode, transfer). # Home is the worker of this region that computed the previous turn, or the other region that
-# did. A conversation is known if its previous turn is known. A session that is derived from the prompt is a guess, and
-# several conversations can share it. Its conversation is known only if the prompt repeats the whole previous turn, and
-# a first turn is always new.
+# load, decode, transfer).
+#
+# Home is the worker of this region that computed the previous turn, or the other region that did. A conversation is
+# known if its previous turn is known. A session that is derived from the prompt is a guess, and several conversations
+# can share it. Its conversation is known only if the prompt repeats the whole previous turn; a first turn is always
+# new.
 
 NOWHERE: Final = -1
 

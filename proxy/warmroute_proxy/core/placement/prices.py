@@ -9,8 +9,8 @@ gone elsewhere. This term keeps the sessions of an overloaded fleet on separate 
 
 **reuse**: computing a token is avoidable work if the worker that has most of the prompt has this token cached. Such
 work delays all requests that arrive until the worker is idle again. By the theory of the M/G/1 queue, the waiting work
-grows as 1 / (1 - busy), and so does the time in which one more second of work is completed. So the total delay of other
-requests grows as 1 / (1 - busy)^2.
+grows as 1 / (1 - busy), and so does the time in which one more second of work is completed. So the number of delayed
+requests grows as 1 / (1 - busy)^2. What one more second of work adds to each wait grows by this factor, too.
 
     reuse = private tokens computed again * (AGAIN / (1 - busy)^2 - 1) * s_per_token
           + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / workers) - 1) * s_per_token
@@ -26,8 +26,7 @@ conversations to come.
 **churn**: a new conversation that settles at a worker displaces what was used there least recently. Workers that write
 more to their caches keep everything for a shorter time. So churn is proportional to `inserted`, what this worker has
 written lately relative to the size of its cache, as a multiple of the fleet's mean. Churn is 0 if some worker has more
-of the prompt than the prefix that other conversations share: then the conversation is not new, and the balance of
-caches does not matter for the turn.
+of the prompt than the prefix that other conversations share: then the balance of caches does not matter for the turn.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 

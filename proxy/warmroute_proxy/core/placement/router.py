@@ -418,9 +418,9 @@ class Router:
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
         """How many turns a compaction took out of a prompt.
 
-        If the prompt repeats a known turn, the number is that turn's. If not, and `is_compacted`, the prompt follows
-        the newest turn of its lineage, number `last_number`. For any other prompt it is 0, because the prompt may be a
-        fork.
+        If the prompt repeats a known turn, the number is that of the known turn. If it does not, and `is_compacted`,
+        the prompt follows the newest turn of its lineage, number `last_number`. For any other prompt the number is 0,
+        because the prompt may be a fork (another branch of the conversation).
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is not None and repeats(routing.chain, turn):

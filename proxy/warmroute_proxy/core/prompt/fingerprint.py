@@ -14,8 +14,9 @@ Because long parts are cut, the beginning of such a part is still recognised if 
 recorded agent bodies a stride of 2,048 takes 5 us per 100 KB more than 4,096 (50 against 45). But with it a change
 loses on average only 1 KB of the known prefix instead of 2, a difference of a few pages of an engine's cache.
 
-Limits: a prompt with more than `MAX_PARTS` tools, or as many messages, is a `MalformedPrompt`. The hash chains of
-`MAX_KEPT_TOOLS` tool lists are cached by digest, because reading tools is a third of the work. A full cache is emptied.
+Limits: a prompt with more than `MAX_PARTS` tools or more than `MAX_PARTS` messages is a `MalformedPrompt`. The hash
+chains of `MAX_KEPT_TOOLS` tool lists are cached by digest, because reading tools is a third of the work. A full cache
+is emptied.
 """
 
 import codecs

@@ -57,7 +57,7 @@ class Head(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory this head takes."""
         return 200 * (len(self.tools) + len(self.lines)) + 200
 
 

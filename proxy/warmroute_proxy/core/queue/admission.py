@@ -135,7 +135,7 @@ class _TenantShare(Generic[T]):
 
 class _Flow(Generic[T]):
     """The requests of one tenant in one line. `served`: the tenant's position, in tokens served. `running`: how many of
-    the requests belong to sessions that have begun. `tokens`: the memory that all these requests need.
+    the requests do not begin a session. `tokens`: the memory that all these requests need.
     """
 
     __slots__ = ("queue", "running", "served", "tokens", "waiting")
@@ -162,8 +162,8 @@ class _Flow(Generic[T]):
 
 class _Line(Generic[T]):
     """All requests that wait for one worker, or for memory. `passed`: the line's position, which is that of the last
-    tenant served. `running`: how many requests belong to sessions that have begun. `opened_s`: when the last request
-    that begins a session went, or later, when turns of running sessions began to wait here.
+    tenant served. `running`: how many of the requests do not begin a session. `opened_s`: when the last request that
+    begins a session went, or later, when turns of running sessions began to wait here.
     """
 
     __slots__ = ("flows", "opened_s", "passed", "running")

@@ -41,7 +41,7 @@ class Shortage:
         self.missing_tokens = 0.0
         """The mean of the KV tokens that waiting turns need."""
         self.beginning_tokens = 0.0
-        """The part of `missing_tokens` that turns need that begin a session."""
+        """The part of `missing_tokens` for turns that begin a session."""
         self.fleet: Fleet | None = None
         """None until a turn has waited."""
         self.waiting_share = 0.0

@@ -21,7 +21,7 @@ _OF_TOOLS: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 """The members that engines refuse if the list of tools is empty."""
 
 _EMPTY: Final = b"[] \t\r\n"
-_EMPTY_BYTES: Final = 64  # a longer list of tools is not empty
+_EMPTY_BYTES: Final = 64  # the start of the list of tools, which shows whether it is empty
 KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # the intake keeps their decoded values
 
 

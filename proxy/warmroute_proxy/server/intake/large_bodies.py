@@ -316,7 +316,7 @@ class LargeBodies:
         self._next()
 
     def _ended(self, reader: LargeReader, exit_code: int) -> None:
-        """The reading process has ended: ended by the proxy or the kernel, or by a fault."""
+        """The reading process has ended, by a signal of the proxy or the kernel, or by a fault."""
         if reader is not self._reader:
             return
         self._reader = None

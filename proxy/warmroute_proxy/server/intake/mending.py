@@ -1,4 +1,4 @@
-"""Mends refused chats and completions so that they can be served after a small change.
+"""Mends small faults in refused chats and completions, so that these can be served.
 
 The faults are halves of surrogate pairs, and the faults that `dialects/chat_history.py` knows. Only refused requests
 are examined, so other requests are not slowed down.

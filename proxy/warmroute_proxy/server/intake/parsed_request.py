@@ -98,7 +98,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         return self.prefix_breaks.look(self.routing, self.messages, body, self.salt, self.agent)
 
     def is_compacted(self, body: AnyBody) -> bool:
-        """Whether the prompt goes on from a summary of its history. False for bodies that another process reads."""
+        """Whether the prompt continues from a summary of its history. False for bodies that another process reads."""
         if not self.messages or isinstance(body, LargeBody):
             return False
         try:
