@@ -1,13 +1,14 @@
-"""The counts of an engine itself, in spans of about an hour.
+"""Divides an engine's own counts of requests and tokens into spans of about an hour.
 
-An engine counts requests and tokens since its start. The difference of two readings is its count between them. A *span*
-is the time from one reading to another over which these differences are added up. The spans of an engine follow each
-other without a gap, so that each settled turn is in one of them: a span ends with the first reading after its hour, and
-the next span begins there. If nothing is read for hours because the proxy is stopped, one span covers those hours.
+An engine counts requests and tokens from its start on. The difference of two readings is its count between them. A
+*span* is the time between two readings over which these differences are added up. The spans of an engine follow each
+other without a gap, so that each settled (billed) turn belongs to one span. A span ends with the first reading after
+its hour, and the next span begins there. If nothing is read for hours because the proxy is stopped, one span covers all
+these hours.
 
-A counter that goes back means that the engine has restarted and counts from 0. Its counts between the last reading and
-its end are unknown, so the span counts a restart. If the clock of the proxy goes back, or the engine gets another role,
-the span ends unchanged, and another span begins.
+If a counter goes back, the engine has restarted and counts from 0. What it counted between the last reading and its end
+is unknown, so the span records a restart. If the clock of the proxy goes back, or the engine gets another role, the
+span ends without this reading, and another span begins.
 """
 
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ HOUR_S: Final = 3_600
 
 
 class EngineCounts(NamedTuple):
-    """Ended requests, and tokens: prompt tokens, cached prompt tokens, answer tokens."""
+    """How many requests have ended, and their prompt tokens, cached prompt tokens and answer tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -30,7 +31,7 @@ class EngineCounts(NamedTuple):
 
 
 class CounterReading(NamedTuple):
-    """The counters of an engine, summed over its ranks, at a time (unix seconds)."""
+    """The counters of an engine at one time (unix seconds), summed over its ranks."""
 
     engine: str
     role: Role
@@ -50,7 +51,7 @@ class Span(NamedTuple):
 
     @property
     def hour_s(self) -> int:
-        """The start of the hour in which the span began, unix seconds."""
+        """The start of the hour in which the span began, in unix seconds."""
         return int(self.began_s) // HOUR_S * HOUR_S
 
 
@@ -62,9 +63,10 @@ def increase(before: EngineCounts, now: EngineCounts) -> tuple[EngineCounts, boo
 
 
 def advance(open_span: Span | None, before: CounterReading | None, now: CounterReading) -> tuple[Span | None, Span]:
-    """Take in a reading. Returns the open span with its new counts, and the span that is open from now on.
+    """Take in a reading. Returns the open span with its new counts, and the span that is open from now on (often the
+    same).
 
-    The first result is None if this reading begins the first span, or cannot be compared with the previous reading.
+    The first item is None if this reading begins the first span, or cannot be compared with the previous reading.
     """
     fresh = Span(now.engine, now.role, now.at_s, now.at_s)
     if open_span is None or before is None or now.role != open_span.role or now.at_s < before.at_s:

@@ -1,4 +1,4 @@
-"""The turns that a ledger entry attributes to each engine that computed it."""
+"""Derives from a ledger entry the turns that it attributes to the engines that computed it."""
 
 from collections.abc import Container, Iterator
 from typing import Final
@@ -37,8 +37,9 @@ _usage: Final = msgspec.json.Decoder(_Usage | None).decode
 def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
     """Yield one turn for each engine of an ended entry.
 
-    Entries that are credits or void another entry yield nothing: a voided turn was computed all the same. `engines`:
-    known ids. If a worker is a rank of an engine, its id is the engine's id and the rank's number.
+    Entries that are credits or void another entry yield nothing: engines compute nothing for a credit, and a voided
+    turn was computed all the same. `engines`: the known ids of engines. If a worker is one rank of an engine, its id
+    consists of the engine's id and the rank's number.
     """
     if turns_in(entry.id) != 1:
         return

@@ -1,9 +1,10 @@
-"""The ledger entry of one logical request, which is also its record on disk. `entry_steps` has its transitions.
+"""Defines the ledger entry of one logical request, and its form on disk. `entry_steps` has its state transitions.
 
 An entry is written as an array of its fields in their order, because names would take a third of the record. `record`
-makes the line that is written to the journal when the entry is dispatched and again when it has ended. `Entry.read`
-parses such a line, also in the older form with names. The fields that are set at the beginning come first, then those
-that folding adds up. `usage` comes last: it is null while the request is under way.
+makes the line that is written to the journal when the request is dispatched and again when it has ended. `Entry.read`
+parses such a line, even if it has the older form with names. The fields that are set at the beginning come first, then
+those that are summed up when the entry moves from the journal to the SQLite file. `usage` comes last: it is null while
+the request is under way.
 """
 
 from typing import Final, Literal
@@ -22,9 +23,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Entry(msgspec.Struct, array_like=True, gc=False):
-    """One logical request from its dispatch to its row. Times are unix seconds, given by the caller.
+    """One logical request from its dispatch to its row in the ledger. Times are unix seconds, given by the caller.
 
-    `workers`, as JSON, and `predicted_cached` are those of the last attempt. `usage` is the object for the client.
+    `workers` (as JSON) and `predicted_cached` belong to the last attempt. `usage`: the usage object that the client
+    gets.
     """
 
     id: str
@@ -74,7 +76,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def key_and_loss(self) -> tuple[str, dict[str, int]]:
-        """The id of the API key, empty if the receipt in `usage` has none, and `loss`."""
+        """The id of the API key (empty if the receipt in `usage` has no key), and `loss`."""
         found = _decode_usage(self.usage)
         return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
 
@@ -86,12 +88,12 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def credit_nanousd(self) -> int:
-        """The credit that the receipt in `usage` names. Another row books it."""
+        """The credit that the receipt in `usage` names. The credit itself is booked by a separate row."""
         found = _decode_usage(self.usage)
         return 0 if found is None else found.warmroute.credit.get("nanousd", 0)
 
     def record(self) -> bytes:
-        """The entry as one line of JSON; a later record replaces an earlier one."""
+        """The entry as one line of JSON; a later line of an entry replaces an earlier one."""
         return _encode(self)
 
 
@@ -107,10 +109,10 @@ class _Usage(msgspec.Struct):
 
 
 COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rates")
-"""The columns of a row: all but the rates, which the receipt in `usage` shows with the name of their book."""
+"""The columns of a row: all fields but the rates, which the receipt in `usage` shows with their price book's name."""
 
 UNDER_WAY_END: Final = "null]"
-"""The end of a record without usage yet."""
+"""How a record ends that has no usage yet."""
 
 _Named: Final = msgspec.defstruct("_Named", [(field.name, field.type) for field in msgspec.structs.fields(Entry)])
 _decode: Final = msgspec.json.Decoder(Entry).decode

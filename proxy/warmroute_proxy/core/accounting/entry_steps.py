@@ -1,15 +1,16 @@
-"""The life of a ledger entry, as a state machine without I/O.
+"""Moves a ledger entry through its states, as a state machine without I/O.
 
     open ──dispatch──▶ dispatched ──settle──▶ settled
       │                 │  ▲ │
       │                 └──┘ │   dispatch again: a retry adds a rid
       └──────interrupt───────┴──────────────▶ interrupted
 
-A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
-`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. If an entry
-has ended but its row cannot be written, the entry is `withdrawn`: its end was not reported to the client. If an answer
-is lost on its way to the client, a second row voids the first one. The second row names the first, and takes back its
-tokens and its price less its credit. The credit of a turn also has its own row, with a negative price and no tokens.
+Each attempt has its own request id at the engine (rid); only the last attempt is billed and named in the receipt. An
+entry ends exactly once: after `settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries
+are charged nothing. If an entry has ended but its row cannot be written, the entry is `withdrawn`, that is, replaced by
+an interrupted one; the client was not told the original end. If an answer is lost on its way to the client, a second
+row voids the row of the turn: it names that row, and takes back the row's tokens, and its price less its credit. The
+credit of a turn also has its own row, with a negative price and without tokens.
 
 These functions have their own module, so that they can be compiled.
 """
@@ -37,7 +38,7 @@ class TransitionError(Exception):
 
 
 def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
-    """A first attempt or a retry: open | dispatched -> dispatched."""
+    """Note a first attempt or a retry: open | dispatched -> dispatched."""
     if entry.state not in UNDER_WAY:
         raise _not_allowed(entry, "dispatch")
     rids = entry.rids
@@ -50,7 +51,7 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 
 def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
-    """The current attempt has moved to other workers than it was sent to: dispatched -> dispatched."""
+    """Note that the current attempt has moved to other workers than those it was sent to: dispatched -> dispatched."""
     if entry.state != "dispatched":
         raise _not_allowed(entry, "move")
     entry.workers = workers_json(workers)
@@ -58,9 +59,8 @@ def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> 
 
 
 class Ending(Frozen, frozen=True):
-    """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None if no byte
-    of an answer came; `changes` names what the proxy changed in the request; `receipt_fields` are members of the
-    receipt from the caller of `settle`, as JSON.
+    """How a request ended. `status`: the HTTP status that the client got, or 0. `ttft_ms`: None if no byte of an answer
+    came. `changes`: what the proxy changed in the request. `receipt_fields`: further members of the receipt, as JSON.
     """
 
     outcome: Outcome
@@ -79,9 +79,10 @@ def settle(
     reported: Mapping[str, Any] | bytes | None,
     ending: Ending,
 ) -> None:
-    """dispatched -> settled, priced by the last attempt. Sets the entry's `usage`, the object for the client.
+    """Settle an entry, at the price of its last attempt: dispatched -> settled. Sets `usage`, the object for the
+    client.
 
-    `reported` is the engine's own usage object, whose unknown fields are kept. JSON is allowed if its counts equal
+    `reported`: the engine's own usage object, whose unknown fields are kept. It may be JSON (bytes) if its counts equal
     those of the argument `usage`.
     """
     if entry.state != "dispatched":
@@ -94,7 +95,7 @@ def settle(
 
 
 def interrupt(entry: Entry, now_s: float) -> None:
-    """open | dispatched -> interrupted, charged 0; every number of `usage` is estimated."""
+    """End an entry without a charge: open | dispatched -> interrupted. All numbers in `usage` count as estimated."""
     if entry.state not in UNDER_WAY:
         raise _not_allowed(entry, "interrupt")
     _close(entry, "interrupted", "interrupted", NOTHING, {}, None)
@@ -102,7 +103,7 @@ def interrupt(entry: Entry, now_s: float) -> None:
 
 
 def withdrawn(entry: Entry) -> Entry:
-    """A copy of an ended entry whose row could not be written; the copy is interrupted."""
+    """A copy of an ended entry whose row could not be written; the copy's state is interrupted."""
     made = msgspec.structs.replace(entry, status=0, proxy_ms=None, ttft_ms=None)
     _close(made, "interrupted", "interrupted", NOTHING, {}, None)
     return made
@@ -121,7 +122,7 @@ def turns_in(entry_id: str) -> int:
 
 
 def crediting(entry: Entry) -> Entry:
-    """The row of the credit that the receipt of a settled entry names."""
+    """The row that books the credit named in the receipt of a settled entry."""
     key_id, _ = entry.key_and_loss
     id_ = f"{entry.id}{CREDIT_SUFFIX}"
     receipt = {"v": VERSION, "id": id_, "credits": entry.id, **({"key": key_id} if key_id else {}), "loss": {}}

@@ -1,6 +1,7 @@
-"""Recognizes requests that repeat an idempotency key, and records answers to replay: a bounded memory.
+"""Recognises requests that repeat an idempotency key, and keeps recorded answers for them, in bounded memory.
 
-A client that retries sends the key of its first attempt again. The key stands for one call, which has these states:
+A client that retries sends the key of its first attempt again. The key stands for one call. A call is *recorded* while
+its answer is kept, and has these states:
 
     under way, recorded ──▶ ended, recorded ──(replay_s, or memory is needed)──▶ ended ──(remember_s)──▶ forgotten
           │                                                                      ▲
@@ -13,15 +14,17 @@ remembered: the call was charged, and a key is charged at most once, so no reque
 A call that failed is forgotten at once, so a client may try its key again.
 
 Keys and answers are divided between tenants as the memory of bodies is (`core/queue/fair_budget.py`): a tenant may hold
-as much as it leaves free, so one alone gets half. No tenant's entries are dropped to make room for another tenant.
+as much as all tenants leave free, so a single tenant gets half. No tenant's entries are dropped to make room for
+another tenant.
 
 Bounds, and what is dropped first:
 - An answer that grows beyond `answer_bytes` is no longer recorded.
 - When a tenant exceeds its share of `total_bytes`, its ended answers are dropped, the oldest first, but not while a
   client reads them. If no such answer is left, the growing answer is no longer recorded.
-- An answer that gets no memory from its tenant's budget is no longer recorded.
-- When a tenant exceeds its share of `keys`, its keys without an answer are forgotten, the oldest first, then its oldest
-  answers with their keys. Calls under way stay; if all its calls are under way, no new call begins.
+- An answer for which its tenant's memory budget is too small is no longer recorded.
+- When a tenant exceeds its share of `keys`, its keys without a recorded answer are forgotten, the oldest first, then
+  its oldest answers with their keys. Calls under way stay; if all calls of the tenant are under way, no new call
+  begins.
 """
 
 from collections import deque
@@ -29,13 +32,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CHUNK_OVERHEAD_BYTES: Final = 72
-"""Memory of a chunk besides its bytes: the header of a bytes object, the allocator's rounding, its slot in a list."""
+"""Memory of a chunk besides its bytes: the header of a bytes object, the allocator's rounding, a slot in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyBounds:
-    """Bounds of the memory. `keys_each`: the number of keys that a tenant may always have. `replay_s`: how long after
-    its end an answer can be replayed; `remember_s`: how long its key is known after that.
+    """The bounds of `IdempotencyKeys`. `keys_each`: the number of keys that each tenant may always have. `replay_s`:
+    how long after its end an answer can be replayed. `remember_s`: how long the key is remembered after that.
     """
 
     answer_bytes: int
@@ -47,15 +50,15 @@ class IdempotencyBounds:
 
 
 class AnswerMemory(Protocol):
-    """The part of its tenant's memory budget that a recording uses; freed together with the recording."""
+    """The part of a tenant's memory budget that one recording uses. It is freed together with the recording."""
 
     def grow(self, size_bytes: int) -> bool:
         """Reserve more bytes. Returns False if the budget has too few."""
 
 
 class AnswerCopy:
-    """An answer from its first byte: its head, and its chunks by reference. `status` is 0 until the head arrives;
-    `streamed`: the chunks came one by one; `whole`: no more chunks follow.
+    """The recording of an answer from its first byte: its head, and references to its chunks. `status`: 0 until the
+    head arrives. `streamed`: the chunks came one by one. `whole`: no more chunks follow.
     """
 
     __slots__ = ("chunks", "headers", "memory", "size", "status", "streamed", "whole")
@@ -71,7 +74,7 @@ class AnswerCopy:
 
 
 class IdempotentCall:
-    """The call of one key. `body` is a hash of the request's body; `recording` is None once it is dropped."""
+    """The call of one key. `body`: a hash of the request's body. `recording`: None once it is dropped."""
 
     __slots__ = ("body", "key", "queued", "readers", "recording", "tenant", "under_way", "until_s")
 
@@ -87,7 +90,7 @@ class IdempotentCall:
 
 
 class _OfTenant:
-    """The calls of one tenant. Both queues are sorted by `until_s`."""
+    """The calls of one tenant. `answers` and `spent` are sorted by `until_s`."""
 
     __slots__ = ("answers", "keys", "recorded_bytes", "spent")
 
@@ -99,7 +102,7 @@ class _OfTenant:
 
 
 class IdempotencyKeys:
-    """All calls of one proxy that have a key. All times passed in are seconds of the same clock."""
+    """All calls of one proxy that have a key. All times that are passed in come from one clock, in seconds."""
 
     def __init__(self, bounds: IdempotencyBounds) -> None:
         self.bounds = bounds
@@ -118,7 +121,7 @@ class IdempotencyKeys:
         return self._calls.get(key)
 
     def begin(self, call: IdempotentCall, now: float) -> bool:
-        """Store a new call as under way. Returns False if its tenant has no room for another key."""
+        """Store a new call as under way. Returns False if its tenant may not have another key."""
         assert call.key not in self._calls
         own = self._tenants.setdefault(call.tenant, _OfTenant())
         self._expire(own, now)
@@ -154,8 +157,8 @@ class IdempotencyKeys:
         return False
 
     def ended(self, call: IdempotentCall, now: float, *, may_keep: bool = True) -> None:
-        """A call has its whole answer. A recorded answer can be replayed for `replay_s`; if it must not be kept
-        (`may_keep` is false), until `drop_unqueued`.
+        """A call has its whole answer. If the answer is recorded, it can be replayed for `replay_s`; or only until
+        `drop_unqueued` is called, if `may_keep` is false.
         """
         assert call.under_way
         call.under_way = False
@@ -170,19 +173,19 @@ class IdempotencyKeys:
         self._tenants[call.tenant].answers.append(call)
 
     def drop_unqueued(self, call: IdempotentCall, now: float) -> None:
-        """Drop the answer of a call that ended without `may_keep`, once nobody reads it."""
+        """Drop the answer of a call that ended without `may_keep`, as soon as no client reads it."""
         if not call.under_way and not call.queued and call.recording is not None:
             self._drop(call, now)
 
     def lost(self, call: IdempotentCall, now: float) -> None:
-        """A call whose clients all left has ended, and may be charged: only its key is remembered."""
+        """End a call whose clients have all left. It may be charged, so its key is remembered, but not its answer."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
         self._remember(call, now)
 
     def failed(self, call: IdempotentCall) -> None:
-        """A call failed and is charged nothing: it is forgotten."""
+        """Forget a call that failed: it is charged nothing, so its key can be used again."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
@@ -193,7 +196,7 @@ class IdempotencyKeys:
         call.readers += 1
 
     def release(self, call: IdempotentCall, now: float) -> None:
-        """A client has read the answer. If the answer became due to be dropped meanwhile, it is dropped now."""
+        """A client has read the answer. If the answer was to be dropped meanwhile, it is dropped now."""
         call.readers -= 1
         if not call.readers and not call.queued:
             self._drop(call, now)

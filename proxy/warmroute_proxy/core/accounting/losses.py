@@ -1,46 +1,49 @@
-"""Explains why prompt tokens were not cached: every uncached token gets exactly one class of `contract.receipt`.
+"""Explains why prompt tokens were not cached: every uncached token gets exactly one loss class of `contract.receipt`.
 
-The prompt is a line of P tokens. The engine found its first C tokens cached; [C, P) has to be explained. Two more
-points on the line divide it:
+The prompt is a line of P tokens. The engine found the first C tokens cached, so [C, P) has to be explained. Two more
+points, R and K, divide this interval:
 
     0 ------------- C ---------------- R --- K ------------------------------ P
       cached          reusable, missed   |     text that was never computed before
                                          page rounding
 
-K is where known text ends. For a new lineage, K is what the index knows, and the rest is `cold`. For a lineage with a
-previous turn, K is the end of that turn's prompt (an exact count), with these exceptions:
+K is the end of known text: text that some worker has computed before. For a new lineage (conversation branch), the
+prefix index says what is known, and tokens beyond K are `cold`. For a lineage with a previous turn, K is the end of
+that turn's prompt (an exact count), with these exceptions:
 
-- Known text ends clearly earlier in the index: the client rewrote part of the old prompt. K is what the index knows,
-  and the rest of the old prompt is `prefix_changed`.
-- The index knows text beyond the old prompt from another conversation: K is what the index knows.
-- Both prompts were compared and differ (`rewritten`), and the engine found what the index expects, within the index's
-  error. A change near the end of a long prompt is within that error too, so K is C. If the index knows the whole
-  prompt, the client sent an older one again, and K is its end.
+- By the index, known text ends clearly earlier: the client rewrote part of the old prompt. K is the end of what the
+  index knows, and the rest of the old prompt is `prefix_changed`.
+- The index knows text beyond the old prompt, from another conversation: K is the end of what the index knows.
+- The old and the new prompt were compared and differ (`rewritten`), and the engine found what the index expects, within
+  the index's error. A change near the end of a long prompt is within that error too, so K is C. But if the index knows
+  the whole new prompt, the client sent an older prompt again, and K is the end of the prompt.
 
-Tokens beyond the previous prompt are `new`. They begin with the previous turn's answer; if prefill and decode run on
-separate engines it is `not_kept`, because its KV stayed with the decode engine.
+Tokens beyond the previous prompt are `new`. They begin with the previous turn's answer. If prefill and decode run on
+separate engines, the tokens of that answer are `not_kept`, because their KV stayed with the decode engine.
 
 R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
 
-[C, R) should have been cached and was not. A new salt epoch explains all of it. Otherwise up to one page is still
-rounding (page borders of estimates are off by one). Longer gaps are judged by position, and what was seen (`Seen`):
+[C, R) should have been cached and was not. If the tenant's cache salt was changed (a new salt epoch), this explains all
+of it. Otherwise up to one page still counts as rounding, because page borders of estimates are off by one. Longer gaps
+are explained by their position, and by what was seen (`Seen`):
 
-- `not_computed_yet`: other requests were still computing it when this one was sent, and the previous turn, in this
-  region, had not computed it.
-- `evicted`: this worker was expected to hold it, and an eviction was seen; `forgotten`: the same, on a server that
-  shows neither its pool nor evictions.
-- `moved`: only another worker of this region was expected to hold it; `elsewhere`: only another region was.
-- `evicted` or `forgotten` too: the index knows the text, so it was computed once, but no worker holds it.
-- `unknown`: the rest. A token gets no other class merely because it is left over.
+- `not_computed_yet`: other requests were still computing this text when the turn was sent, and the previous turn had
+  not computed it in this region.
+- `evicted`: this worker was expected to hold the text, and an eviction was seen. `forgotten`: this worker was expected
+  to hold the text, and its server shows neither its pool nor evictions.
+- `moved`: only another worker of this region was expected to hold the text. `elsewhere`: only another region was.
+- `evicted` or `forgotten`, too: text that the index knows, since it was computed once, but that no worker holds.
+- `unknown`: all other tokens. No token gets another class merely because it is left over.
 
-A worker is expected to hold what the index predicts and what the previous turn computed there, unless its engine
-lost that when it restarted or left.
+A worker is expected to hold what the index predicts and what the previous turn computed there, unless its engine has
+restarted or left since.
 
-Index figures are estimated from bytes and are off by a few per cent; counts of turns are exact. So a difference between
-an estimate and a count is ignored up to `ESTIMATE_ERROR` of it plus a page. Classes that blame a worker or a client
-(`evicted`, `moved`, `prefix_changed`) are not given for a smaller difference. Within one prompt, tools and prose differ
-more in bytes per token (`RATIO_ERROR`). If a new lineage finds only the beginning of text that the index expects whole,
-the index was wrong about the number of tokens, not about the cache. Within that error the rest is `cold`.
+The index's token counts are estimated from bytes and are off by a few per cent; counts of turns are exact. So a
+difference between an estimate and a count is ignored up to the share `ESTIMATE_ERROR` plus a page. Classes that blame a
+worker or a client (`evicted`, `moved`, `prefix_changed`) are given only for a larger difference. Within one prompt,
+bytes per token differ more, for example between tools and prose (`RATIO_ERROR`). If a new lineage finds only the
+beginning of text that the index expects to be cached whole, the index was wrong about the number of tokens, not about
+the cache. Within `RATIO_ERROR` the rest is `cold`.
 """
 
 from typing import Final
@@ -48,18 +51,19 @@ from typing import Final
 from warmroute_proxy.core.base.compiled import Frozen
 
 ESTIMATE_ERROR: Final = 0.03
-"""Relative error of token counts that are estimated from bytes."""
+"""The relative error of token counts that are estimated from bytes."""
 
 RATIO_ERROR: Final = 0.25
-"""How far the bytes per token of a part of a prompt may be from those of the whole, as a share."""
+"""How far the bytes per token of a part of a prompt may differ from those of the whole prompt, as a share."""
 
 
 class Seen(Frozen, frozen=True):
-    """What was seen of the caches when a turn did not find what was expected.
+    """What was observed of the caches when a turn found less than was expected.
 
-    `evicted_here`: the chosen worker has evicted something since its start, or must have, possibly this text;
-    `evicted`: some worker has. `forgets`: the server reports neither its pool nor evictions. `waiting`: tokens of the
-    prompt that other requests, here or elsewhere, were still computing when this one was sent.
+    `evicted_here`: the chosen worker has evicted something since its start, or must have; it may have been this text.
+    `evicted`: some worker has evicted something. `forgets`: the server reports neither its pool nor evictions.
+    `waiting`: how many tokens of the prompt other requests, here or elsewhere, were still computing when this turn was
+    sent.
     """
 
     evicted_here: bool = False
@@ -71,16 +75,18 @@ class Seen(Frozen, frozen=True):
 NOTHING_SEEN: Final = Seen()
 
 PLAIN: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
-"""Classes of a turn that missed nothing: for a turn with only these, no cache has to be looked at."""
+"""Classes of a turn that missed nothing. If a turn has no others, its losses are explained without looking at
+caches.
+"""
 
 
 class LastTurn(Frozen, frozen=True):
     """What `classify` needs of the previous turn of a lineage.
 
-    `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
-    chosen now (in PD the prefill worker) computed that turn's prompt; `same_region`: a worker of its region did.
-    `salt_changed`: the tenant's salt epoch has changed since. `rewritten`: the client has changed a part of that
-    prompt; `repeated`: the new prompt begins with all of it.
+    `completion_tokens`: the part of the answer that a client sends back, without reasoning. `same_worker`: the worker
+    chosen now (in PD the prefill worker) computed the previous turn's prompt; `same_region`: a worker of this worker's
+    region did. `salt_changed`: the tenant's salt epoch has changed since. `rewritten`: the client has changed a part of
+    the previous prompt; `repeated`: the new prompt begins with the whole previous prompt.
     """
 
     prompt_tokens: int
@@ -93,11 +99,12 @@ class LastTurn(Frozen, frozen=True):
 
 
 class IndexEstimates(Frozen, frozen=True):
-    """Lengths of the prompt's prefixes in the index, in tokens.
+    """How long the prefixes of the prompt are that the index predicts, in tokens.
 
-    `known`: the longest that is known anywhere in the tenant. `here`: on the chosen worker. `moved`: on the best other
-    worker of its region. `elsewhere`: in the best other region. Prefixes that another region announced as computed
-    count as known, and as held there. `restarted`: lost with engines that have restarted or left.
+    `known`: the longest prefix that the index knows at all for this tenant. `here`: the prefix on the chosen worker;
+    `moved`: on the best other worker of its region; `elsewhere`: in the best other region. If another region announced
+    a prefix as computed, it counts as known, and as held in that region. `restarted`: lost with engines that have
+    restarted or left.
     """
 
     known: int
@@ -108,7 +115,7 @@ class IndexEstimates(Frozen, frozen=True):
     seen: Seen = NOTHING_SEEN
 
     def scaled(self, prompt_tokens: int, estimated_tokens: int) -> "IndexEstimates":
-        """The estimates for a prompt that was estimated at `estimated_tokens` and has `prompt_tokens`."""
+        """The estimates, scaled for a prompt that was estimated at `estimated_tokens` and has `prompt_tokens`."""
         if estimated_tokens <= 0 or estimated_tokens == prompt_tokens:
             return self
         ratio = prompt_tokens / estimated_tokens
@@ -130,8 +137,8 @@ def classify(
 ) -> dict[str, int]:
     """Loss class -> tokens, summing to `prompt_tokens - cached_tokens`; classes without tokens are left out.
 
-    `misreported`: the cached count was out of range, so the rest cannot be explained. `cached_reported`: false if the
-    engine gave no cached count.
+    `misreported`: the engine's cached count was out of range, so losses cannot be explained. `cached_reported`: False
+    if the engine gave no cached count.
     """
     prompt, cached, page = prompt_tokens, cached_tokens, page_size
     if page < 1 or not 0 <= cached <= prompt:
@@ -168,7 +175,7 @@ def _known_end(
     last_turn: LastTurn | None,
     disaggregated: bool,
 ) -> int:
-    """Returns K, where known text ends, and adds the classes of what lies beyond it to `losses`."""
+    """Returns K, where known text ends, and adds the classes of the tokens beyond K to `losses`."""
     end = known if cached < known else cached  # noqa: FURB136 - max() takes three times as long
     if end > prompt:  # noqa: PLR1730
         end = prompt
@@ -177,7 +184,7 @@ def _known_end(
             losses["cold"] = prompt - end
         return end
     previous = last_turn.prompt_tokens if last_turn.prompt_tokens < prompt else prompt  # noqa: FURB136
-    # A changed salt: the index's chain starts from the salt, so it has nothing of the old text.
+    # The hashes in the index depend on the salt. So after a change of the salt, the index does not know the old text.
     if last_turn.rewritten and previous - cached > page and end - cached <= _error(end, page):
         if end - cached > page and end < prompt:
             end = cached
@@ -218,7 +225,7 @@ def _missed(
         start = _held_somewhere(losses, start, reusable, _expected(estimates, None), page)
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
     if last_turn is not None and last_turn.same_region:
-        # The last turn has computed its prompt, even if another request computes it now.
+        # The previous turn has computed its prompt, even if another request is computing that text again now.
         computed = min(last_turn.prompt_tokens, reusable)
         start = _held_somewhere(losses, start, computed, _expected(estimates, last_turn), page)
     start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
@@ -231,7 +238,7 @@ def _missed(
 
 
 def _gone(evicted: bool, forgets: bool) -> str:
-    """The class of tokens that a cache no longer has."""
+    """The loss class of tokens that a cache no longer has."""
     if evicted:
         return "evicted"
     return "forgotten" if forgets else "unknown"
@@ -240,8 +247,8 @@ def _gone(evicted: bool, forgets: bool) -> str:
 def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_turn: LastTurn | None) -> bool:
     """Whether the index overestimated the text that a new lineage shares, so that no cache lost any of it.
 
-    The chosen worker was expected to hold all of that text and holds its beginning. An eviction also takes the end of a
-    text, but then the index or another cache knows more of the text than this worker.
+    The chosen worker was expected to hold all of that text, and holds its beginning. After an eviction, too, the end of
+    a text is missing, but then the index or another cache knows more of the text than this worker.
     """
     if last_turn is not None or not cached or reusable - cached > RATIO_ERROR * reusable:
         return False
@@ -250,8 +257,8 @@ def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_tu
 
 
 def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
-    """Class what was missed within the error of estimates. Only the prompt of the previous turn is known to have been
-    computed, and where.
+    """Class what was missed, if no more is missing than estimates may be wrong. Only of the previous turn's prompt is
+    it certain that it was computed, and where.
     """
     if last_turn is None:
         _add(losses, "cold", start, reusable)
@@ -265,7 +272,7 @@ def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: 
 
 
 def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected: IndexEstimates, page: int) -> int:
-    """Class what a cache was expected to hold. Returns where the rest begins."""
+    """Class the tokens that a cache was expected to hold. Returns where the tokens begin that no cache should hold."""
     seen = expected.seen
     start = _held(losses, _gone(seen.evicted_here, seen.forgets), start, min(expected.here, reusable), page)
     start = _held(losses, "moved", start, min(expected.moved, reusable), page)
@@ -273,7 +280,7 @@ def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected:
 
 
 def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) -> int:
-    """Class [start, end), which a cache should hold, if longer than the error. Returns where the rest begins."""
+    """Class [start, end), which a cache should hold, if it is longer than the error. Returns where the rest begins."""
     if end - start <= _error(end, page):
         return start
     _add(losses, name, start, end)
@@ -281,7 +288,7 @@ def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) ->
 
 
 def _expected(estimates: IndexEstimates, last_turn: LastTurn | None) -> IndexEstimates:
-    """What each place is expected to hold: what the index predicts, and what the last turn computed there."""
+    """What each place is expected to hold: what the index predicts, and what the previous turn computed there."""
     here, moved, elsewhere = max(estimates.here, 0), max(estimates.moved, 0), max(estimates.elsewhere, 0)
     if last_turn is not None:
         if last_turn.same_worker:

@@ -1,14 +1,14 @@
-"""Finds token counts that cannot be true: a count is money, and an engine may count wrongly.
+"""Finds token counts that cannot be true: prices follow from counts, and an engine may count wrongly.
 
-* An answer has at most as many tokens as its client allowed, and as its text has bytes: a token has at least one byte.
-  Some tokens have no text: those that end an answer or begin a call (`SILENT_TOKENS`), reported thoughts that stay in
-  the engine, and those demanded by `min_tokens` or `ignore_eos`.
-* A prompt has at most twice as many tokens as bytes, plus what a template adds. Each `MOST_BYTES` of it have at least
-  one token: a token of spaces has about a hundred bytes, and a template may drop old thoughts. Media have tokens
-  without bytes.
+* An answer has no more tokens than its client allowed, and no more tokens than its text has bytes, because a token has
+  at least one byte. Exceptions are tokens without text: those that end an answer or begin a call (`SILENT_TOKENS`),
+  reported thoughts that the engine does not send, and tokens demanded by `min_tokens` or `ignore_eos`.
+* A prompt has at most twice as many tokens as bytes, plus what a template adds. It has at least one token for each
+  `MOST_BYTES`: this bound is wide, because a token of spaces has about a hundred bytes, and a template may drop old
+  thoughts. Media have tokens that do not follow from bytes, so the upper bound does not hold for them.
 
-A count that cannot be true is treated as absent: the turn is charged the estimate, and the receipt says so.
-`is_sure` clears almost all turns with four comparisons; without it, w1 executes 0.3 % more instructions.
+A count that cannot be true is treated as absent: the turn is charged the estimate, and the receipt says so. `is_sure`
+clears almost all turns with four comparisons; without it, benchmark w1 executes 0.3 % more instructions.
 """
 
 from typing import Final, NamedTuple
@@ -32,8 +32,8 @@ COMPLETION: Final = "completion_tokens"
 class Allowed(NamedTuple):
     """Limits for the counts of a turn. `most_tokens` and `demanded_tokens` are for all its answers together.
 
-    `answers`: the number for each of its `prompts`; `opaque`: the prompt holds media; `answer_bytes`: the bytes of all
-    that the model said.
+    `answers`: the number of answers to each of its `prompts`. `opaque`: the prompt holds media. `answer_bytes`: the
+    size of all that the model has sent.
     """
 
     prompt_bytes: int
@@ -72,7 +72,7 @@ def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:
 
 
 def without(usage: Usage, names: tuple[str, ...], completion_tokens: int) -> Usage:
-    """The usage as if no engine had reported `names`. `completion_tokens` is a lower bound for the answer."""
+    """The usage as if no engine had reported the counts `names`. `completion_tokens`: a lower bound for the answer."""
     guessed = {*usage.estimated, *names}
     if COMPLETION in names:
         completion = min(max(completion_tokens, 0), MAX_TOKENS)

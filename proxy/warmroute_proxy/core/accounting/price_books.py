@@ -1,12 +1,12 @@
-"""Price books: the prices of a model from a date on, and the choice of the book in effect.
+"""Keeps price books (the prices of a model from a date on), and chooses the book that is in effect.
 
-A book is never changed: new prices are another book with a later date. A turn is settled by the book in effect when its
-row is opened (`opened_at`): the book with the latest date that is not after that time. The row keeps the rates and the
-name of its book, so a later book does not alter what was settled. A model has at most one book without a date, which is
-older than all others.
+A book is never changed: new prices are another book with a later date. A turn is priced by the book in effect when its
+ledger row is opened (`opened_at`): the book with the latest date that is not after that time. The row keeps the rates
+and the name of its book, so a later book does not alter earlier prices. A model has at most one book without a date,
+which is older than all others.
 
-If a clock has gone back to before the first date of a model, that first book is in effect: a wrong clock never makes a
-turn free.
+If a clock has gone back to a time before all books of a model, the model's first book is in effect: a wrong clock never
+makes a turn free.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ def instant_text(unix_s: int) -> str:
 
 
 class PriceBook(Frozen, frozen=True):
-    """The rates of one model, with the name of the book. `from_s`: its date in unix seconds, None for a book without a
-    date; `source`: where the prices come from, a text or an address.
+    """The rates of one model from a date on. `from_s`: the date in unix seconds, None for a book without a date.
+    `source`: where the prices come from, as a text or an address.
     """
 
     rates: Rates
@@ -45,10 +45,12 @@ class PriceBook(Frozen, frozen=True):
 
 
 class PriceBooks:
-    """The books of all models. An object is never changed, only replaced."""
+    """The books of all models. A `PriceBooks` object is never changed, only replaced."""
 
     def __init__(self, *books: Mapping[str, Iterable[PriceBook]]) -> None:
-        """`books` are by model. If two books of a model have the same date, the one of the later mapping is used."""
+        """`books`: mappings from models to books. If two books of a model have one date, that of the later mapping is
+        used.
+        """
         found: dict[str, dict[float, PriceBook]] = {}
         for each in books:
             for model, of_model in each.items():
@@ -62,14 +64,14 @@ class PriceBooks:
         return self._newest_first.get(model, ())
 
     def in_effect(self, model: str, now_s: float) -> PriceBook | None:
-        """The book of a model in effect at `now_s`, unix seconds; None if all its books begin later."""
+        """The book of a model in effect at `now_s` (unix seconds); None if all books of the model begin later."""
         for book in self.of(model):
             if book.starts_s <= now_s:
                 return book
         return None
 
     def settling(self, model: str, opened_s: float) -> PriceBook:
-        """The book that settles a turn opened at `opened_s`. Raises LookupError for a model without any book."""
+        """The book that prices a turn opened at `opened_s`. Raises LookupError for a model without any book."""
         books = self._newest_first.get(model)
         if not books:
             raise LookupError(f"model {model} has no price book")

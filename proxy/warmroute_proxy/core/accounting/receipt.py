@@ -1,7 +1,8 @@
 """Builds the receipt of a turn and the usage object that carries it to the client.
 
-`contract.receipt` defines what a receipt holds and how a reader checks it. The usage object keeps every field that the
-engine wrote and changes only what was settled differently: the token counts, `cost`, `warmroute`.
+A receipt states why tokens were not cached, and the price; `contract.receipt` defines its fields, and how a reader
+checks them. The usage object keeps every field that the engine wrote, except those that the proxy determines: the token
+counts, `cost` and `warmroute` (the receipt).
 """
 
 from collections.abc import Mapping
@@ -18,13 +19,13 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
 
 _MAX_COST_USD: Final = 1e6
-"""The most that a turn can cost; a larger number is not taken for a cost. In nanodollars it fits 64 bits."""
+"""A larger number is not a valid cost of a turn. In nanodollars this maximum fits 64 bits."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class ServedBy(Frozen, frozen=True):
-    """A worker that took part in a turn, with its role. Its JSON is what receipts and rows show."""
+    """A worker that took part in a turn, with its role. Receipts and ledger rows show it as JSON."""
 
     id: str
     dp_rank: int
@@ -65,10 +66,10 @@ def usage_object(
     receipt_fields: bytes = b"",
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
-    `changes`: what was changed in the request; `receipt_fields`: further members of the receipt, as JSON.
+    `changes`: what the proxy changed in the request. `receipt_fields`: further members of the receipt, as JSON.
 
-    `reported` is JSON (bytes) if its counts are exactly the settled ones (`plain_usage`). Also returns, in nanodollars,
-    what the turn would have cost with nothing cached, and what it costs.
+    `reported`: the engine's usage object; JSON (bytes) if its counts are exactly the settled counts (`plain_usage`).
+    Also returns, in nanodollars, what the turn would have cost with nothing cached, and what it costs.
     """
     rates = entry.rates
     full, price = money.list_and_price(
@@ -102,8 +103,9 @@ def usage_object(
 
 
 def _provider_cost(reported: object) -> int | None:
-    """What the server says it charges for the turn, in nanodollars; None if it states no valid amount. Its `cost` is in
-    USD, like OpenRouter's and another warmroute's."""
+    """What the server states as its charge for the turn, in nanodollars; None if it states no valid amount. The member
+    `cost` is in USD, as OpenRouter and other warmroute proxies send it.
+    """
     cost = reported.get("cost") if isinstance(reported, dict) else None
     if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COST_USD:
         return round(cost * 1e9)
@@ -111,7 +113,9 @@ def _provider_cost(reported: object) -> int | None:
 
 
 def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
-    """The engine's object with the settled counts; without cached tokens if nobody has stated or counted any."""
+    """The engine's usage object with the settled counts. Cached tokens are left out if they were neither stated nor
+    counted.
+    """
     merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
     merged["prompt_tokens"] = usage.prompt_tokens
     merged["completion_tokens"] = usage.completion_tokens
@@ -134,7 +138,7 @@ def as_warm(receipt_fields: bytes) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
-    """The workers of an attempt as receipts and rows show them."""
+    """The workers of an attempt, as receipts and ledger rows show them."""
     return msgspec.Raw(_encode(workers))
 
 

@@ -1,15 +1,16 @@
-"""Compares receipts with the engines' own counters, and finds how much of the difference has a known cause.
+"""Compares receipts with the engines' own counters, and finds how much of a difference has no known cause.
 
-Each computed turn is compared: its prompt and cached tokens with the engine that did the prefill, its answer's tokens
-with the engine that did the decode. A turn is settled in one span of that engine, and counts there.
+The prompt and cached tokens of each turn are compared with the counts of the engine that did the prefill, the tokens of
+its answer with the counts of the engine that did the decode. Engines' counts are divided into spans of about an hour
+(`engine_counts`). A turn counts in the span in which it was settled.
 
     difference = what the engine counted - what the receipts say
 
-Some tokens are *uncertain*. An engine may count a turn when the turn begins or when it ends. So a turn that ran across
-the edge of a span, or within `EDGE_S` of it, may be counted on the other side. If a client left, the receipt has an
-estimate for each number that no engine reported. If a second engine continued an answer, the first part of the answer
-is in that engine's prompt. The tokens of such turns are subtracted from a difference before it is judged; the remainder
-is `unexplained`.
+Some tokens are *uncertain*. An engine may count a turn when the turn begins or when it ends. So if a turn ran across
+the edge of a span, or within `EDGE_S` of it, the engine may have counted the turn in the neighbouring span. If a client
+left, the receipt has an estimate for each number that no engine reported. If a second engine continued a broken answer,
+the first part of that answer was in the second engine's prompt. The tokens of all these turns are subtracted from a
+difference before it is judged; the remainder is `unexplained`.
 
 An engine counts more than the receipts say if other clients use it, if an attempt was given up and repeated, or if a
 turn ended with an error. An engine counts less only if it restarted (what it had counted since the last reading is
@@ -24,7 +25,7 @@ from warmroute_proxy.core.accounting.engine_counts import EngineCounts, Span
 from warmroute_proxy.core.base.role import Role
 
 EDGE_S: Final = 1.0
-"""The most seconds between an engine counting a turn and the proxy settling it, and the most that a reading takes."""
+"""The longest time between an engine's count of a turn and its settlement; also the longest duration of a reading."""
 
 Kind = Literal["prompt_tokens", "cached_tokens", "completion_tokens"]
 KINDS: Final[tuple[Kind, ...]] = ("prompt_tokens", "cached_tokens", "completion_tokens")
@@ -37,9 +38,9 @@ _NONE: Final = EngineCounts()
 
 
 class SettledTurn(NamedTuple):
-    """What a receipt says of a turn at one engine; times in unix seconds. `counts` has only what that engine computed.
+    """What a receipt says of a turn at one engine. Times are unix seconds. `counts`: only what that engine computed.
 
-    `is_exact`: whether an engine reported each number; `failed`: whether the turn did not complete.
+    `is_exact`: whether engines reported all numbers. `failed`: whether the turn did not complete.
     """
 
     engine: str
@@ -52,7 +53,7 @@ class SettledTurn(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """The number of turns of a span, by what can cause a difference."""
+    """How many turns a span has in all, and how many of each kind that can cause a difference."""
 
     all: int = 0
     at_edge: int = 0
@@ -62,7 +63,7 @@ class Turns(NamedTuple):
 
 
 class Line:
-    """A span of an engine, with sums over the receipts of its turns."""
+    """A span of an engine, with sums over the receipts of the turns that were settled in it."""
 
     def __init__(self, span: Span) -> None:
         self.span = span
@@ -92,11 +93,11 @@ class Line:
         return kind in _COMPARED[self.span.role]
 
     def difference(self, kind: Kind) -> int:
-        """The engine's count minus that of the receipts; 0 if this kind is not compared for the engine's role."""
+        """The engine's count minus the receipts' count; 0 if this kind is not compared for the engine's role."""
         return _of(self.span.counts, kind) - _of(self.receipts, kind) if self.compares(kind) else 0
 
     def unexplained(self, kind: Kind) -> int:
-        """The signed difference, less the uncertain tokens; 0 if a restart explains it."""
+        """The difference with its sign, brought closer to 0 by the uncertain tokens; 0 if a restart explains it."""
         found = self.difference(kind)
         size = max(0, abs(found) - _of(self.uncertain, kind))
         if found < 0:
@@ -104,7 +105,7 @@ class Line:
         return size
 
     def share(self, kind: Kind) -> float:
-        """The unexplained part as a share of the larger of the two counts."""
+        """The unexplained part as a share of the engine's count or the receipts' count, whichever is larger."""
         larger = max(_of(self.span.counts, kind), _of(self.receipts, kind))
         return abs(self.unexplained(kind)) / larger if larger else 0.0
 
@@ -113,7 +114,7 @@ class Line:
 
 
 class Reconciliation:
-    """All spans, with the turns added to them. Turns may be added in any order."""
+    """All spans, with the turns that were added to them. Turns may be added in any order."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._by_engine: dict[str, list[Line]] = {}
@@ -147,7 +148,7 @@ class Reconciliation:
                 line.add_neighbour(turn)
 
     def lines(self) -> Sequence[Line]:
-        """The lines by engine and time, without those in which nothing was counted."""
+        """The lines, sorted by engine and time, without those in which nothing was counted."""
         every = [line for lines in self._by_engine.values() for line in lines]
         return [line for line in every if line.turns.all or line.span.counts != _NONE]
 
@@ -158,7 +159,7 @@ def _of(counts: EngineCounts, kind: Kind) -> int:
 
 
 def _ascending(lines: Sequence[Line]) -> list[float]:
-    """The ends of spans, each at least the one before: spans overlap if a clock went back."""
+    """The ends of spans, in ascending order: if a clock went back, an end is raised to the end before it."""
     ends: list[float] = []
     for line in lines:
         ends.append(max(line.span.ended_s, ends[-1] if ends else 0.0))

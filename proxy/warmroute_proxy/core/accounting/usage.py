@@ -1,31 +1,33 @@
 """Merges the token counts that the legs of a turn report into one consistent `Usage`.
 
-Engines disagree about usage. A decode engine reports the counts that its prefill engine handed over. An older decode
-engine reports none of these counts, or more cached tokens than the prompt has. An engine without cache reporting leaves
-the field out but fills the per-request details. The rules here, in order:
+Engines report usage in different ways. A decode engine reports the counts that its prefill engine handed over. An older
+decode engine does not report these counts, or reports more cached tokens than the prompt has. An engine without cache
+reporting leaves out the count of cached tokens but fills in the per-request details. The rules here, in order:
 
-* A count of the decode (or only) leg is believed. The prefill leg fills in missing counts: it has counted the same
-  prompt, so its numbers are measured, not guessed.
+* A count of the decode leg (or of the only leg) is believed. The prefill leg's counts are used if counts are missing:
+  this leg has counted the same prompt, so its numbers are measured, not guessed.
 * Cached tokens: the reported count if it is above zero, else the larger of the prefill leg's count and the sum of the
   details. A reported zero is weak evidence, because engines that do not count also write it.
 * Tokens written to a cache are uncached tokens, at most all of them. Only servers that charge for writing report them.
 * Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. Corrections are reported:
-  `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that no engine
-  reported. Absent is not zero: such a number is 0 (or the lower bound that was counted) *and* is named.
+  `misreported_tokens` is the distance by which a count was out of range, and `estimated` names the numbers that no
+  engine reported. A missing number is not the same as zero: it is set to 0 (or to a lower bound that was counted) *and*
+  named in `estimated`.
 
-If a request ran and no engine counted its prompt, it is charged what placement expected (`with_expected`). Otherwise a
-client that leaves before the count arrives would compute for free.
+If a request ran and no engine counted its prompt, it is charged for the tokens that placement expected
+(`with_expected`). Otherwise a client that leaves before the count arrives would get its computation for free.
 
-For several answers to one prompt (`n` > 1), engines report the cached tokens of a later answer, whose prompt the first
-answer has just computed. A request for two answers would thus get a new prompt at the price of a cached one. So the
-cached tokens of such a request are limited to what placement expected in the cache (`before_answers`).
+For several answers to one prompt (`n` > 1), engines report the cached tokens of a later answer. These include the
+prompt that was just computed for the first answer. Thus a request for two answers would get a new prompt at the price
+of a cached one. So the cached tokens of such a request are limited to what placement expected in the cache
+(`before_answers`).
 
 A prompt has at least one token. An engine that reports zero has not counted, because the request was aborted or refused
-while it waited. Then neither its prompt tokens nor its cached tokens are known.
+while it waited. Then neither the prompt tokens nor the cached tokens are known.
 
-Almost every report needs none of this: `plain_usage` decodes such reports by types and leaves all others to
-`merge_usage`. Without `plain_usage`, w1 executes 7.0 % more instructions: see docs/decisions/020-one-way.md
-(`python -m bench instructions --workloads w1`).
+Almost every report is complete and needs no correction: `plain_usage` decodes such reports by types and leaves all
+others to `merge_usage`. Without `plain_usage`, benchmark w1 executes 7.0 % more instructions: see
+docs/decisions/020-one-way.md (`python -m bench instructions --workloads w1`).
 
 A count is an integer from 0 to `MAX_TOKENS`; any other JSON value is not a count. The bound keeps every amount of money
 derived from a count inside 64 bits.
@@ -63,8 +65,8 @@ _extension: Final = msgspec.json.Decoder(Extension).decode
 def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | None:
     """The result of `merge_usage` for a report whose counts are complete and consistent; None for any other report.
 
-    `reported` is the usage object of the decode or aggregated leg as JSON, `extension` its `sglext` or empty, `paired`
-    whether there was a prefill leg. The settled counts equal those of `reported`.
+    `reported`: the usage object of the decode or aggregated leg, as JSON. `extension`: its `sglext`, or empty.
+    `paired`: whether there was a prefill leg. If the result is not None, its counts equal those of `reported`.
     """
     try:
         plain = _plain(reported)
@@ -93,12 +95,13 @@ def merge_usage(
     prefill: Mapping[str, Any] | None,
     completion_seen: int,
 ) -> Usage:
-    """One `Usage` from the reports of a turn: parsed JSON of any shape. A report that is not a `dict` is ignored.
+    """Merge the reports of a turn. They are parsed JSON of any shape; a report that is not a `dict` is ignored.
 
-    `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
-    `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
+    `reported`: the usage object of the decode or aggregated leg. `details`: its `sglext.cached_tokens_details`.
+    `prefill`: the usage object of the prefill leg. `completion_seen`: a lower bound of the answer's tokens, counted in
+    the stream.
     """
-    counts = _in_openai_terms(reported) if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
+    counts = _in_openai_terms(reported) if isinstance(reported, dict) else {}  # a tenth of an ABC's time
     helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
     estimated = []
 
@@ -139,7 +142,9 @@ def merge_usage(
 
 
 def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The counts under OpenAI's names, also from Anthropic's (which add up to the prompt) or the Responses API's."""
+    """The counts under OpenAI's names; Anthropic's (which add up to the prompt) and the Responses API's are
+    converted.
+    """
     if "input_tokens" not in counts or "prompt_tokens" in counts:
         return counts
     read, written = _count(counts.get("cache_read_input_tokens")), _count(counts.get("cache_creation_input_tokens"))
@@ -156,8 +161,8 @@ def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
 def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int], completion_tokens: int) -> Usage:
     """The usage of a prompt that no engine has counted, filled with the tokens that placement expected.
 
-    `cached` is by tier; `completion_tokens` is a lower bound for an answer that no engine counted. Names that are in
-    `estimated` stay there.
+    `cached`: the expected cached tokens by tier. `completion_tokens`: a lower bound for an answer that no engine
+    counted. All names in `estimated` stay there.
     """
     prompt = min(prompt_tokens, MAX_TOKENS)
     device, host, storage = cached
@@ -185,7 +190,8 @@ def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int]
 def before_answers(usage: Usage, cached: tuple[int, int, int], page_tokens: int) -> Usage:
     """The usage of a request for several answers, limited to the tokens cached before the first answer.
 
-    `cached`: what placement expected in the cache, by tier. A report within the error of that estimate is believed.
+    `cached`: what placement expected in the cache, by tier. A report is believed if it is within the error of that
+    estimate.
     """
     expected = sum(cached)
     if usage.cached_tokens <= expected * (1 + ESTIMATE_ERROR) + page_tokens:
@@ -209,7 +215,7 @@ def _count(value: object) -> int | None:
 
 
 def _stated_cached(usage: Mapping[str, Any]) -> int | None:
-    """The cached count as stated, in range or not: a wrong count differs from a missing one."""
+    """The cached count as stated, even if out of range: a wrong count is treated differently from a missing one."""
     details = usage.get("prompt_tokens_details")
     value = details.get("cached_tokens") if isinstance(details, dict) else None
     if value is None:
@@ -222,7 +228,7 @@ def _stated_cached(usage: Mapping[str, Any]) -> int | None:
 def _cached(
     stated: int | None, helper: int | None, tiers: tuple[int, int, int] | None, prompt: int | None
 ) -> tuple[int | None, int]:
-    """(cached tokens or None if no engine counted them, tokens by which the count was out of range)."""
+    """(cached tokens, or None if no engine counted them; the distance by which the count was out of range)."""
     if prompt is None:
         return None, 0
     count = stated
@@ -239,7 +245,8 @@ def _cached(
 def _written(counts: Mapping[str, Any], uncached: int) -> tuple[int, int]:
     """The uncached tokens that were written to a cache for five minutes, and for an hour.
 
-    An undivided total is for five minutes, which is Anthropic's default (platform.claude.com/docs, prompt caching).
+    If only a total is reported, it counts as written for five minutes: Anthropic's default (platform.claude.com/docs,
+    prompt caching).
     """
     details = counts.get("prompt_tokens_details")
     named: Mapping[str, Any] = details if isinstance(details, dict) else {}
@@ -268,7 +275,9 @@ def _tiers(details: object) -> tuple[int, int, int] | None:
 
 
 def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
-    """(device, host, storage, whether the engine reported these); if not, device gets the rest."""
+    """(device, host, storage, whether the engine reported these tiers); if it did not, device gets the remaining
+    tokens.
+    """
     if tiers is None:
         return cached, 0, 0, cached == 0
     if sum(tiers) == cached:

@@ -1,4 +1,4 @@
-"""Token counts of a turn: the usual JSON forms in which engines report them, and the settled counts."""
+"""Defines the token counts of a turn: the usual JSON forms in which engines report them, and the settled counts."""
 
 from typing import Annotated, Final
 
@@ -23,7 +23,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     estimated: tuple[str, ...]
     misreported_tokens: int
     continued_after: int | None = None
-    """Tokens of the answer that the first engine had sent before it broke and another engine continued."""
+    """How many tokens of the answer the first engine had sent before it broke off and another engine continued."""
 
     write_5m: int = 0
     """Uncached prompt tokens that the server wrote to a cache for five minutes."""
@@ -47,7 +47,7 @@ class CompletionDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class PlainUsage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A usage object as most servers write it: with cached tokens, and without members that the receipt replaces."""
+    """A usage object as most servers write it: with cached tokens, and without members that the proxy would replace."""
 
     prompt_tokens: Prompt
     completion_tokens: Count

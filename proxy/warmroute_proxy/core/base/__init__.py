@@ -1,1 +1,1 @@
-"""What all rooms of the core are built on; it imports none of them."""
+"""Small modules that all other packages of the core import, and that import none of these packages."""

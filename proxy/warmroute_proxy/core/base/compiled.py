@@ -1,9 +1,9 @@
-"""What compiled modules share: a base class for plain values, and the decorator for class options of mypyc.
+"""A base class for plain values, and the decorator for mypyc's class options, as compiled modules need them.
 
 mypyc silently ignores keyword options in a class statement (mypy issue 21938): a compiled
-`class A(msgspec.Struct, frozen=True, gc=False)` has neither option. Options of a base class are inherited. mypyc also
-coarsens the types of fields. So structures that are decoded from JSON, or from another process, are in modules that are
-not compiled.
+`class A(msgspec.Struct, frozen=True, gc=False)` is neither frozen nor `gc=False`. But options of a base class are
+inherited, hence `Frozen`. mypyc also replaces the types of fields by coarser ones. So structures that are decoded from
+JSON, or from messages of another process, are in modules that are not compiled.
 """
 
 from collections.abc import Callable

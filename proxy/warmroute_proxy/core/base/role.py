@@ -1,4 +1,4 @@
-"""What an engine does of a request."""
+"""Names which part of a request an engine computes: prefill, decode, or both (aggregated)."""
 
 from typing import Final, Literal, get_args
 

@@ -1,9 +1,10 @@
-"""A unix time that a forward jump of the wall clock does not move: data that is too old by this time may be deleted.
+"""A unix time that does not follow a wall clock that jumps ahead, so that old data can be deleted by it safely.
 
-A wall clock that is 41 days ahead for one reading must not delete 41 days of data. So each reading is compared with the
-monotonic clock since the last reading, and the first reading with the times of the stored data. A wall clock that goes
-back is followed at once, since that deletes less. A wall clock that leaps ahead is followed after it has stayed ahead
-for `STAY_S` of the monotonic clock without another jump.
+A wall clock that is 41 days ahead for one reading must not delete 41 days of data. So the wall clock's advance since
+the last reading is compared with that of the monotonic clock. The first reading is compared with the times of the
+stored data. If the wall clock goes back, the steady time follows at once, because an earlier time deletes less. If the
+wall clock leaps ahead, the steady time follows only after the wall clock has stayed ahead for `STAY_S` of the monotonic
+clock without another jump.
 """
 
 from collections.abc import Iterable
@@ -11,14 +12,14 @@ from typing import Final
 
 STAY_S: Final = 86_400.0
 GAP_S: Final = 2 * 86_400.0
-"""The largest believed step: from the newest stored time to the first reading, or between two stored times."""
+"""The largest step that is believed, from the newest stored time to the first reading, or between two stored times."""
 
 _DRIFT: Final = 0.01
 _LEAST_S: Final = 2.0
 
 
 class SteadyTime:
-    """The believed time. `known_s`: the newest time of the stored data; None if nothing is stored."""
+    """The steady time. `known_s`: the newest time of the stored data; None if nothing is stored."""
 
     def __init__(self, known_s: float | None) -> None:
         self._known_s = known_s
@@ -27,7 +28,7 @@ class SteadyTime:
         self._ahead_s = 0.0
 
     def read(self, wall_s: float, monotonic_s: float) -> float:
-        """Take in a reading of both clocks. Returns the believed time."""
+        """Take in a reading of both clocks. Returns the steady time."""
         elapsed_s = max(0.0, monotonic_s - self._monotonic_s) if self._is_read else 0.0
         leapt_s = wall_s - self._wall_s - elapsed_s if self._is_read else 0.0
         margin_s = _LEAST_S + _DRIFT * elapsed_s
@@ -43,7 +44,7 @@ class SteadyTime:
 
 
 def newest_steady(times: Iterable[float]) -> float | None:
-    """The newest of `times` (in the order in which they were written) that is not due to a jump of the clock.
+    """The newest of `times` that is not due to a jump of the clock. `times`: in the order of writing.
 
     Times after a leap forward count once they have continued for `STAY_S`.
     """

@@ -1,24 +1,28 @@
-"""Where lineages and sessions were last served.
+"""Remembers where lineages (conversation branches) and sessions were last served.
 
 Three bounded maps:
 
-Lineage -> its last settled turns. The loss classes compare a new turn with one of them, whose bytes per token are also
-the best guess for the new turn. A lineage has several if it forks: a named session may have several conversations, or
-two requests at once. A prompt continues the longest turn whose last cut its own chain has at the same position. If no
-turn matches, the client has rewritten a conversation under way, and the prompt continues the newest turn.
+Lineage -> its last settled turns. A new turn is compared with the turn that it continues, to explain lost cache hits
+(loss classes). The bytes per token of that turn are also the best guess for the new one. A lineage has several last
+turns if it forks: a named session may have several conversations, or two requests at once. A prompt is a chain of
+hashes, one for each cut (a position in the prompt). It continues the longest turn whose last hash stands in the
+prompt's own chain at the same position. If no turn matches, the client has rewritten a conversation under way, and the
+prompt counts as continuing the newest turn.
 
 Thread (a lineage without its system prompt) -> its last settled turn. If the system prompt of a running conversation
-changes, the conversation becomes a new lineage, and what it lost is its old prompt.
+changes, the conversation becomes a new lineage. The thread then finds the old prompt, whose cached tokens the change
+has lost.
 
-Session -> where its longest lineage was last served. A new lineage of the session begins at this home (a title, a
-compaction, a sub-agent). Only the longest lineage moves the home. A lineage itself is at home where its own last turn
-was served, so a sub-agent served elsewhere does not move the others. A session with a derived key has no home here,
-because such a key is a guess.
+Session -> where its longest lineage was last served. This place is the session's home: a new lineage of the session
+begins there (a title, a compaction, a sub-agent). Only the longest lineage moves the session's home. Each known lineage
+has its own home, where its last turn was served, so a sub-agent served elsewhere does not move the other lineages. If
+the client names no session, its key is derived from the prompt. A derived key is only a guess, so no home is stored for
+it.
 
-Turns that other regions serve are stored here too, as their proxies announce them (`settled_turn`). So a request finds
-the home of its lineage in whichever region it arrives.
+Turns that other regions serve are stored here too, because their proxies announce them (`settled_turn`). So a request
+finds the home of its lineage in whichever region it arrives.
 
-The worker that serves a lineage within a region is *not* stored here. The prefix index knows that better.
+Which worker of the region has a lineage in its cache is *not* decided here: the prefix index knows that better.
 
 Limits: `MAX_ENTRIES` for each map, divided by tenant (`warmroute.contract.shares`): the tenant with the most entries
 loses its least recently served entry first. A lineage keeps its newest `MAX_FORKS` turns.
@@ -35,7 +39,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
 _ASKED: Final = 64
-"""The most lineages whose last lookup is kept while a turn is placed. Each keeps a prompt's hashes alive."""
+"""The most lineages whose last lookup is cached. Each cached lookup keeps a prompt's hashes in memory."""
 
 
 class _SessionHome(Frozen, frozen=True):
@@ -51,7 +55,7 @@ class Affinity:
         self._max_entries = max_entries
         self._half = max_entries // 2
         self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()
-        """The turns, each with the index of its last cut."""
+        """Lineage -> its last turns, each with the index of its last hash in the chain."""
 
         self._turn_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
         self._home_by_session: OrderedDict[int, _SessionHome] = OrderedDict()
@@ -59,10 +63,10 @@ class Affinity:
         self._threads: Division[int, Any] = Division()
         self._sessions: Division[int, Any] = Division()
         self._asked: dict[int, tuple[Chain, int, SettledTurn | None]] = {}
-        """Lineage -> the last lookup since one of its turns was stored: prompt, turn number, and the turn found."""
+        """Lineage -> its last lookup (prompt, turn number, turn found), until a turn of the lineage is stored."""
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
-        """The turn that this prompt continues; the newest if none matches and the prompt is not a first turn."""
+        """The turn that this prompt continues. If no turn matches, the newest turn; None if `turn` is the first."""
         asked = self._asked.get(lineage)
         if asked is not None:
             of, at_turn, found = asked
@@ -92,7 +96,7 @@ class Affinity:
         return newest.turn + newest.turns_before
 
     def last_of_thread(self, thread: int) -> SettledTurn | None:
-        """The last settled turn of a thread, whatever its system prompt was."""
+        """The most recent settled turn of a thread, whatever its system prompt was."""
         return self._turn_by_thread.get(thread)
 
     def home(self, session: int) -> str | None:
@@ -101,7 +105,7 @@ class Affinity:
         return None if found is None else found.region
 
     def longest(self, session: int) -> SettledTurn | None:
-        """The last settled turn of the longest lineage of a session."""
+        """The most recent settled turn of a session's longest lineage."""
         found = self._home_by_session.get(session)
         turns = self._turns_by_lineage.get(found.lineage) if found is not None else None
         return turns[0][1] if turns else None
@@ -115,8 +119,8 @@ class Affinity:
         thread: int | None = None,
         tenant: str = "",
     ) -> None:
-        """Store a served turn of a lineage. `session` is None if the session has no home of its own. `tenant`: the
-        owner, if there are several tenants.
+        """Store a served turn of a lineage. `session`: None if no home is stored for the session. `tenant`: the owner,
+        if there are several tenants.
         """
         hashes = chain.hashes
         own = len(hashes) - 1
@@ -131,7 +135,7 @@ class Affinity:
         self._store(lineage, turns, settled, session, thread, tenant)
 
     def observe(self, served: RegionalTurn) -> None:
-        """Store a turn that another region serves, in place of the turn that it continues."""
+        """Store a turn that another region serves. It replaces the turn that it continues."""
         settled, turns = served.turn, []
         for turn in self._turns_by_lineage.get(served.lineage, ()):
             old = turn[1]
@@ -187,7 +191,7 @@ class Affinity:
             self._sessions.owners[session] = tenant
 
     def _divide(self, table: OrderedDict[int, Any], division: Division[int, Any], key: int | None) -> None:
-        """An entry was stored in `table`: drop one if the table is over its limit."""
+        """Note that an entry was stored in `table`, and drop one entry if the table is over its limit."""
         if key is None or len(table) <= self._half:
             return
         division.stored(key, table)
@@ -198,7 +202,9 @@ class Affinity:
 
 
 def _with_counts(settled: SettledTurn, old: SettledTurn) -> SettledTurn:
-    """The turn with the counts that are already known. Only the region that serves a turn gets its counts."""
+    """Add counts that `settled` lacks from `old`, which is the same turn: only the region that serves a turn gets its
+    counts.
+    """
     if settled.prompt_tokens is None and old.prompt_tokens is not None and settled.region == old.region:
         return old
     return settled

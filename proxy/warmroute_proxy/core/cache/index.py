@@ -1,22 +1,25 @@
 """Predicts which cache holds which prefix, in bounded memory.
 
-An entry is one cut of a chain: hash -> bitmask of slots, a plain int. A slot stands for one life of one cache: of a
-worker's device or host memory, or of a store that workers share. When an engine restarts with an empty cache, that
-cache gets a fresh slot, and the bits of the old slot become meaningless. Because hashes are chained, a prompt is looked
-up from its start. The slots that still match are the AND of the masks so far, and a slot's matched prefix ends at the
-cut where the slot drops out. Slots that never matched cost nothing.
+A prompt is a chain of hashes: each covers the prompt from its start up to one position, a cut. An entry of the index
+maps one such hash to a bitmask of slots, a plain int. A slot stands for one cache between two restarts: a worker's
+device or host memory, or a store that workers share. When an engine restarts with an empty cache, that cache gets a
+fresh slot, and the bits of the old slot become meaningless. A prompt is looked up from its start. The slots that still
+match are the AND of the masks so far, and a slot's matched prefix ends at the cut where the slot drops out. Slots that
+never matched cost nothing.
 
-The lowest bits of an entry are not slots. They count, up to `MAX_SHARERS`, the conversations that began with this cut
-when it was already known. So they distinguish a prefix that many conversations share from the history of one.
+The lowest bits of an entry are not slots. They count, up to `MAX_SHARERS`, the conversations that began with this
+prefix when it was already known. This count distinguishes a prefix that many conversations share from the history of
+one conversation.
 
 An entry without any slot is text that was computed once and is gone everywhere. Such entries distinguish an eviction
 from new text.
 
-Entries are evicted without bookkeeping for each: they live in generations, which are plain dicts, newest first. New
-entries go to the newest generation; inserting a chain again moves its entries there too (without the bits of dead
-slots). When the newest generation is full, an empty one is put in front and the oldest is dropped whole, which takes
-0.5 ms. So an entry lives for at least `(generations - 1) * entries_per_generation` insertions after its last use: LRU
-in coarse steps. A newer copy of an entry shadows older copies and outlives them.
+Entries are evicted in bulk, without bookkeeping for each entry. They live in generations, which are plain dicts, newest
+first. New entries go to the newest generation; inserting a chain again moves its entries there too (without the bits of
+dead slots). When the newest generation is full, an empty one is put in front and the oldest is dropped whole, which
+takes 0.5 ms. So an entry lives for at least `(generations - 1) * entries_per_generation` insertions after its last use:
+this is LRU in coarse steps. If several generations hold an entry, only the newest copy counts, and the older copies are
+dropped before it.
 
 Limits:
 - `generations * entries_per_generation` entries (8 x 65,536 by default, about 100 bytes each, 50 MB full; masks of more
@@ -42,11 +45,11 @@ _Lookup = Callable[[int], int | None]
 
 
 class Match(Frozen, frozen=True):
-    """How much of a chain each slot has, and how much is known at all, by any slot, dead or alive.
+    """How much of a chain each slot has, and how much of it is known at all, even if only in retired slots.
 
-    `drops` are masks of slots, each with the bytes that its slots have, in ascending order; slots with 0 bytes are left
-    out. `shared` is the prefix that several conversations have begun with: (end in bytes, sharers) of each stretch with
-    the same number of sharers, from the start.
+    `drops`: masks of slots, each with the bytes of the prompt that its slots have, in ascending order of bytes; slots
+    with 0 bytes are left out. `shared`: the prefix with which several conversations have begun, from the start, as
+    stretches with an equal number of sharers: (end in bytes, sharers).
     """
 
     drops: list[tuple[int, int]]
@@ -63,8 +66,8 @@ class PrefixIndex:
 
     def __init__(self, generations: int = 8, entries_per_generation: int = 65_536) -> None:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
-        self._lookups: list[_Lookup] = []  # of the older generations that hold anything
-        self._not_older: int | None = None  # a key that no older generation has, by the last walk
+        self._lookups: list[_Lookup] = []  # in the older generations that are not empty
+        self._not_older: int | None = None  # a key that the last walk found in no older generation
         self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all matches
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
@@ -75,7 +78,7 @@ class PrefixIndex:
         self._slots: dict[str, int] = {}  # by cache name
         self._live_mask = 0
         self.restarted_mask = 0
-        """The slots of caches that were lost because their engine restarted or left."""
+        """The retired slots whose cache was lost because its engine restarted or left."""
         self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
         self._retired: list[tuple[int, int]] = []  # (slot, rotations at its retirement), oldest first
 
@@ -89,8 +92,8 @@ class PrefixIndex:
         return slot
 
     def retire(self, cache: str, *, restarted: bool = False) -> None:
-        """A cache is gone or empty: the next `slot_for` assigns a fresh slot. `restarted`: the engine restarted or
-        left, rather than emptying its cache.
+        """Note that a cache is gone or empty: the next `slot_for` assigns a fresh slot. `restarted`: True if the engine
+        restarted or left, False if it emptied its cache.
         """
         slot = self._slots.pop(cache, None)
         if slot is not None:
@@ -110,7 +113,7 @@ class PrefixIndex:
         rest = iter(keys)
         for slots in map(newest.get, rest):
             if slots == before:
-                continue  # true of most cuts: they are the history of one conversation
+                continue  # so for most cuts: they belong to the history of one conversation
             index = known - length_hint(rest) - 1
             if slots is None:
                 slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - found in an older generation
@@ -139,11 +142,12 @@ class PrefixIndex:
         return Match(drops, end, shared)
 
     def known_bytes(self, chain: Chain) -> int:
-        """The bytes of the longest prefix known anywhere, including on workers that have restarted since."""
+        """The bytes of the longest known prefix, including prefixes of workers that have restarted since."""
         return self.walk(chain, 0).known_bytes
 
     def lost_to_restarts(self, chain: Chain, match: Match) -> int:
-        """The bytes of the prefix that restarted engines lost; 0 if some cache has all that is known of the chain.
+        """How many bytes of the chain were lost with restarted engines; 0 if some cache has all that is known of the
+        chain.
 
         `match`: the result of the walk of this chain.
         """
@@ -155,9 +159,9 @@ class PrefixIndex:
     def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False, cached: int = 0) -> None:
         """Note that the caches `slots` have, or will have soon, the cuts `keys`. Keys beyond `MAX_CUTS` are left out.
 
-        `begins`: a new conversation begins with these cuts, and counts as one more sharer of those already known.
-        `cached`: how many of the first cuts were in these caches at the last walk. These cuts are skipped if that walk
-        had the same list of keys, and no entry was removed or moved since.
+        `begins`: a new conversation begins with these cuts, and counts as one more sharer of the cuts already known.
+        `cached`: how many of the first cuts were in these caches at the last walk. The first `cached` cuts are skipped
+        if that walk had this very list of keys, and no entry was removed or moved since.
         """
         limit = self._entries_per_generation
         newest = self._generations[0]
@@ -192,7 +196,7 @@ class PrefixIndex:
         self._walked = None
         other_slots = ~slots
         for key in keys:
-            for generation in self._generations:  # the newest copy is the one that counts
+            for generation in self._generations:  # only the newest copy counts
                 known = generation.get(key)
                 if known is not None:
                     generation[key] = known & other_slots

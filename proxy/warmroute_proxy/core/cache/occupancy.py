@@ -1,22 +1,25 @@
-"""Estimates which conversations a worker's cache still holds, from the cache's size and the order of their last use.
+"""Estimates which conversations a worker's cache still holds, from its size and the order in which they were last used.
 
-An engine reports evictions only if it publishes KV events. A worker that has evicted a conversation is no longer its
-home: the next turn has no reason to wait there, and its prompt would be unforeseen work that delays others.
+An engine reports evictions only if it publishes KV events. Without events, evictions have to be guessed. If a worker
+has evicted a conversation, the next turn has no reason to wait for that worker, and computing its prompt there would be
+unforeseen work that delays other requests.
 
 Engines drop what was used least recently (SGLang: the leaves of its tree, so a conversation loses its end first). So
-the histories of a worker are kept here in the order of their last use, each with the tokens that it alone uses. While
-all histories together exceed what the cache can hold, the oldest history that no turn under way uses has lost its end,
-or is gone. A prompt displaces as many tokens as it has.
+the histories (the cached text of one conversation each) of a worker are kept here in the order of their last use, each
+with the tokens that no other conversation uses. While all histories together exceed what the cache can hold, the least
+recently used history counts as cut at its end, or as gone, unless a turn under way uses it. A prompt displaces as many
+tokens as it has.
 
 `kept_tokens` is what the cache can hold: the KV pool that the engine reports, corrected by experience. If a turn finds
-its history gone although it counted as cached, all older histories are gone too. The cache holds no more than was used
-since that history's last use, and `kept_tokens` falls towards that, in steps. If a turn finds its history although it
-counted as evicted, `kept_tokens` rises. If the engine does not report its pool, `kept_tokens` is infinite until the
-first history is missed.
+its history gone although the history counted as cached, all histories used before it are gone too. Then the cache holds
+no more tokens than were used since that history's last use, and `kept_tokens` falls towards this number, in steps. If a
+turn finds its history cached although the history counted as evicted, `kept_tokens` rises. If the engine does not
+report its pool, `kept_tokens` is infinite until the first history is found gone.
 
 Nothing is learned from engines that never report cached tokens or whose events report evictions, from workers with a
 host tier or a store, or from other regions. Limit: `MAX_HISTORIES` for each worker, divided by tenant
-(`warmroute.contract.shares`): the oldest history of the tenant with the most is forgotten, and then counts as cached.
+(`warmroute.contract.shares`): the oldest history of the tenant with the most histories is forgotten, and then counts as
+cached.
 """
 
 import math
@@ -30,17 +33,19 @@ MAX_SHARED: Final = 64
 """The most shared prefixes of a worker that are kept; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
-"""A shorter history, or a smaller share of its prompt, teaches nothing: page rounding and errors are as large."""
+"""A history that is shorter, or a smaller share of its prompt, teaches nothing: rounding and errors are as large."""
 LOWERED: Final = 0.1
-"""How far each missed history lowers `kept_tokens`, as a share of the difference."""
+"""How far each history found gone lowers `kept_tokens`, as a share of the difference between old and new value."""
 RAISED: Final = 1.05
 FIRST: Final = 1.5
-"""If no pool is reported, the first missed history sets `kept_tokens` to this factor times the tokens used since."""
+"""If no pool is reported, the first history found gone sets `kept_tokens` to this factor times the tokens used
+since.
+"""
 
 
 class History:
-    """What a worker holds of one conversation. `use`: the number of its last use; `turns`: how many are under way.
-    `tenant`: the owner, if there are several tenants.
+    """What a worker holds of one conversation. `use`: the number of its last use, counted over all histories of the
+    worker; `turns`: how many turns are under way. `tenant`: the owner, if there are several tenants.
     """
 
     __slots__ = ("lineage", "tenant", "tokens", "turns", "use")
@@ -80,7 +85,7 @@ class Occupancy:
 
     def __init__(self, max_histories: int = MAX_HISTORIES) -> None:
         self._max = max_histories
-        self._is_divided = False  # True once there were more histories than half of the limit
+        self._is_divided = False  # True once the histories have exceeded half of the limit
         self._division: Division[int, History] = Division(lambda _, history: history.tenant)
         self._by_lineage: OrderedDict[int, History] = OrderedDict()  # the oldest first
         self._shared: dict[int, int] = {}
@@ -89,7 +94,7 @@ class Occupancy:
         self._pool_tokens: float = math.inf
         self.kept_tokens: float = math.inf
         self.reports = False  # whether the engine has ever reported cached tokens; if not, nothing is learned
-        self.has_events = False  # KV events report each eviction
+        self.has_events = False  # whether KV events report each eviction; if so, nothing is learned
 
     def set_pool(self, tokens: int) -> None:
         if tokens != self._pool_tokens:
@@ -116,7 +121,7 @@ class Occupancy:
         return history
 
     def _divide(self, lineage: int) -> None:
-        """Count a new history by tenant. Beyond the limit, forget the oldest of the tenant with the most."""
+        """Count a new history by tenant. Beyond the limit, forget the oldest history of the tenant that has most."""
         self._is_divided = True
         self._division.stored(lineage, self._by_lineage)
         if len(self._by_lineage) > self._max:
@@ -130,7 +135,7 @@ class Occupancy:
             history.tokens = tokens
 
     def share(self, prefix: int, tokens: int) -> None:
-        """Count once the `tokens` of a prefix that several conversations use. `prefix` is its last hash."""
+        """Count the `tokens` of a prefix that several conversations use, only once. `prefix` is its last hash."""
         known = self._shared.get(prefix)
         if known is None:
             self._shared[prefix] = tokens
@@ -152,7 +157,7 @@ class Occupancy:
         return self._tokens > self.kept_tokens and self.reports
 
     def evicted(self) -> list[Evicted]:
-        """Cut the histories that must have made room, the oldest first. Returns their lineages."""
+        """Shorten the histories that must have been evicted, the least recently used first. Returns their lineages."""
         gone: list[Evicted] = []
         for lineage, history in self._by_lineage.items():
             excess = self._tokens - self.kept_tokens
@@ -174,8 +179,8 @@ class Occupancy:
         return self._by_lineage.pop(lineage)
 
     def missed(self, lineage: int, used_before: int) -> list[Evicted]:
-        """Learn that a history was gone whose last use had the number `used_before`. Returns the older lineages, which
-        are gone too, each with 0 tokens left.
+        """Learn that a history, whose last use had the number `used_before`, was gone. Returns the lineages that were
+        used before it: their histories are gone too, with 0 tokens left.
         """
         since = sum([each.tokens for each in self._by_lineage.values() if each.use > used_before])
         since -= self._by_lineage[lineage].tokens if lineage in self._by_lineage else 0

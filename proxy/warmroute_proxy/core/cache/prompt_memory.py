@@ -1,12 +1,12 @@
-"""The newest prompts of each session without their text, so that a later one can be compared with them.
+"""Keeps the newest prompts of each session, without their text, so that later prompts can be compared with them.
 
-A session has several prompts (a title, sub-agents, a conversation that was edited), so up to `MAX_PROMPTS` of it are
-kept, the newest first. A prompt replaces the one that it continues. If a client edits a conversation without a
-session key, the conversation becomes another session. The old session is then found by the hash of its first user
-message.
+A session has several prompts (a title, sub-agents, a conversation that was edited), so up to `MAX_PROMPTS` prompts of
+each session are kept, the newest first. A prompt replaces the earlier prompt that it continues. If a client edits a
+conversation without a session key, the conversation becomes another session. The old session is then found by the hash
+of its first user message.
 
-Limit: `max_bytes`, divided between tenants (`warmroute.contract.shares`). The tenant that uses most loses first the
-session that was served least recently.
+Limit: `max_bytes`, divided between tenants (`warmroute.contract.shares`). The tenant that uses most memory first loses
+its least recently served session.
 """
 
 from collections import OrderedDict
@@ -19,12 +19,12 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.parts import Head
 
 MAX_PROMPTS: Final = 6
-_BYTES_PER_CUT: Final = 140  # a hash, an end and a part of a message's entry: each a separate int in a list
+_BYTES_PER_CUT: Final = 140  # a hash, an end and a share of a message's entry, each an int object in a list
 _BYTES_PER_PROMPT: Final = 600
 
 
 class KnownPrompt:
-    """A served prompt and its token counts. The next turn of its conversation replaces it in place."""
+    """A served prompt and its token counts, until the next turn of its conversation replaces it."""
 
     __slots__ = (
         "chain", "completion_tokens", "head", "lineage", "messages",
@@ -32,7 +32,7 @@ class KnownPrompt:
     )  # fmt: skip
 
     def __init__(self, lineage: int, head: Head, chain: Chain, messages: list[int]) -> None:
-        """`messages` as in the prompt's fingerprint."""
+        """`messages`: as in the prompt's `Fingerprint`."""
         self.lineage = lineage
         self.head = head
         self.chain = chain
@@ -46,7 +46,7 @@ class KnownPrompt:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory this prompt takes."""
         return _BYTES_PER_PROMPT + _BYTES_PER_CUT * len(self.chain.hashes) + self.head.size
 
 
@@ -55,7 +55,7 @@ _NONE: Final[list[KnownPrompt]] = []
 
 class PromptMemory:
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` 0: nothing is remembered."""
+        """`max_bytes`: the size of the memory; if it is 0, nothing is remembered."""
         self.max_bytes = max_bytes
         self.bytes = 0
         self._by_session: OrderedDict[int, list[KnownPrompt]] = OrderedDict()
@@ -69,9 +69,10 @@ class PromptMemory:
         return None
 
     def others(self, session: int, asked: int, *, is_under_way: bool) -> Iterator[KnownPrompt]:
-        """The prompts of a session, then those of the newest session with the same first user message.
+        """The prompts of a session, then those of the newest other session with an equal first user message.
 
-        `is_under_way`: False for a first turn, which gets only those of its session.
+        `asked`: the hash of the first user message. `is_under_way`: False for a first turn, which gets only its own
+        session's prompts.
         """
         yield from self._by_session.get(session, _NONE)
         if is_under_way and asked:
@@ -82,8 +83,8 @@ class PromptMemory:
     def renew(
         self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int], tenant: str = ""
     ) -> KnownPrompt:
-        """Replace a prompt by one that continued it when it was sent. Returns the stored prompt. `tenant`: the owner
-        of the session, if there are several tenants.
+        """Replace `prompt` by the prompt that continued it, which `chain` and `messages` describe. Returns the stored
+        prompt. `tenant`: the owner of the session, if there are several tenants.
         """
         prompts = self._by_session.get(session, _NONE)
         newest = bool(prompts) and prompts[0] is prompt
@@ -118,7 +119,7 @@ class PromptMemory:
         return prompt
 
     def _divide(self, session: int) -> None:
-        """Note that a session has new prompts, and drop sessions until all prompts fit in `max_bytes`."""
+        """Count the new prompts of a session, and drop sessions until all prompts fit in `max_bytes`."""
         self._division.stored(session, self._by_session)
         while self.bytes > self.max_bytes and self._by_session:
             dropped = self._division.next_to_go()
@@ -126,7 +127,7 @@ class PromptMemory:
             self._left_out(dropped, self._by_session.pop(dropped), set())
 
     def _left_out(self, session: int, prompts: list[KnownPrompt], stay: set[int]) -> None:
-        """Forget prompts of a session. `stay`: the first user messages of its other prompts, as hashes."""
+        """Forget `prompts` of a session. `stay`: the hashes of the first user messages of the prompts that stay."""
         for each in prompts:
             self.bytes -= each.size
             asked = each.head.asked
@@ -135,7 +136,7 @@ class PromptMemory:
 
 
 def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
-    """The bytes of a session's prompts. Not a lambda, since another process gets an empty `PromptMemory`, pickled."""
+    """The bytes of a session's prompts. Not a lambda, because an empty `PromptMemory` is pickled."""
     return sum([each.size for each in prompts])
 
 

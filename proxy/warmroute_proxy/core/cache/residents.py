@@ -1,16 +1,17 @@
-"""Tracks which conversations hold KV on one worker, and how much of its pool must be kept for them.
+"""Tracks which conversations hold KV on one worker, and how many tokens of its pool are kept for them.
 
 A conversation gets a seat when its first turn is sent. While a turn is under way, the tokens of the seat are in use.
-Afterwards the seat is idle. An idle seat is worth its tokens for `window_s` seconds (`return_times`), within which its
-conversation is likely to come back. Until then the seat is *fresh*, later *stale*: its KV may be evicted for another
-prompt. The window depends on how the last turn ended (`return_times.TOOLS`, `PERSON`). A conversation that is over is
-stale at once.
+Afterwards the seat is idle. An idle seat is worth its memory for `window_s` seconds (`return_times`), because its
+conversation is likely to come back within that time. During this window the seat is *fresh*. Afterwards it is *stale*:
+its KV may be evicted for another prompt. The length of the window depends on how the last turn ended
+(`return_times.TOOLS`, `PERSON`). The seat of a conversation that is over is stale at once.
 
     protected = tokens of seats in use + tokens of idle seats that are not stale
     free      = FILLED of the pool - protected
 
-An engine evicts what was used longest ago, so seats beyond the pool are dropped in that order; a dropped conversation
-must be computed again. Seats in use are never dropped. A seat counts only tokens that no other conversation uses.
+An engine evicts what was used longest ago. So if the seats exceed the pool, they are dropped in this order; the next
+turn of a dropped conversation has to compute its prompt again. Seats in use are never dropped. A seat counts only
+tokens that no other conversation uses.
 
 Limit: `MAX_SEATS` idle seats for each worker, divided by tenant (`warmroute.contract.shares`): the tenant with the most
 seats loses the one used longest ago first.
@@ -25,15 +26,15 @@ from warmroute_proxy.core.cache.return_times import KINDS, OVER, UNKNOWN, Return
 
 MAX_SEATS: Final = 10_000
 FILLED: Final = 0.95
-"""The share of the pool that admission fills: token estimates are a few percent off."""
+"""The share of the pool that admission fills. The rest is a margin: token estimates are a few percent off."""
 FIRST_WINDOW_S: Final = 30.0
-"""The window until return times are learned."""
+"""How long an idle seat is fresh until return times are learned."""
 NO_LIMIT: Final = 1 << 62
 
 
 class Seat:
-    """What one conversation holds. `last_s`: when its last turn ended; `kind`: how it ended; `turns`: how many are
-    under way. `tenant`: the owner, empty without several tenants.
+    """What one conversation holds. `last_s`: when its last turn ended; `kind`: how that turn ended; `turns`: how many
+    turns are under way. `tenant`: the owner; empty if there is only one tenant.
     """
 
     __slots__ = ("is_fresh", "kind", "last_s", "tenant", "tokens", "turns")
@@ -48,8 +49,8 @@ class Seat:
 
 
 class Residents:
-    """The seats of one worker. `pool_tokens` is 0 if the engine does not report its pool: then everything fits.
-    `times`: the return times of its conversations, by how their last turns ended; None until looked up.
+    """The seats of one worker. `pool_tokens`: 0 if the engine does not report its pool; then every turn fits. `times`:
+    the return times of the worker's conversations, by how their last turns ended; None until they are looked up.
     """
 
     __slots__ = (
@@ -71,12 +72,12 @@ class Residents:
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
-        self._alone = max_seats // 2  # idle seats up to which they are not divided by tenant; -1 once divided
+        self._alone = max_seats // 2  # up to this number, idle seats are not divided by tenant; -1 once they are
         self._shares: Division[int, Seat] = Division(lambda _, seat: seat.tenant)
         self._in_use: dict[int, Seat] = {}
-        self._idle: dict[int, Seat] = {}  # the fresh and the stale ones
-        self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # the oldest first
-        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # likewise
+        self._idle: dict[int, Seat] = {}  # fresh and stale seats
+        self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # by kind, the oldest first
+        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # also by kind
         self.used_tokens = 0
         self.fresh_tokens = 0
         self.stale_tokens = 0
@@ -89,7 +90,7 @@ class Residents:
     # What happens
 
     def sent(self, lineage: int, tokens: int, expects: int = UNKNOWN, tenant: str = "") -> None:
-        """A turn was sent; its conversation now holds `tokens`. `expects`: how the turn will end."""
+        """A turn was sent, so its conversation now holds `tokens`. `expects`: how the turn will probably end."""
         seat = self._in_use.get(lineage)
         if seat is None:
             seat = self._take(lineage)
@@ -111,7 +112,8 @@ class Residents:
         self._trim()
 
     def ended(self, lineage: int, now_s: float, *, computed: bool) -> bool:
-        """A turn has ended. `computed`: whether its prompt was computed; if not, a new conversation holds nothing.
+        """A turn has ended. `computed`: whether its prompt was computed; if not, the seat of a new conversation is
+        dropped.
 
         Returns whether the conversation is idle now.
         """
@@ -134,21 +136,22 @@ class Residents:
         return True
 
     def expect(self, lineage: int, kind: int) -> None:
-        """Set how the turn under way of a conversation will end. A conversation that is over stays over."""
+        """Set how a conversation's turn under way will end. A conversation that is over stays over."""
         seat = self._in_use.get(lineage)
         if seat is not None and seat.kind != OVER:
             seat.kind = kind
 
     def expected(self, lineage: int) -> int:
-        """How the turn under way of a conversation will end, as far as is known."""
+        """How a conversation's turn under way will end, as far as is known."""
         seat = self._in_use.get(lineage)
         return UNKNOWN if seat is None else seat.kind
 
     def set_kind(self, lineage: int, kind: int, now_s: float) -> bool:
         """A client says that its conversation waits for a PERSON now, or is OVER. Returns whether an idle seat changed.
 
-        Each `kind` counts once a turn, PERSON only before OVER. PERSON does not protect a stale seat again, so a client
-        cannot keep KV by repeating it. For a turn under way only OVER counts: otherwise its answer says how it ends.
+        After each turn, PERSON and OVER count once, and PERSON does not count after OVER. PERSON does not make a stale
+        seat fresh again, so a client cannot keep KV by repeating it. While a turn is under way, only OVER counts: in
+        all other cases the turn's own answer shows how it ends.
         """
         seat = self._in_use.get(lineage)
         if seat is not None:
@@ -186,7 +189,7 @@ class Residents:
             self._put(lineage, seat)
 
     def drop(self, lineage: int) -> None:
-        """Drop the seat of a conversation that went elsewhere or ended. A seat in use stays."""
+        """Drop the idle seat of a conversation that went elsewhere or ended. A seat in use stays."""
         self._take(lineage)
 
     # What is there
@@ -201,7 +204,7 @@ class Residents:
 
     @property
     def window_s(self) -> float:
-        """How long an idle conversation is worth its tokens if it is unknown how its last turn ended."""
+        """How long an idle seat stays fresh if it is unknown how the last turn ended."""
         return self.windows_s[UNKNOWN]
 
     @property
@@ -213,12 +216,12 @@ class Residents:
         return 0 if seat is None else seat.tokens
 
     def protected(self, now_s: float) -> int:
-        """The tokens that are in use, or are likely to be used again within the window."""
+        """The tokens of seats that are in use or fresh."""
         self._age(now_s)
         return self.used_tokens + self.fresh_tokens
 
     def free_tokens(self, lineage: int, now_s: float) -> int:
-        """The tokens that a turn of this conversation may take; without limit if no turn is under way on the worker."""
+        """The tokens that a turn of this conversation may take; unlimited if no turn is under way on the worker."""
         if not self.pool_tokens or not self._in_use:
             return NO_LIMIT
         own = self._in_use.get(lineage)
@@ -230,7 +233,7 @@ class Residents:
         return tokens if own is None else tokens + own.tokens
 
     def as_dict(self, now_s: float) -> dict[str, int | float]:
-        """The figures that pages and metrics show; empty if the pool is unknown."""
+        """The figures for the status page and metrics; empty if the pool is unknown."""
         if not self.pool_tokens:
             return {}
         protected = self.protected(now_s)
@@ -276,14 +279,14 @@ class Residents:
             self._divide(lineage)
 
     def _divide(self, lineage: int) -> None:
-        """Count a new idle seat by tenant. Beyond the limit, drop the oldest of the tenant with the most."""
+        """Count a new idle seat by tenant. Beyond the limit, drop the oldest idle seat of the tenant that has most."""
         self._alone = -1
         self._shares.stored(lineage, self._idle)
         while len(self._idle) > self._max:
             self._take(self._shares.next_to_go())
 
     def _age(self, now_s: float) -> None:
-        """Make seats stale whose window has passed, and fresh again if the window has grown."""
+        """Make seats stale if their window has passed, and make them fresh again if the window has grown."""
         for kind in range(KINDS):
             self._age_of(self._fresh[kind], self._stale[kind], now_s - self.windows_s[kind])
 

@@ -1,4 +1,4 @@
-"""Learns after what time conversations come back, from those that did and those that did not.
+"""Learns after what time idle conversations come back, from those that did come back and those that did not.
 
 The age of an idle conversation is the time since the end of its last turn. For each bucket of ages, two sums are kept:
 how many conversations came back at that age, and how many seconds all idle conversations spent at it. Their quotient is
@@ -11,8 +11,8 @@ filled by `pool / rate` seconds of prefill, so an idle conversation is worth kee
 
     hazard(age)  >=  rate / pool
 
-Limits: at most `MAX_IDLE` idle conversations; the one idle longest is forgotten first. All sums are halved at
-`MAX_RETURNS` returns, so they follow the traffic.
+Limits: at most `MAX_IDLE` idle conversations; the conversation that has been idle longest is forgotten first. All sums
+are halved at `MAX_RETURNS` returns, so they follow the traffic.
 """
 
 from bisect import bisect_right
@@ -23,8 +23,8 @@ UNKNOWN: Final = 0
 TOOLS: Final = 1
 PERSON: Final = 2
 OVER: Final = 3
-"""How a turn has ended, as far as is known. TOOLS: in tool calls, whose results come within seconds. PERSON: in text
-for a person, who takes minutes. OVER: as the last turn of its conversation.
+"""How a turn ended. UNKNOWN: not known. TOOLS: with tool calls, whose results come within seconds. PERSON: with a text
+for a person, who takes minutes to answer. OVER: as the last turn of its conversation.
 """
 KINDS: Final = 3
 """The number of kinds with return times: all but OVER."""
@@ -36,7 +36,7 @@ EDGES_S: Final[tuple[float, ...]] = (
 MAX_IDLE: Final = 20_000
 MAX_RETURNS: Final = 8192
 MIN_RETURNS: Final = 64
-"""With fewer returns, nothing is concluded."""
+"""With fewer returns, no window is computed."""
 MIN_IN_BUCKET: Final = 4
 """A bucket with fewer returns is not a reason to keep anything."""
 
@@ -50,7 +50,7 @@ class ReturnTimes:
         self._max = max_idle
         self._returns = [0.0 for _ in EDGES_S]
         self._exposed_s = [0.0 for _ in EDGES_S]
-        self._count = 0.0  # of all returns
+        self._count = 0.0  # all returns
         self._bucket_of: dict[int, int] = {}
         self._idle: list[OrderedDict[int, float]] = [OrderedDict() for _ in EDGES_S]  # lineage -> when its turn ended
 

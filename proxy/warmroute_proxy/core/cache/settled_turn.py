@@ -1,12 +1,13 @@
-"""What is stored of a settled turn for the next turn of its lineage, here and in other regions."""
+"""Defines what is stored of a settled (billed) turn for the next turn of its lineage, here and in other regions."""
 
 import msgspec
 
 
 class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash.
+    """The most recent settled turn of a lineage (one conversation branch). Counts that no engine reported are None.
 
-    `turn`: its number, as counted in its prompt; `turns_before`: how many turns a compaction removed from that prompt.
+    `tip`: the last hash of the prompt's chain, which covers the whole prompt. `turn`: the turn's number, as counted in
+    its prompt. `turns_before`: how many turns a compaction removed from that prompt.
     """
 
     workers: tuple[str, ...]
@@ -22,12 +23,13 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
-    """Where a lineage is served: sent when its turn is dispatched, and again with the counts when it has settled.
+    """The message in which a region announces a turn that it serves: at dispatch, and again with counts after settling.
 
-    `cuts`: the number of cuts in the prompt's chain; `follows`: the tip of the turn that this one continues, or 0.
-    `turn` names its region but no workers, which are unknown elsewhere. `session` is None if the session has no home of
-    its own. `tenant`: the owner, if there are several tenants. `new`: the cuts that the previous turn did not have, for
-    a conversation without a session. If its client rewrites it, the conversation is found only by its prefix.
+    `cuts`: the number of hashes in the prompt's chain. `follows`: the tip of the turn that this one continues, or 0.
+    `turn` names its region but no workers, because other regions do not know these. `session`: None if no home is
+    stored for the session. `tenant`: the owner, if there are several tenants. `new`: the hashes that the previous turn
+    did not have, sent only for a conversation without a session: if its client rewrites such a conversation, only the
+    prefix identifies it.
     """
 
     lineage: int

@@ -2,16 +2,16 @@
 
     device    in GPU memory: costs nothing
     host      in the worker's own memory: copied over PCIe when a prompt needs it
-    storage   in a store, shared by all workers that name the same one: fetched to the host, then copied
+    storage   in a store that several workers share: fetched to the host, then copied
 
-A block may be in several tiers; a prompt uses each block from the fastest. An engine loads what it finds in host and
-storage after what it finds on the device. So the tiers of a prompt are consecutive: first device, then host, then
-storage, then what must be computed.
+A block may be in several tiers; a prompt uses it from the fastest one. An engine first uses what it finds on the
+device, then continues that prefix with blocks from the host, then with blocks from storage. So a prompt begins with
+tokens from the device, followed by tokens from the host, from storage, and finally those that must be computed.
 
-The seconds per token of both moves (load and fetch) are learned from what engines publish: time spent and tokens moved,
-or bytes per second and bytes per token. They are exponential averages, weighted by tokens and bounded by what hardware
-can do. The priors are for 70 KB of KV a token (MLA in bf16). Host: one PCIe 5 link at 35 GB/s. Storage: one 100 Gb/s
-link or a fast SSD at 7 GB/s.
+The seconds per token of a load (from the host) and of a fetch (from storage) are learned from what engines publish:
+time spent and tokens moved, or bytes per second and bytes per token. The learned values are exponential averages,
+weighted by tokens and bounded by what hardware can do. The priors are for 70 KB of KV a token (MLA in bf16). Host: one
+PCIe 5 link at 35 GB/s. Storage: one 100 Gb/s link or a fast SSD at 7 GB/s.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -23,10 +23,10 @@ FETCH_S_PER_TOKEN_PRIOR: Final = 1e-5
 MOVE_S_PER_TOKEN_MIN: Final = 1e-8
 MOVE_S_PER_TOKEN_MAX: Final = 0.01
 MOVE_WEIGHT_TOKENS: Final = 20_000
-"""Tokens of new evidence that weigh as much as all that was learned before."""
+"""This number of newly moved tokens weighs as much as everything that was learned before."""
 
 MIN_FETCH_TOKENS: Final = 256
-"""An engine computes shorter prefixes rather than fetch them from storage: SGLang's `prefetch_threshold`."""
+"""Engines do not fetch shorter prefixes from storage, but compute them: SGLang's `prefetch_threshold`."""
 
 
 class Held(NamedTuple):
@@ -53,7 +53,7 @@ def cacheable_tokens(prompt_tokens: int, page_tokens: int) -> int:
 
 
 class MoveRates:
-    """The seconds that one worker takes to move a token to the device."""
+    """How many seconds one worker takes to move a token to the device, from each slower tier."""
 
     __slots__ = ("fetch_s_per_token", "load_s_per_token")
 

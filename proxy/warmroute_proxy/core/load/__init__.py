@@ -1,4 +1,4 @@
-"""What each worker is busy with, how fast it is, and whether it can be used.
+"""Tracks what each worker is busy with, how fast it is, and whether it can be used.
 
-The package knows no models, roles or costs: placement does. `WorkerLoad` holds the other objects of a worker.
+Only placement knows models, roles and costs; this package does not. `WorkerLoad` holds a worker's other load objects.
 """

@@ -1,10 +1,10 @@
-"""What a new request at a worker would wait for, valid until the worker's load changes."""
+"""What a new request would wait for at a worker. Values stay valid until the worker's load changes."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 
 
 class OthersAhead(Frozen, frozen=True):
-    """Queue and slowdown including the load of other proxies, which counts until `until_s`."""
+    """Queue and slowdown if the load of other proxies is included, as it is until `until_s`."""
 
     until_s: float
     queue_s: float
@@ -12,11 +12,12 @@ class OthersAhead(Frozen, frozen=True):
 
 
 class Ahead(Frozen, frozen=True):
-    """All that differs between the workers of one `Group`: what is ahead of a new request at one worker.
+    """What is ahead of a new request at one worker: all that differs between workers of one `Group`
+    (`placement.costs`).
 
     `waits`: whether the request may have to wait. `slowdown_s`: the delay of each decode step. `inserted`: the tokens
-    recently written to the cache (`WorkerLoad.inserted`). `queue_s`: the seconds of prefill of all prompts sent; the
-    oldest of these has been at work since `since_s` and takes `at_work_s`.
+    recently written to the cache (`WorkerLoad.inserted`). `queue_s`: the seconds of prefill of all queued prompts. The
+    engine has been computing the oldest of these prompts since `since_s`; this takes `at_work_s` in all.
     """
 
     waits: bool
@@ -36,6 +37,6 @@ def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     done_s = now_s - ahead.since_s
     if done_s > ahead.at_work_s:  # noqa: PLR1730 - min() takes three times as long
         done_s = ahead.at_work_s
-    if done_s > 0:  # false if no prompt is ahead: then none is at work
+    if done_s > 0:  # if no prompt is ahead, `at_work_s` is 0, so this is false
         queue_s -= done_s
     return queue_s, slowdown_s

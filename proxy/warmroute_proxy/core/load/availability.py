@@ -1,4 +1,4 @@
-"""Whether new requests may be sent to a worker, by its probes, its drains and its circuit breaker."""
+"""Decides whether new requests may be sent to a worker, by probes, an operator's drain and a circuit breaker."""
 
 from typing import Final, Literal
 
@@ -24,7 +24,7 @@ class Breaker:
         self.failures = 0
         self.wait_s = BREAKER_FIRST_WAIT_S
         self.retry_at_s = 0.0
-        self.trial: object = None  # the request that is the trial, while under way
+        self.trial: object = None  # the request sent as a trial, while it is under way
 
     def allows(self, now_s: float) -> bool:
         """Whether a request may be sent: always while the breaker is closed, one trial at a time while it is open."""
@@ -49,7 +49,9 @@ class Breaker:
             self.retry_at_s = now_s + self.wait_s
 
     def ended(self, request: object) -> None:
-        """A request has ended. After a trial without a result (its client left), the next may start at `retry_at_s`."""
+        """A request has ended. If it was the trial and has no result (its client left), the next trial may start at
+        `retry_at_s`.
+        """
         if self.trial is request:
             self.trial = None
 
@@ -60,8 +62,8 @@ class Breaker:
 
 
 class Changes:
-    """Counts the changes of health and of rate of all workers of a fleet. Values derived from health and rates are
-    cached until the count changes.
+    """Counts the changes of health and of rates in a fleet. Values that depend on health and rates are cached until the
+    count changes.
     """
 
     __slots__ = ("count",)
@@ -71,8 +73,8 @@ class Changes:
 
 
 class Availability:
-    """The availability of one worker. `ready`: up, not draining, and the breaker is closed; almost always true.
-    `suspect`: this is a peer region, down only because its last probe got no answer.
+    """The availability of one worker or peer region. `ready`: up, not draining, and the breaker is closed, as almost
+    always. `suspect`: a peer region that counts as down only because its last probe got no answer.
     """
 
     __slots__ = ("_changes", "breaker", "draining", "ready", "suspect", "up")

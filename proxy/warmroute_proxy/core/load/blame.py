@@ -1,20 +1,20 @@
-"""Who is to blame for a failure: the engine, or the request.
+"""Judges whether the engine or the request is to blame for a failure.
 
 An open breaker takes an engine away from every tenant, so one tenant's requests must not open it alone. What a failure
 proves depends on its cause:
 
     cause         what happened                                           counts against the engine
     UNREACHABLE   no connection could be opened                           at once
-    BROKEN        the connection broke, or the process went away or hangs at once
+    BROKEN        the connection broke, or the process ended or hangs     at once
     SILENT        no byte came in time                                    as evidence
     ERROR         it answered 5xx, or not as HTTP, JSON or events         as evidence
     OURS          the proxy had no descriptor or memory to connect with   never
 
-Evidence is kept once for each request, and a request that the engine serves clears it. Evidence counts against the
-engine from `REQUESTS` different requests on, if they are of at least two tenants. If only one tenant sends requests,
-and the model has another usable engine, evidence counts from `REQUESTS_OF_ONE` requests on. The third failure that
-counts opens the breaker (`load.availability`). If one request gives evidence against two engines, the request is at
-fault, and its evidence against both is removed.
+Each failed request is one piece of evidence, however often it fails there. As soon as the engine serves a request, all
+evidence against it is cleared. Evidence counts against the engine from `REQUESTS` different requests on, if these come
+from at least two tenants. If only one tenant sends requests, and the model has another usable engine, evidence counts
+from `REQUESTS_OF_ONE` requests on. The third failure that counts opens the breaker (`load.availability`). If one
+request gives evidence against two engines, the request is at fault, and its evidence against both is removed.
 """
 
 from collections import OrderedDict
@@ -24,10 +24,10 @@ from typing import Final
 REQUESTS: Final = 2
 REQUESTS_OF_ONE: Final = 8
 MAX_EVIDENCE: Final = 64
-"""Failed requests that are remembered for each worker; the oldest go first."""
+"""How many failed requests are remembered for each worker; the oldest are forgotten first."""
 
 Request = tuple[str, int]
-"""Tenant, and fingerprint of the whole prompt."""
+"""A request is identified by its tenant and the fingerprint of its whole prompt."""
 
 
 class Cause(Enum):
@@ -52,11 +52,11 @@ class Judgement(Enum):
 
 
 PROOF: Final = frozenset({Cause.UNREACHABLE, Cause.BROKEN})
-"""Causes that a client cannot bring about through a healthy engine. On requests that end a process: `suspects`."""
+"""Causes that a client cannot bring about at a healthy engine. For requests that end a process, see `suspects`."""
 
 
 class Blame:
-    """What the failures of a fleet say of its workers."""
+    """The evidence against the workers of a fleet."""
 
     def __init__(self) -> None:
         self._failed: dict[str, OrderedDict[Request, None]] = {}  # by worker, since it last served a request
@@ -68,8 +68,8 @@ class Blame:
     def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, only: bool) -> Judgement:
         """Note a failure, and judge it.
 
-        `alone`: no other tenant has requests under way. `only`: the worker is the only usable one of the request's
-        model. One tenant's errors never open the breaker of such a worker.
+        `alone`: no other tenant has requests under way. `only`: the model of the request has no other usable worker;
+        then evidence from one tenant alone never opens this worker's breaker.
         """
         if cause in PROOF:
             return Judgement.ENGINE

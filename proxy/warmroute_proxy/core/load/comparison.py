@@ -1,17 +1,18 @@
-"""Compares the prefill rates of a fleet's workers, and the paces of their streams.
+"""Compares the prefill rates of a fleet's workers, and their paces: how fast their answers stream.
 
-Placement treats rates within a fifth of their median as equal (`level_rates`): noise between like machines must not
-send all new sessions to the machine that seems 1 % faster. A median, unlike a mean, is not moved by a few slow
-machines, so these do not make the others seem slower.
+Placement treats rates within a fifth of their median as equal (`level_rates`): otherwise noise between like machines
+would send all new sessions to the machine that seems 1 % faster. A median, unlike a mean, is not moved by a few slow
+machines, so slow machines do not change how the others are judged.
 
 A worker is slow if its *upper* bound of speed (`pace`) is below `1 / CLEARLY` of the median *lower* bound of the others
-of its role and models. Of two middle values, the lower is the median. So workers that are alike but unequally busy are
-never distinguished. At most half of a group is slow, because a worker of the faster half is not below the median of the
-others. The difference is added to the cost of a token at a slow worker (`WorkerLoad.slowdown_s`). So a session stays
-there if computing its prompt elsewhere would take longer than its slow tokens do.
+of its role and models. Of two middle values, the lower one is taken as the median. With bounds instead of estimates,
+workers that are alike but unequally busy are never told apart. At most half of a group can be slow, because a worker of
+the faster half is not below the median of the others. The extra time per token is added to the cost of a token at a
+slow worker (`WorkerLoad.slowdown_s`). So a session stays at a slow worker if computing its prompt elsewhere would cost
+more time than its slow tokens do.
 
 Paces are compared when a stream ends, at most once in `COMPARE_EVERY_S`, and not at each decision. So processes that
-share the same streams (`replicas.replica`) arrive at the same penalties.
+hear of the same streams (`replicas.replica`) arrive at equal penalties.
 """
 
 import math
@@ -28,7 +29,7 @@ COMPARE_EVERY_S: Final = 1.0
 
 
 def level_rates(loads: Collection[WorkerLoad]) -> None:
-    """Set the same rate for workers whose learned rates differ by no more than noise."""
+    """Set one rate for all workers whose learned rates differ by no more than noise."""
     if not loads:
         return
     learned = [load.prefill_rate.s_per_token for load in loads]
@@ -41,7 +42,7 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
 
 
 def level_sizes(loads: Collection[WorkerLoad]) -> None:
-    """Set for each worker how much sooner its cache fills than one of mean size, by the engines' KV pools."""
+    """Set for each worker how much sooner its cache fills than a cache of mean size, from the reported KV pools."""
     pools = [load.capacity.pool_tokens for load in loads if load.capacity.pool_tokens]
     mean = sum(pools) / len(pools) if pools else 0
     for load in loads:
@@ -50,13 +51,13 @@ def level_sizes(loads: Collection[WorkerLoad]) -> None:
 
 
 def restart_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
-    """Start or restart a worker: its rate is the mean of the proven others, or the prior if there are none."""
+    """Start or restart a worker: its rate is the mean of the other, proven workers, or the prior without any."""
     rates = [other.prefill_rate.s_per_token for other in fleet if other is not load and other.proven]
     load.restart(sum(rates) / len(rates) if rates else PREFILL_S_PER_TOKEN_PRIOR)
 
 
 def level_paces(groups: Iterable[Collection[WorkerLoad]], now_s: float) -> None:
-    """Set for each worker how much slower its tokens are than those of the others in its group."""
+    """Set for each worker how much slower its tokens come than those of the other workers in its group."""
     for group in groups:
         speeds = sorted([load.pace.at_least for load in group if load.pace.is_known(now_s)])
         for load in group:
@@ -66,7 +67,7 @@ def level_paces(groups: Iterable[Collection[WorkerLoad]], now_s: float) -> None:
 
 
 def forget_paces(loads: Iterable[WorkerLoad], now_s: float) -> float:
-    """End the penalty of slow workers that have streamed nothing for a while. Returns when the next is due."""
+    """End the penalty of slow workers that have streamed nothing for a while. Returns when the next penalty ends."""
     due_s = math.inf
     for load in loads:
         if not load.slower_s:
@@ -79,7 +80,8 @@ def forget_paces(loads: Iterable[WorkerLoad], now_s: float) -> float:
 
 
 def _slower_s(pace: Pace, speeds: Sequence[float]) -> float:
-    """Seconds by which a token certainly takes longer than at the others; 0 if the worker is not clearly slower.
+    """Seconds by which a token certainly takes longer than at the other workers; 0 if this worker is not clearly
+    slower.
 
     `speeds`: the lower bounds of all workers of the group, including this one, in ascending order.
     """

@@ -1,8 +1,8 @@
-"""Named conditions of a fleet, as state machines: faults of a worker or a region that last longer than a moment.
+"""Tracks named conditions with state machines: faults of a worker or a region that last longer than a moment.
 
 Each observation gives a condition a sign: bad, good, or None if it says nothing about the condition. A condition is
-raised after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good ones. So a single event does not
-raise a condition, and a pause does not clear it. The module `signs` makes the signs.
+raised after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good signs in a row. So a single event
+does not raise a condition, and a pause does not clear it. The module `signs` derives signs from observations.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ TABLE: Final[Mapping[tuple[Phase, bool], tuple[Phase, Phase]]] = {
     (Phase.EASING, True): (Phase.RAISED, Phase.RAISED),
     (Phase.EASING, False): (Phase.EASING, Phase.CLEAR),
 }
-"""(Phase, sign is bad) -> (the next phase, the next phase after enough such signs in a row)."""
+"""(Phase, whether the sign is bad) -> (the next phase, the next phase after enough equal signs in a row)."""
 
 ENOUGH: Final[Mapping[bool, int]] = {True: RAISE_AFTER, False: CLEAR_AFTER}
 
@@ -64,7 +64,9 @@ class ConditionChange(NamedTuple):
 
 
 class Watched:
-    """One condition of one subject: a worker's id, or a region's name. `since_s`: when it was raised or cleared."""
+    """One condition of one subject (a worker's id or a region's name). `since_s`: when it was last raised or
+    cleared.
+    """
 
     __slots__ = ("_in_a_row", "_was_bad", "condition", "detail", "phase", "since_s", "subject")
 
@@ -82,7 +84,9 @@ class Watched:
         return self.phase in {Phase.RAISED, Phase.EASING}
 
     def observe(self, bad: bool | None, detail: str, now_s: float) -> ConditionChange | None:
-        """Take in the sign of one observation; None is ignored. Returns the change if the sign raises or clears."""
+        """Take in the sign of one observation; None is ignored. Returns the change if the condition is raised or
+        cleared now.
+        """
         if bad is None:
             return None
         self._in_a_row = self._in_a_row + 1 if bad is self._was_bad else 1

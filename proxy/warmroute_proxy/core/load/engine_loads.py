@@ -1,10 +1,10 @@
-"""What an engine reports of its load. The report is decoded from records, so this module is not compiled."""
+"""Defines an engine's report of its load. Not compiled, because reports are also decoded from decision records."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):
-    """What an engine reports of one rank at `/v1/loads`; None for what it does not report. Totals only grow."""
+    """What an engine reports about one rank at `/v1/loads`; None for a missing value. Totals grow until a restart."""
 
     running: int | None = None
     waiting_uncached_tokens: int | None = None
@@ -13,7 +13,7 @@ class EngineLoads(Frozen, frozen=True):
     prefill_busy_us_total: int | None = None
     waiting: int | None = None
     total_tokens: int | None = None
-    """Tokens in use, plus those of waiting requests."""
+    """Tokens in use, plus the tokens of waiting requests."""
     max_running: int | None = None
     max_tokens: int | None = None
     """The size of the KV pool."""

@@ -1,9 +1,9 @@
-"""Finds the engine of a pair that is at fault when KV is not handed over: it fails with all of its partners.
+"""Finds which engine of a prefill-decode pair is at fault if KV is not handed over.
 
-The decode engine reports the failure, whichever side is broken, and both answer probes. So one failure proves nothing.
-But if prefill A fails with decode D, and D gets KV from prefill B, then A is at fault; and the other way round. If
-neither engine has worked with another partner, the fault stays open: the next attempt uses another prefill engine with
-the same decode engine.
+The decode engine reports the failure, whichever engine is broken, and both engines still answer probes. So one failure
+proves nothing. But if prefill A fails with decode D, and D gets KV from prefill B, then A is at fault; the reverse
+holds for decode engines. If neither engine has worked with another partner, the fault stays open: the next attempt uses
+another prefill engine with the same decode engine.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ class HandOvers:
             self._note(pair, failed=False)
 
     def failed(self, prefill: str, decode: str) -> str | None:
-        """KV was not handed over. Returns the engine at fault; None if that is not known."""
+        """KV was not handed over. Returns the engine at fault; None if it is not known yet."""
         self._note((prefill, decode), failed=True)
         prefill_works = any(not failed for (other, _), failed in self._failed.items() if other == prefill)
         decode_works = any(not failed for (_, other), failed in self._failed.items() if other == decode)

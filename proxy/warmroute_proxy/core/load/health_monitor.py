@@ -1,14 +1,14 @@
-"""Judges by an engine's reports whether it is alive, and when to probe it: each probe costs the engine a generation.
+"""Judges by an engine's reports whether it is alive, and when to probe it: a probe makes the engine generate a token.
 
-`/ready` reports a flag, set by start, shutdown and the outcome of the last `/health`. The flag does not change when the
-scheduler hangs. Finished work proves that an engine is alive: its reports at `/v1/loads` change with each chunk of a
-prompt and each few decode steps. The proxy requests `/health` if no report has changed for `SILENT_S` while requests
-run there, or for `IDLE_S` while none does. SGLang then generates one token and waits up to 20 s for any sign of its
-scheduler. So an engine that works is never probed, and an idle one is probed once a minute. An engine that does not
-report is not probed either: a long prompt could not be distinguished from a hang.
+An engine's `/ready` reports a flag, which is set by start, shutdown and the outcome of the last `/health`. The flag
+does not change when the scheduler hangs. Finished work proves that an engine is alive: its reports at `/v1/loads`
+change with each chunk of a prompt and every few decode steps. The proxy requests `/health` if no report has changed for
+`SILENT_S` while requests run there, or for `IDLE_S` while no request runs. SGLang then generates one token and waits up
+to 20 s for any message from its scheduler. So an engine that works is never probed, and an idle one is probed once a
+minute. An engine that does not report is not probed either: a long prompt could not be distinguished from a hang.
 
     alive    its reports change, or `/health` answered 200
-    unwell   `/health` gave no 200 in time: no new work; probed again each `SILENT_S`, which also clears SGLang's flag
+    unwell   `/health` gave no 200 in time: no new work; probed every `SILENT_S`, since only a 200 clears the flag
 """
 
 from typing import Final
@@ -31,8 +31,8 @@ class HealthMonitor:
         self._probed_s = now_s
 
     def observe_report(self, report: object, now_s: float) -> None:
-        """Compare a report of the engine with its last one: a change shows that the engine is alive. An unwell engine
-        stays unwell, because only `/health` clears SGLang's flag.
+        """Compare a report of the engine with the previous one: a change shows that the engine is alive. An unwell
+        engine stays unwell all the same, because only `/health` clears SGLang's flag.
         """
         if report != self._report:
             self._report = report
@@ -55,8 +55,8 @@ class HealthMonitor:
         self._probed_s = now_s
 
     def observe_probe(self, status: int, now_s: float, *, drains: bool) -> None:
-        """Apply the status of `/health`, 0 for no answer. A draining engine always answers 503. A server without that
-        route (404, 405) counts as alive, since it has answered.
+        """Apply the HTTP status of `/health`; 0 stands for no answer. A draining engine always answers 503, so this is
+        not a failure. A server without this route (404, 405) counts as alive, because it has answered.
         """
         self.unwell = not (status in {200, 404, 405} or (status == 503 and drains))
         if not self.unwell:

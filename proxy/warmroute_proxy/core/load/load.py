@@ -1,18 +1,20 @@
-"""What each worker is busy with.
+"""Tracks the load of each worker: what it has to compute and to hold, and how much more it can take.
 
-Load is counted in tokens, not in requests. Prefill tokens are still to compute: dispatch adds a prompt's predicted
-uncached tokens, and the first token removes them. Resident tokens are held for decoding: the prompt and what was
-generated. Engines prefill in order of arrival, so the prompt at work is the oldest one without a first token. The queue
-is lowered by what the engine must have computed of that prompt since it became the oldest, at the learned rate. These
-counts cover only requests of this proxy. If other proxies send to the engine too, its `/v1/loads` reports more than our
-own count at that moment. The difference is added until the report is too old (`OtherLoad`).
+Load is counted in tokens, not in requests. Prefill tokens are still to be computed: dispatch adds a prompt's predicted
+uncached tokens, and the arrival of the first output token removes them. Resident tokens are held for decoding: the
+prompt and what was generated. Engines prefill in order of arrival, so the prompt at work (being computed) is the oldest
+prompt without a first token. What the engine must have computed of that prompt since it became the oldest, at the
+learned rate, is subtracted from the queue. These counts cover only requests of this proxy. If other proxies send
+requests to the engine too, its `/v1/loads` reports more than this proxy's own count. The difference is added as load
+until the report is too old (`OtherLoad`).
 
-A worker that restarted, or was added to a fleet that serves, is unproven. Its queue is empty, so it looks best to every
-proxy. Its speed is not known yet: kernels are compiled, graphs captured, other proxies see the same empty queue. So
-prefill that was sent to it, beyond the tokens that it has computed since its start, counts twice. So about as much work
-waits there as the worker has proved to compute, and this amount doubles with each round. After `PROVEN_S` of work at
-its rate the worker is treated like the others. Its rate begins as the mean of the others (`comparison.restart_among`):
-its own past rate belongs to another process, and the prior may be far from what this fleet does.
+A worker that restarted, or was added to a fleet that serves traffic, is unproven. Its queue is empty, so it looks best
+to every proxy at once. But its speed is not known yet, and it may be slow at first: kernels are compiled and graphs
+captured. Therefore queued prefill tokens count twice, as far as they exceed the tokens that the worker has computed
+since its start. So about as much work waits there as the worker has already computed, and this amount doubles with each
+round. After `PROVEN_S` of work at its rate the worker is treated like the others. Its rate begins as the mean of the
+other workers' rates (`comparison.restart_among`): the rate before the restart belongs to another process, and the prior
+may be far from what this fleet does.
 """
 
 import math
@@ -28,27 +30,27 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.pace import Pace
 from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, PrefillRate
 
-# What one worker can hold: the bounds of its load.
+# How much load one worker may have.
 #
 # An engine reports at `/v1/loads` how many requests it runs at once and how many tokens its KV pool holds. Requests
-# beyond that wait inside the engine, in order of arrival whatever their tenant, where placement cannot move them any
-# more. Prefill and decode engines of SGLang refuse nothing, however long that queue grows. So the proxy sends no more
-# than the engine can run. A worker has capacity while
+# beyond these limits wait inside the engine, in order of arrival whatever their tenant, and placement cannot move them
+# any more. Prefill and decode engines of SGLang refuse nothing, however long their internal queue grows. So the proxy
+# sends no more than the engine can run. A worker has capacity while
 #
 #     requests running        < what it runs at once
 #     tokens resident         < what its pool holds
 #     prefill tokens queued   < PREFILL_AHEAD_S of work at its measured rate, and what its pool holds
 #
-# Each bound is compared with the load before the new request. So a worker exceeds a bound by at most one request, and
-# a request as large as the pool needs no special rule. Prefill is a softer bound: the fleet is full when no worker is
-# below it (`placement.choices`). Placement may still choose a worker above it, since waiting for a warm cache can be
-# better than computing elsewhere.
+# Each bound is compared with the load before the new request. So a worker exceeds a bound by at most one request, and a
+# request as large as the pool needs no special rule. The bound of queued prefill is softer: if every worker exceeds it,
+# the fleet is full (`placement.choices`). But placement may choose a worker that exceeds it, since waiting for a warm
+# cache can be better than computing elsewhere.
 #
 # Prompts that share a prefix share its blocks in the pool, so a sum over requests counts such blocks more than once.
-# Each report of the pool's use teaches which share of our sum is real. A surplus over our own count is taken for the
-# load of other proxies once two reports in a row show it: a single report may include requests that have ended.
+# Each report of the pool's use teaches which share of our sum the pool really holds. If two reports in a row show more
+# than our own count, the surplus counts as load of other proxies; a single report may include requests that have ended.
 #
-# A server that does not report always has capacity, unless `max_running` is set for it.
+# A server that reports no sizes always has capacity, unless `max_running` is configured for it.
 
 NO_LIMIT: Final = 1 << 62
 PREFILL_AHEAD_S: Final = 2.0
@@ -56,14 +58,14 @@ PREFILL_AHEAD_S: Final = 2.0
 
 SHARE_MIN: Final = 1 / 16
 SHARE_WEIGHT: Final = 0.5
-"""The weight of a report of more sharing: each such report at most doubles the bound. Less sharing counts at once."""
+"""The weight of a report that shows more sharing, which at most doubles the bound. Less sharing counts at once."""
 
 SHARE_FROM: Final = 1 / 8
-"""The share of the pool that our own tokens must reach before a report teaches anything about sharing."""
+"""A report teaches something about sharing only if our own tokens reach this share of the pool."""
 
 
 class Capacity:
-    """The bounds of one worker: plain integers, compared with its load."""
+    """The bounds of one worker's load, as plain integers."""
 
     __slots__ = (
         "_others_running",
@@ -87,7 +89,9 @@ class Capacity:
         self._others_tokens = 0
 
     def observe(self, loads: EngineLoads, running: int, resident_tokens: int) -> None:
-        """Apply the size and the use that the engine reports; `running` and `resident_tokens` are our own counts."""
+        """Apply the sizes and the use that the engine reports. `running`, `resident_tokens`: this proxy's own
+        counts.
+        """
         if loads.max_running:
             reported = (loads.running or 0) + (loads.waiting or 0)
             previous, self._others_running = self._others_running, max(0, reported - running)
@@ -113,7 +117,9 @@ class Capacity:
 
 
 class PrefillQueue:
-    """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is at work."""
+    """The tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is being
+    computed.
+    """
 
     __slots__ = (
         "_busy_s",
@@ -131,8 +137,8 @@ class PrefillQueue:
         self._moving_of: dict[object, int] = {}
         self.tokens = 0
         self.moving_tokens = 0
-        self.ended_tokens = 0  # of all prompts removed so far
-        self.at_work_tokens = 0  # of the oldest prompt, including its `moving`
+        self.ended_tokens = 0  # the tokens of all prompts removed so far
+        self.at_work_tokens = 0  # the tokens of the oldest prompt, including its `moving`
         self.since_s = 0.0  # when the oldest prompt became the oldest
         self._busy_s = 0.0  # seconds until `since_s` in which any prompt was queued
 
@@ -141,17 +147,17 @@ class PrefillQueue:
 
     @property
     def oldest(self) -> object:
-        """The request whose prompt is at work; None if the queue is empty."""
+        """The request whose prompt is being computed; None if the queue is empty."""
         for request in self._tokens_of:
             return request
         return None
 
     def newest(self, most: int) -> list[object]:
-        """Up to `most` of the requests that were sent last."""
+        """The requests that were sent last, at most `most` of them."""
         return list(self._tokens_of)[-most:]
 
     def add(self, request: object, tokens: int, now_s: float, moving: int = 0) -> None:
-        """Append a prompt that has `tokens` tokens to compute."""
+        """Append a prompt with `tokens` to compute. `moving`: as in `WorkerLoad.prefill_begins`."""
         if not self._tokens_of:
             self.since_s = now_s
             self.at_work_tokens = tokens + moving
@@ -167,7 +173,7 @@ class PrefillQueue:
         self.tokens -= ended
         self.ended_tokens += ended
         self.at_work_tokens = 0
-        for tokens in self._tokens_of.values():  # of the prompt that is the oldest now
+        for tokens in self._tokens_of.values():  # the first of them: the prompt that is the oldest now
             self.at_work_tokens = tokens
             break
         if self._moving_of:
@@ -182,15 +188,15 @@ class PrefillQueue:
 
 
 DECODE_S_PER_RUNNING: Final = 1e-4
-"""What each running request adds to a decode step."""
+"""Seconds that each running request adds to a decode step."""
 DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
-"""What each resident token adds to a decode step: 70 KB read at about 35 TB/s (eight GPUs)."""
+"""Seconds that each resident token adds to a decode step: 70 KB read at about 35 TB/s (eight GPUs)."""
 
 PROVEN_S: Final = 10.0
 """Seconds of prefill after which a restarted worker is treated like the others."""
 
 FULL: Final = 0.9
-"""A worker counts as full from this share of its pool: answers are cached too, and estimates are not exact."""
+"""From this share of its pool on, a cache counts as full: answers are cached too, and estimates are not exact."""
 
 LOADS_FRESH_S: Final = 5.0
 
@@ -235,9 +241,7 @@ class Departures:
 
 
 class OtherLoad:
-    """The load that other proxies have put on a worker: what its engine reported beyond our count. Valid until
-    `until_s`.
-    """
+    """The load of other proxies on a worker: what its engine reported beyond our own count. Valid until `until_s`."""
 
     __slots__ = ("prefill_tokens", "resident_tokens", "until_s")
 
@@ -247,7 +251,7 @@ class OtherLoad:
         self.until_s = -math.inf
 
     def observe(self, prefill_tokens: int, resident_tokens: int, now_s: float) -> bool:
-        """Store how many tokens were reported beyond our own (negative: fewer). Returns whether anything changed."""
+        """Store how many tokens were reported beyond our count (negative: fewer). Returns whether anything changed."""
         if prefill_tokens > 0 or resident_tokens > 0:
             self.prefill_tokens = max(prefill_tokens, 0)
             self.resident_tokens = max(resident_tokens, 0)
@@ -265,11 +269,11 @@ class OtherLoad:
 
 
 class WorkerLoad:
-    """Load and rates of one worker (or of a peer region: then of the requests that were forwarded there).
+    """Load and rates of one worker, or of the requests that were forwarded to a peer region.
 
-    `prefill_s_per_token` is the rate that placement uses, `prefill_rate` the learned one. `inserted`: tokens that were
-    lately computed and so written to the cache, weighted as in `traffic`. `shown_tokens`: tokens computed since a
-    restart; None once they have proved the worker. `slower_s`: how much longer a decode step takes here than elsewhere.
+    `prefill_s_per_token`: the rate that placement uses; `prefill_rate`: the learned rate. `inserted`: tokens that were
+    lately computed, and so written to the cache, weighted as in `traffic`. `shown_tokens`: tokens computed since a
+    restart; None once the worker is proven. `slower_s`: how much longer a decode step takes here than elsewhere.
     """
 
     __slots__ = (
@@ -312,7 +316,7 @@ class WorkerLoad:
         self.prefills = PrefillQueue()
         self.resident_tokens = 0
         self.fills_sooner = 1.0  # the mean size of caches divided by the size of this one
-        self.has_evicted = False  # since it started, as it reports or as its totals show
+        self.has_evicted = False  # since the engine started, as its report or its totals show
         self.occupancy = Occupancy()
         self.residents = Residents()
         self.running = 0
@@ -324,9 +328,11 @@ class WorkerLoad:
     def prefill_begins(
         self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1, moving: int = 0
     ) -> None:
-        """A request was sent: `tokens` are computed and cached, and `resident` tokens stay for its decoding here.
+        """A request was sent: `tokens` are to be computed and cached, and `resident` tokens are held if decoding is
+        done here.
 
-        `moving`: the time to bring its cached tokens to the device, in tokens that could be computed meanwhile.
+        `moving`: the time to bring the prompt's cached tokens to the device, as the number of tokens computed in that
+        time.
         """
         if not self.running:
             self.departures.busy_from(now_s)
@@ -341,7 +347,7 @@ class WorkerLoad:
         self.ahead = None
 
     def computed(self, tokens: int) -> None:
-        """Count computed tokens: they are evidence of what a restarted worker can do."""
+        """Count computed tokens: they prove a restarted worker."""
         if self.shown_tokens is not None:
             self.shown_tokens += tokens
             if self.shown_tokens * self.prefill_s_per_token >= PROVEN_S:
@@ -349,7 +355,7 @@ class WorkerLoad:
             self.ahead = None
 
     def add_running(self, sequences: int, tokens: int) -> None:
-        """`sequences` more run here, with `tokens` resident for them; negative numbers mean fewer."""
+        """Add `sequences` that run here, with `tokens` resident for them; negative numbers remove them."""
         self.running += sequences
         self.resident_tokens += tokens
         self.ahead = None
@@ -360,7 +366,9 @@ class WorkerLoad:
         return self.running < capacity.running and self.resident_tokens < capacity.tokens
 
     def must_have_evicted(self) -> bool:
-        """Whether the worker was seen to evict since it started, or has computed more than its pool holds."""
+        """Whether the worker has evicted something since it started, or has computed about as much as its pool
+        holds.
+        """
         pool = self.capacity.pool_tokens
         computed = self.prefills.ended_tokens - self.computed_from
         return self.has_evicted or (pool is not None and computed >= FULL * pool)
@@ -368,11 +376,13 @@ class WorkerLoad:
     # What a new request would find
 
     def slowdown_s(self) -> float:
-        """Seconds that `running` and `resident_tokens` add to a decode step, plus `slower_s`."""
+        """By how many seconds `running` and `resident_tokens` delay a decode step, plus `slower_s`."""
         return self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN + self.slower_s
 
     def look(self) -> Ahead:
-        """Compute what is ahead of a new request. Cached in `ahead`: few workers change between two decisions."""
+        """Compute what is ahead of a new request. Cached in `ahead`, because few workers change between two
+        decisions.
+        """
         rate_s, slowdown_s, prefills = self.prefill_s_per_token, self.slowdown_s(), self.prefills
         tokens, others = prefills.tokens + prefills.moving_tokens, None
         more, resident, until_s = self._others.prefill_tokens, self._others.resident_tokens, self._others.until_s
@@ -403,7 +413,9 @@ class WorkerLoad:
     # What is learned
 
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
-        """Apply the engine's report: its size, others' load, its prefill rate. Returns whether the rate changed."""
+        """Apply an engine's report: sizes, the load of other proxies, the prefill rate. Returns whether the rate
+        changed.
+        """
         if loads.max_running or loads.max_tokens:
             self.capacity.observe(loads, self.running, self.resident_tokens)
             if loads.max_tokens:
@@ -438,8 +450,8 @@ class WorkerLoad:
         self.ahead = None
 
     def restart(self, s_per_token: float) -> None:
-        """The engine starts, or restarts: forget failures, others' load and rates. Its prefill rate begins at
-        `s_per_token`, and it is unproven.
+        """The engine starts, or restarts: forget its failures, its rates and the load of other proxies. The prefill
+        rate begins at `s_per_token`, and the worker is unproven.
         """
         self.availability.reset_breaker()
         self.prefill_rate.restart(s_per_token)

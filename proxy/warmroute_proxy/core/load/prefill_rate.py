@@ -1,7 +1,7 @@
-"""Prefill seconds per token of a worker, learned from counters that the engine publishes.
+"""Learns a worker's prefill rate (seconds per token) from counters that its engine publishes.
 
 The rate comes from the engine's busy time, never from latencies, which contain queueing. The rate is an exponential
-average weighted by tokens, and bounded to what hardware can do.
+average, weighted by tokens and bounded by what hardware can do.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ PREFILL_S_PER_TOKEN_MIN: Final = 1e-6
 PREFILL_S_PER_TOKEN_MAX: Final = 0.1
 RATE_MIN_TOKENS: Final = 256
 RATE_WEIGHT_TOKENS: Final = 50_000
-"""Tokens of new evidence that weigh as much as all that was learned before."""
+"""This number of newly computed tokens weighs as much as everything that was learned before."""
 
 
 class PrefillRate:
@@ -25,12 +25,12 @@ class PrefillRate:
         self._busy_us_total: int | None = None
 
     def has_restarted(self, loads: EngineLoads) -> bool:
-        """Whether a report's total of tokens is below that of the last report: the engine restarted in between."""
+        """Whether the engine restarted since its last report, because its total of computed tokens has fallen."""
         tokens = loads.prefill_uncached_tokens_total
         return tokens is not None and self.uncached_total is not None and tokens < self.uncached_total
 
     def observe(self, loads: EngineLoads) -> bool:
-        """Learn from a report. Return whether the rate has changed."""
+        """Learn from a report. Returns whether the rate has changed."""
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         if tokens is None or busy_us is None:
             return False
@@ -44,7 +44,7 @@ class PrefillRate:
         return learned
 
     def learn(self, uncached_tokens: int, busy_s: float) -> bool:
-        """Learn from computed tokens and the busy time they took. Return False if either is not above 0."""
+        """Learn from computed tokens and the busy time that they took. Returns False if one of these is not above 0."""
         if uncached_tokens <= 0 or busy_s <= 0:
             return False
         observed = busy_s / uncached_tokens
@@ -55,6 +55,6 @@ class PrefillRate:
         return True
 
     def restart(self, s_per_token: float) -> None:
-        """Forget the counters, which begin at 0 in a restarted engine, and begin with `s_per_token` as its rate."""
+        """Forget the counters, which begin at 0 in a restarted engine, and set the rate to `s_per_token`."""
         self.s_per_token = s_per_token
         self.uncached_total = self._busy_us_total = None

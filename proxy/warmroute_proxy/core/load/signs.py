@@ -1,7 +1,8 @@
-"""Judges whether conditions hold, from two reports of an engine's rank and from what was predicted. Pure.
+"""Judges whether conditions (`conditions`) hold, from reports of engines and from predictions. All functions are pure.
 
-Each function returns a `Sign`: whether the condition is bad (None if unknown), and its figures in words. Limits are
-constants with their reasons. An idle rank counts as good if idleness rules the condition out.
+Each function returns a `Sign`: whether the observed interval is bad, good or says nothing, and its figures in words.
+Most functions compare two reports of one rank (a data-parallel process of an engine). An idle rank counts as good if
+idleness rules the condition out.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class EngineReport(NamedTuple):
-    """What one rank reports. Totals only grow; a value that is not reported is 0."""
+    """What one rank reports. Totals grow until a restart; a value that is not reported is 0."""
 
     accept_length: float = 0.0
     token_usage: float = 0.0
@@ -32,53 +33,55 @@ class EngineReport(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """Whether a condition is bad (None if unknown), and its figures in words."""
+    """`bad`: whether an observation shows the condition; None if it shows nothing. `detail`: its figures in words."""
 
     bad: bool | None
     detail: str = ""
 
 
 HIT_SHARE: Final = 0.2
-"""An interval has hits of lower tiers if at least this share of its prompt tokens came from them."""
+"""An interval has hits of lower tiers (host, storage) if at least this share of its prompt tokens came from them."""
 ACCEPT_SHARE: Final = 0.8
-"""The accept length of an interval with such hits is bad below this share of the length without. sglang#31600 and
-#28771 report falls to a half and less.
+"""The accept length (of speculative decoding) in an interval with such hits is bad below this share of the length
+without hits. sglang#31600 and sglang#28771 report accept lengths that fall to a half and less.
 """
 LEARN: Final = 0.3
 
 FAILED_TRANSFERS: Final = 2
 SLOW_GB_S: Final = 3.0
-"""Slower transfers are bad: RDMA at 100 Gbit/s reaches 12 GB/s, NVLink hundreds; TCP reaches one or two in practice."""
+"""Slower transfers are bad. RDMA at 100 Gbit/s reaches 12 GB/s, NVLink hundreds, TCP in practice only one or two."""
 
 RETRACTED: Final = 8
 RETRACTED_SHARE: Final = 0.1
-"""Fewer retractions than this share of running requests are good: a full pool retracts one now and then by design."""
+"""Fewer retractions than this share of the running requests are good: a full engine retracts some by design."""
 
 MISSING_SHARE: Final = 0.5
 LEAST_EXPECTED: Final = 2_000
 
 STARVING_QUEUE: Final = 4.0
-"""From this number of waiting requests for each of its engines, a side is short."""
+"""A side of PD (prefill or decode) is short if at least this number of requests waits for each of its engines."""
 IDLE_QUEUE: Final = 1.0
 IDLE_USAGE: Final = 0.5
 
 
 LEAST_ANSWERS: Final = 8
 EMPTY_SHARE: Final = 0.25
-"""The share of empty answers that is bad. A model that is well has a few; MoonshotAI/Kimi-K2#128 has 13 of 15."""
+"""From this share of empty answers on, a worker is bad. A sound model has a few; MoonshotAI/Kimi-K2#128 has 13 of
+15.
+"""
 
 
 LEAST_REPEATS: Final = 3
 LEAST_REPEATED_TOKENS: Final = 1_024
-"""From this number of known tokens a prompt repeats an earlier one: providers cache no shorter prompts."""
+"""A prompt counts as repeated from this number of known tokens on: providers cache no shorter prompts."""
 
 UNKNOWN_SHARE: Final = 0.01
-"""A larger share of prompt tokens without a cause is an error of the proxy: engines with KV events report evictions."""
+"""If a larger share is lost without a known cause, the proxy has an error: engines with KV events report evictions."""
 LEAST_PROMPTS: Final = 20_000
 
 
 class AcceptLengths:
-    """Learns a rank's accept length without hits of lower tiers, and compares intervals that have such hits with it."""
+    """Learns a rank's accept length without hits of lower tiers, and compares it with intervals that have such hits."""
 
     __slots__ = ("_plain",)
 
@@ -126,22 +129,22 @@ def empty_answers(answers: int, empty: int) -> Sign:
 
 
 def hand_overs(failed: int, words: str) -> Sign:
-    """Whether an engine's hand-overs of KV fail. `failed`: how many in a row; `words`: between which engines.
+    """Whether an engine's hand-overs of KV fail. `failed`: how many failed in a row; `words`: between which engines.
 
-    A single failure proves nothing. An engine that is not tried any more stays bad.
+    A single failure proves nothing. An engine that gets no more attempts stays bad.
     """
     return Sign(failed > 1 if failed != 1 else None, f"{failed} hand-overs in a row: {words}")
 
 
 def no_hits(repeats: int, reports_hits: bool) -> Sign:
-    """Whether a worker has reported nothing as cached since it started, though prompts repeated."""
+    """Whether a worker has reported no cached tokens since it started, although prompts were repeated."""
     if repeats < LEAST_REPEATS:
         return Sign(False if reports_hits else None)
     return Sign(not reports_hits, f"{repeats} prompts repeated earlier ones, and no token was reported as cached")
 
 
 def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
-    """Whether too many prompt tokens are missing without a cause, on engines that report what they evict."""
+    """Whether too many prompt tokens are lost without a known cause, although the engines report evictions."""
     if prompt_tokens < LEAST_PROMPTS:
         return Sign(None)
     words = f"{unknown_tokens:,} of {prompt_tokens:,} prompt tokens were expected to be cached, and no cause was seen"
@@ -149,11 +152,12 @@ def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
 
 
 def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
-    """Whether KV events were lost, or most tokens that workers had computed were gone when they were needed again.
+    """Whether KV events were lost, or most of the tokens that workers had computed were gone when they were needed
+    again.
 
-    The arguments are sums of an interval; `evicted_tokens` are the losses `evicted` and `unknown`. Predictions cannot
-    show this condition: if an engine keeps less than it says, the index learns that within seconds and then predicts
-    nothing.
+    The arguments are sums over an interval; `evicted_tokens`: those with the loss classes `evicted` and `unknown`. A
+    comparison with predictions cannot show this condition: if an engine keeps less than it says, the index learns that
+    within seconds, and then does not predict these tokens any more.
     """
     if lost_events > 0:
         return Sign(True, f"KV events were lost {lost_events} times")
@@ -165,7 +169,7 @@ def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) ->
 
 
 def starving_side(prefills: Mapping[str, EngineReport], decodes: Mapping[str, EngineReport]) -> Sign:
-    """Whether one side of PD has a queue while the other has little to do. Unknown if a side has no engines.
+    """Whether one side of PD has a queue while the other side has little to do. Unknown if a side has no engines.
 
     Requests in a prefill engine's bootstrap queue wait for memory of a decode engine, so they count as queued for
     decode.

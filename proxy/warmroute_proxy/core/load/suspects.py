@@ -1,14 +1,15 @@
-"""Requests that may have ended an engine's process, and what may still be done with them.
+"""Remembers requests that may have ended an engine's process, and limits their retries.
 
-Some requests end the process that serves them, and a retry then ends the next one. The proxy cannot know the culprit:
-when a process goes away, each of its requests without a first token becomes a *suspect*. The rules:
+Some requests end the process that serves them, and a retry then ends the next one. The proxy cannot know which request
+did it: when a process ends, each of its requests without a first token becomes a *suspect*. The rules:
 
-- A suspect is retried once, and only if the dialect's list bounds all of its fields.
-- A suspect never goes to an engine with another tenant's suspect, so the end of a process harms one tenant only.
-- A request that was a suspect at two such ends is refused for `REFUSED_S`.
+- A suspect is retried once, and only if all fields of its body are on the API dialect's list, with values within
+  bounds.
+- A suspect never goes to an engine that runs another tenant's suspect, so the end of a process harms only one tenant.
+- A request that became a suspect at the end of two processes is refused for `REFUSED_S`.
 
 Requests are identified by tenant and fingerprint of the prompt. At most `MAX_SUSPECTS` are remembered, divided by
-tenant (`warmroute.contract.shares`): the tenant that has most loses its oldest first.
+tenant (`warmroute.contract.shares`): the tenant that has most suspects loses its oldest first.
 """
 
 from collections import OrderedDict
@@ -21,11 +22,11 @@ MAX_SUSPECTS: Final = 10_000
 ENDS_TO_REFUSE: Final = 2
 
 Request = tuple[str, int]
-"""Tenant, and fingerprint of the whole prompt."""
+"""A request is identified by its tenant and the fingerprint of its whole prompt."""
 
 
 class _Suspicion:
-    """How many processes went away before this request had a token, and when the last one did."""
+    """How many processes ended before this request had a token, and when the last of these processes ended."""
 
     __slots__ = ("ends", "last_end_s")
 
@@ -46,7 +47,7 @@ class Suspects:
         return not self._by_request
 
     def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
-        """Note that `request` had no token when its engine's process went away; return whether it may be retried.
+        """Note that `request` had no token when its engine's process ended. Returns whether the request may be retried.
 
         `bounded`: whether all of its fields are on the dialect's list, within bounds.
         """
@@ -64,7 +65,7 @@ class Suspects:
         return bounded and suspicion.ends < ENDS_TO_REFUSE
 
     def refused_for_s(self, request: Request, now_s: float) -> float:
-        """Return for how many seconds from now a request is refused; 0 if it is not refused."""
+        """For how many seconds from now a request is refused; 0 if it is not refused."""
         suspicion = self._by_request.get(request)
         if suspicion is None or suspicion.ends < ENDS_TO_REFUSE:
             return 0.0
@@ -81,7 +82,7 @@ class Suspects:
             self._division.discard(request)
 
     def _forget(self, now_s: float) -> None:
-        """Drop the suspects whose last process ended more than `REFUSED_S` ago; they are sorted by that time."""
+        """Drop the suspects whose last process ended more than `REFUSED_S` ago; suspects are sorted by that time."""
         while self._by_request:
             request, suspicion = next(iter(self._by_request.items()))
             if now_s - suspicion.last_end_s < REFUSED_S:

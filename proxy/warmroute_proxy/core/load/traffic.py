@@ -1,18 +1,18 @@
-"""How busy the fleet has been lately with the work that this proxy has sent: decaying sums.
+"""Measures how busy the work sent by this proxy has lately kept the fleet, by decaying sums.
 
-Each sum decays with time constant `MEMORY_S` and starts at 0. A young proxy has observed only a part of that time, so
-its utilisation is the sum divided by that part, 1 - exp(-age / MEMORY_S). Without the division the fleet would seem
-nearly idle in the proxy's first minutes. The age includes `BEFORE_S` of idleness before the start, or the first long
-prompt would make the fleet look busy. The rate of returning requests has no such correction: no request returns to a
-cache that is still empty.
+Each sum decays with time constant `MEMORY_S` and starts at 0. A proxy that has just started has observed only a part of
+that time. So the utilisation is the sum divided by that part, 1 - exp(-age / MEMORY_S). Without this division the fleet
+would seem nearly idle in the proxy's first minutes. The age includes `BEFORE_S` of idleness before the start, or the
+first long prompt would make the fleet look busy. The rate of returning requests (whose prompt is partly cached) is not
+corrected: no request returns to a cache that is still empty.
 
 A decaying sum of values x sent at times t is now
 
     sum of x * exp((t - now) / MEMORY_S)  =  exp((since - now) / MEMORY_S) * sum of x * exp((t - since) / MEMORY_S)
 
-for any `since`. Only the sum on the right is stored, and only a new value changes it. The factor before it is the same
-for all sums, so it is left out when sums are only compared (`WorkerLoad.inserted`). After `RENEW_S` all sums are scaled
-to a later `since`, before weights grow too large.
+for any `since`. Only the sum on the right is stored, and only a new value changes it. The factor before that sum is
+equal for all sums, so it is left out when sums are only compared (`WorkerLoad.inserted`). After `RENEW_S` all sums are
+scaled to a later `since`, before weights grow too large.
 """
 
 import math
@@ -26,7 +26,7 @@ BEFORE_S: Final = 30.0
 
 
 class Traffic:
-    """What was sent to all workers that cache prompts."""
+    """The traffic to all workers that cache prompts."""
 
     __slots__ = ("_began_s", "_busy", "_returning_per_s", "_since_s", "renew_at_s")
 
@@ -39,7 +39,7 @@ class Traffic:
         """From this time on, `renew` must be called before anything is sent."""
 
     def renew(self, now_s: float) -> float:
-        """Let weights begin at 1 again. Returns the factor that converts sums made with the old weights."""
+        """Let weights begin at 1 again. Returns the factor that converts sums with old weights to new weights."""
         decay = math.exp((self._since_s - now_s) / MEMORY_S)
         self._busy *= decay
         self._returning_per_s *= decay
@@ -60,7 +60,9 @@ class Traffic:
         return weight
 
     def of_each(self, workers: int, now_s: float) -> tuple[float, float]:
-        """The mean of `workers`: utilisation by prefill, and requests a second that return to a worker's cache."""
+        """Means over `workers`: the utilisation by prefill, and the requests per second that return to a worker's
+        cache.
+        """
         decay = math.exp((self._since_s - now_s) / MEMORY_S) / workers
         observed = 1.0 - math.exp((self._began_s - now_s) / MEMORY_S)
         return self._busy * decay / observed, self._returning_per_s * decay

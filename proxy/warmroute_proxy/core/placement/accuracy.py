@@ -1,4 +1,4 @@
-"""How far predictions of cached tokens were from what engines reported: sums for pages and metrics."""
+"""Sums how far predicted cached tokens were from what engines reported, for the status page and metrics."""
 
 
 class Accuracy:
@@ -11,7 +11,7 @@ class Accuracy:
         self._underpredicted_tokens = 0
 
     def observe(self, predicted: int, cached: int | None) -> int | None:
-        """Count one attempt. Returns predicted minus cached tokens, None if the engine reported none."""
+        """Count one attempt. Returns predicted minus reported cached tokens; None if the engine reported no count."""
         self._attempts += 1
         if cached is None:
             return None

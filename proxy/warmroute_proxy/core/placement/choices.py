@@ -1,7 +1,7 @@
-"""The workers and peer regions that could serve a model, and those of them that one request may use.
+"""Collects the workers and peer regions that serve a model, and selects those that one request may use.
 
-Some facts about all workers together seldom change: whether each of them is ready, and whether their rates are equal.
-They are computed once and cached until one changes (`load.availability.Changes`).
+Whether all workers are ready, and whether their rates are equal, seldom changes. So these facts are cached until the
+health or the rate of some worker changes (`load.availability.Changes`).
 """
 
 from typing import Final
@@ -13,13 +13,13 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 NO_SLOT: Final = -1
-"""Stands for the slot of a tier that a worker does not have."""
+"""Stands for the index slot of a tier that a worker does not have."""
 MAX_MASKS: Final = 1024
 _NONE: Final[frozenset[str]] = frozenset()
 
 
 class NoWorker(Exception):
-    """No worker can serve the request. `served`: a worker or peer for the model exists, but none is usable now."""
+    """No worker can serve the request. `served`: workers or peers for the model exist, but they are unusable now."""
 
     def __init__(self, model: str, served: bool) -> None:
         super().__init__(f"no worker {'is available' if served else 'exists'} for model {model!r}")
@@ -28,9 +28,10 @@ class NoWorker(Exception):
 
 
 class WorkerState:
-    """A worker or a peer region, with its load and its slots in the index: one for each tier that it has.
+    """A worker or a peer region, with its load and its slots (bits) in the prefix index: one for each of its cache
+    tiers.
 
-    `slots` is the mask of these slots. `caches_prompts`: whether it computes prompts and keeps them in its cache, as
+    `slots`: the mask of all these slots. `caches_prompts`: whether it computes prompts and keeps them in its cache, as
     prefill and aggregated workers do.
     """
 
@@ -73,13 +74,14 @@ class WorkerState:
 
 
 class Choices:
-    """The workers and peer regions that serve a model. `cache_workers` cache prompts: prefill and aggregated workers.
+    """The workers and peer regions that serve a model. `cache_workers`: those that cache prompts (prefill and
+    aggregated).
 
-    `mask` has the slots of cache workers and peers, of all tiers. `split`: some cache worker is a prefill worker, which
-    needs a decode worker beside it. `plain`: no cache worker needs one, none has a second tier, and all are equally
-    fast, as in most fleets. `s_per_token` is the rate of the first cache worker, `mean_s_per_token` the mean of all (of
-    the peers if there are no cache workers). `known_peers` include peers that this request may not use; `peer_slots`
-    are the slots of all known peers.
+    `mask`: the slots of cache workers and peers, for all tiers. `split`: some cache worker is a prefill worker, which
+    needs a decode worker beside it. `plain`: no cache worker needs a decode worker or has a second tier, and all are
+    equally fast, as in most fleets. `s_per_token`: the prefill rate of the first cache worker; `mean_s_per_token`: the
+    mean rate of all cache workers. Without cache workers, both are rates of the peers. `known_peers`: also the peers
+    that this request may not use; `peer_slots`: the slots of all known peers.
     """
 
     __slots__ = (
@@ -136,7 +138,7 @@ class Choices:
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute again what depends on health and rates, if any of them has changed."""
+        """Compute what depends on health and rates again, if health or rates have changed."""
         if self._refreshed_count == self._changes.count:
             return
         self._refreshed_count = self._changes.count
@@ -149,9 +151,10 @@ class Choices:
         self.plain = self._alike and rates_s.count(self.s_per_token) == len(rates_s)
 
     def numbers_of(self, mask: int) -> tuple[int, ...]:
-        """The numbers of the cache workers whose device slot is in a mask.
+        """The positions in `cache_workers` of the workers whose device slot is in a mask.
 
-        Cached, since the same few sets of workers stop matching chains together. Emptied at `MAX_MASKS` entries.
+        The result is cached, since the masks of a walk recur: workers tend to hold equal prefixes in the same few sets.
+        The cache is emptied at `MAX_MASKS` entries.
         """
         found = self._numbers_by_mask.get(mask)
         if found is None:
@@ -162,7 +165,7 @@ class Choices:
         return found
 
     def usable(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
-        """The choices that this request may use. A prefill worker needs a decode worker, and the reverse."""
+        """The choices that this request may use. A prefill worker needs a usable decode worker, and the reverse."""
         if self._refreshed_count != self._changes.count:
             self.refresh()
         if self._ready and not exclude and routing.allowed_regions is None and (routing.may_forward or not self.peers):
@@ -188,7 +191,7 @@ class Choices:
             raise NoWorker(routing.model, served=bool(self.cache_workers or self.peers))
         if len(cache_workers) == len(self.cache_workers) and len(decode_workers) == len(
             self.decode_workers
-        ):  # all workers of this region, the usual case
+        ):  # usually all workers of this region are usable
             if len(peers) == len(self.peers):
                 return self
             if not peers:
@@ -205,7 +208,7 @@ class Choices:
         return cache_workers, decode_workers
 
     def alone(self) -> "Choices":
-        """These choices without the peers. Made once."""
+        """These choices without the peers. The object is made only once."""
         if self._alone is None:
             self._alone = Choices(
                 self.region, self.cache_workers, self.decode_workers, (), self._changes, self.known_peers
@@ -214,8 +217,8 @@ class Choices:
 
 
 def _suspect(peers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:
-    """The peers that are down by one lost probe only, for a request that nothing else may serve. Workers in `exclude`
-    may only be full, so those of this region still may.
+    """The peers that count as down only because of one lost probe. Called for a request that nothing else can serve,
+    not even a worker of this region in `exclude`: such a worker may just be full.
     """
     return tuple([peer for peer in peers if peer.load.availability.is_last_resort(now_s) and peer.id not in exclude])
 
@@ -227,7 +230,7 @@ def _usable(workers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[s
 
 
 def has_idle_prefill(choices: Choices, now_s: float) -> bool:
-    """Whether a usable cache worker has less prefill queued than its bound (`Capacity.prefill`)."""
+    """Whether some usable cache worker has less prefill queued than its bound (`Capacity.prefill`)."""
     return any(
         load.prefills.tokens < load.capacity.prefill and load.availability.is_usable(now_s) for load in choices.loads
     )

@@ -1,19 +1,19 @@
-"""The cost of placing one prompt at each worker and each peer region, in seconds.
+"""Computes the cost of placing one prompt at each worker and each peer region, in seconds.
 
     cost = network + queue + compute + load + decode_slowdown * expected_output + transfer + others + reuse + churn
 
 The first six terms are the request's own time. `network` is the round trip to a peer region. `queue` is the prefill
-ahead there. `compute` is the prefill of the tokens that the index does not predict to be cached there in any tier.
-`load` is the time to bring cached tokens to the device (`cache.tiers`), `transfer` the time to send KV from a prefill
-to a decode worker. The last three terms are what the placement costs all other requests (`prices`). `others` is in
-proportion to `queue`, and is computed together with it.
+ahead of the request. `compute` is the prefill of the tokens that the index does not predict to be cached in any tier of
+the worker. `load` is the time to bring cached tokens to the device (`cache.tiers`), `transfer` the time to send KV from
+a prefill to a decode worker. The last three terms are what the placement costs all other requests (`prices`). `others`
+is proportional to `queue`, and is computed together with it.
 
 All prefill workers are priced with the same decode worker: the one that is slowed least. An aggregated worker has both
-roles and needs no transfer. A peer region's queue is what this proxy has forwarded there and has not been answered yet;
-its prefill rate is taken to be like ours.
+roles and needs no transfer. A peer region's queue consists of the requests that this proxy has forwarded there and that
+are not answered yet; its prefill rate is assumed to be like that of this region.
 
-Workers with the same cached part of the prompt and the same rate form a `Group`: they differ only by what is ahead of a
-new request there. The group's other terms are computed once.
+Workers that have an equal part of the prompt cached, and an equal rate, form a `Group`: they differ only by what is
+ahead of a new request there. All other terms are computed once for the group.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ TRANSFER_S_PER_TOKEN: Final = 2e-7
 class Group(Frozen, frozen=True):
     """Workers that differ only by what is ahead of a new request there, and the terms that they share.
 
-    `numbers` are their numbers among the cache workers. `others_s_per_queue_s`: what each second of queue costs others.
-    `idle_s`: the cost while nothing is ahead, the least that any of these workers can cost.
+    `numbers`: their positions among the cache workers. `others_s_per_queue_s`: what each second of queue costs other
+    requests. `idle_s`: the cost while nothing is ahead, which is the least that any of these workers can cost.
     """
 
     numbers: tuple[int, ...]
@@ -53,7 +53,7 @@ class Group(Frozen, frozen=True):
 
 
 class PeerCost(Frozen, frozen=True):
-    """A peer region, how much of the prompt is cached there, and its cost."""
+    """A peer region, how much of the prompt is cached there, and the cost of placing the prompt there."""
 
     peer: WorkerState
     matched_bytes: int
@@ -86,14 +86,14 @@ def costs_s(
 
 
 def groups_of(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """All cache workers, in groups. For `plain` choices, the groups with most of the prompt come first."""
+    """All cache workers, in groups. For `plain` choices, the groups with the longest cached prefix come first."""
     if choices.plain:
         return _groups_by_match(choices, prompt, prices)
     return _groups_of_one(choices.cache_workers, prompt, prices)
 
 
 def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """Group workers by cached length. They are equally fast, have one tier each and need no transfer."""
+    """Group the workers of `plain` choices, which differ only by cached length, if nothing is ahead of a request."""
     groups: list[Group] = []
     s_per_token, other_slots = choices.s_per_token, choices.mask
     for mask, matched in reversed(prompt.match.drops):
@@ -109,7 +109,7 @@ def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: PromptPric
 
 
 def _groups_of_one(cache_workers: Sequence[WorkerState], prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """A group for each worker, whatever its role, rate and tiers."""
+    """Make a group for each worker, whatever its role, rate and tiers."""
     bytes_by_slot = prompt.match.bytes_by_slot
     groups: list[Group] = []
     for number, worker in enumerate(cache_workers):
@@ -145,8 +145,8 @@ def peer_costs(
 ) -> list[PeerCost]:
     """The cost of each peer region.
 
-    `churn`: what a token of a new conversation costs there, 0 for a known one. The home region has no churn: what a
-    session writes is better kept together than balanced.
+    `churn`: what a token of a new conversation costs at a peer; 0 for a known conversation. The home region has no
+    churn, because it is better to keep a session's cache together than to balance caches.
     """
     found: list[PeerCost] = []
     bytes_by_slot = prompt.match.bytes_by_slot

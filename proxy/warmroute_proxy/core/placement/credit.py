@@ -1,17 +1,17 @@
-"""The credit for tokens that were cached at home, and that placement chose not to use.
+"""Grants a credit for tokens that were cached at home (where the previous turn was served) but not used by placement.
 
-The credit does not change the price, which follows from the reported counts. A turn gets a credit only if:
+The credit does not change the turn's price, which follows from the reported counts. A turn gets a credit only if:
 
-- the client names the session, and the turn before is known and was served by the same proxy
-- by the recorded decision, a worker that computed the turn before could have been used, and its queue was empty
+- the client names the session, and the previous turn is known and was served by the same proxy
+- by the recorded decision, a worker that computed the previous turn could have been used, and its queue was empty
 - the tokens have the loss class `moved`, and the engine reported its counts
 - the turn had one attempt and one answer
 
-A credit covers at most the prompt tokens of the turn before. For each turn, only one next turn gets a credit: if a
-client sends copies of a turn at once, one of them gets it.
+A credit covers at most the prompt tokens of the previous turn. If several turns continue one turn (for example copies
+that a client sends at once), only one of them gets a credit.
 
-Limit: the keys of the newest `MAX_GRANTED` credits, divided by tenant (`warmroute.contract.shares`). The tenant with
-the most keys loses its oldest key first.
+Limit: the newest `MAX_GRANTED` credits are remembered, divided by tenant (`warmroute.contract.shares`). The oldest
+credit of the tenant that has most is forgotten first.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ _COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
 
 
 class MovedTurn(Frozen, frozen=True):
-    """A turn, and how many of its tokens have the loss class `moved`. `answers` counts those to all of its prompts."""
+    """A turn, and how many of its tokens have the loss class `moved`. `answers`: the number for all its prompts."""
 
     routing: RoutingRequest
     decision: Decision
@@ -43,11 +43,13 @@ class MovedTurn(Frozen, frozen=True):
 class Credits:
     def __init__(self, max_granted: int = MAX_GRANTED) -> None:
         self._max_granted = max_granted
-        self._granted: dict[tuple[int, int], str] = {}  # lineage and tip of the turn before -> tenant
+        self._granted: dict[tuple[int, int], str] = {}  # lineage and tip (last hash) of the previous turn -> tenant
         self._division: Division[tuple[int, int], str] = Division(lambda _, tenant: tenant)
 
     def grant(self, turn: MovedTurn, before: SettledTurn) -> int:
-        """Return the tokens of the turn's credit; 0 if no credit is due, or one was granted after the turn before."""
+        """The tokens of the turn's credit; 0 if no credit is due, or another turn that continues `before` already got
+        one.
+        """
         key = turn.routing.lineage, before.tip
         if key in self._granted or not (_is_due(turn, before) and _could_stay(turn.decision, before)):
             return 0
@@ -64,7 +66,7 @@ class Credits:
 
 
 def credit_nanousd(tokens: int, rates: Rates) -> int:
-    """The extra cost of computed tokens over cached ones."""
+    """What `tokens` cost more if they are computed than if they are cached."""
     return nano_from_pico(tokens * (rates.input - rates.cached))
 
 
@@ -83,6 +85,6 @@ def _is_due(turn: MovedTurn, before: SettledTurn) -> bool:
 
 
 def _could_stay(decision: Decision, before: SettledTurn) -> bool:
-    """Whether the turn went elsewhere though a worker at home was a candidate, with an empty queue."""
+    """Whether the turn went elsewhere although a worker of the previous turn was a candidate with an empty queue."""
     homes = [candidate for candidate in decision.reasons if candidate.id in before.workers]
     return decision.cache_worker not in before.workers and any(home.queue_s <= 0.0 for home in homes)

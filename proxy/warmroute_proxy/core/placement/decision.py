@@ -1,4 +1,4 @@
-"""A decision: where a request goes, what is expected there, and the candidates that were compared."""
+"""Defines a decision: where a request goes, what is expected there, and which candidates were compared."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, overload
@@ -14,8 +14,9 @@ Policy = Literal["cost", "round_robin"]
 
 
 class Candidate(NamedTuple):
-    """One possible worker or region, with each term of its cost (`costs`); their sum is `cost_s`. `id` is the worker's
-    id, or `region:<name>`. Records of decisions hold it as an array: a new field stands at the end, with a default.
+    """One possible worker or region, with each term of its cost (`costs`); `cost_s` is their sum. `id`: the worker's
+    id, or `region:<name>`. Decision records hold candidates as arrays, so new fields must be added at the end, with a
+    default.
     """
 
     id: str
@@ -36,9 +37,11 @@ class Candidate(NamedTuple):
 
 
 class Reasons(Sequence[Candidate]):
-    """Up to `MAX_REASONS` candidates: the chosen one, then the cheapest others. Equal to the tuple of them.
+    """Up to `MAX_REASONS` candidates: the chosen one, then the cheapest others. It equals the tuple of these
+    candidates.
 
-    Candidates are made when they are first read, after the decision: few decisions' reasons are ever read.
+    Candidates are computed when they are first read, after the decision, because most decisions' reasons are never
+    read.
     """
 
     __slots__ = ("_made", "_make", "_weighed", "_winner")
@@ -50,7 +53,7 @@ class Reasons(Sequence[Candidate]):
         weighed: object = None,
         winner: int = 0,
     ) -> None:
-        """Take candidates that are `made` already, as in a record, or make them later by `make(weighed, winner)`."""
+        """`made`: candidates that exist already, as in a record; otherwise `make(weighed, winner)` makes them later."""
         self._made = made
         self._make = make
         self._weighed = weighed
@@ -92,16 +95,16 @@ class Reasons(Sequence[Candidate]):
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
-    `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
-    prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`:
-    how much of the prompt another worker of this region has. `other_region_tokens`: the most that any other region has.
-    `shared_bytes` of the prompt also begin other conversations. `known`: whether the request is the next turn of a
-    known conversation (`placement.is_known`); None for round robin and in records older than the field.
-    `restarted_tokens` of the prompt are known to have been in caches that were lost with their engines.
-    `memory_wait_s`: how long the request waited for KV memory before it was sent. `waited_to_begin`: whether its
-    session had not begun at that time. `head_bytes`: the prefix that some worker has, and after which other prompts may
-    differ; `branches`: how many others have just differed after it (`forks`). `priority`, `program` and
-    `ignored_headers` are what its client said of its place in the queue, if anything.
+    `cache_worker`: the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes`: how
+    much of the prompt is expected to be cached there, by the index or because the region is the home; `predicted`: the
+    tokens of this part, by tier. `other_worker_tokens`: the most of the prompt that another worker of this region has;
+    `other_region_tokens`: the most that another region has. `shared_bytes`: the prefix with which other conversations
+    have begun, too. `known`: whether the request is the next turn of a known conversation (`placement.is_known`); None
+    for round robin and in records older than the field. `restarted_tokens`: how much of the prompt was in caches that
+    were lost with their engines. `memory_wait_s`: how long the request waited for KV memory before it was sent;
+    `waited_to_begin`: whether its session had not begun then. `head_bytes`: the longest prefix that some worker has, if
+    other prompts may branch off after it; `branches`: how many prompts have just done so (`forks`). `priority`,
+    `program` and `ignored_headers`: what the client said about the request's place in the queue.
     """
 
     kind: Literal["local", "forward"]
@@ -116,7 +119,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens_est: int
     reasons: Reasons
     policy: Policy
-    cache_worker: str = msgspec.field(name="holder")  # its name in decision records and admin JSON
+    cache_worker: str = msgspec.field(name="holder")  # its name in decision records and in the admin API's JSON
     matched_bytes: int
     other_region: str = ""
     other_region_tokens: int = 0
@@ -133,7 +136,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """The workers of this region that take part: prefill and decode, or the aggregated one; none for a forward."""
+        """The workers of this region that take part: prefill and decode, or an aggregated one. Empty for a forward."""
         if self.worker is not None:
             return (self.worker,)
         return tuple([worker for worker in (self.prefill, self.decode) if worker is not None])

@@ -1,7 +1,7 @@
-"""What requests can be placed on: the workers of this region, and the peer regions.
+"""Defines what requests can be placed on: the workers of this region, and the peer regions.
 
 A worker is one data-parallel rank of one engine, because each rank has a prefix cache of its own. A peer region is
-treated as one worker, `region:<name>`: this proxy knows only what it sent there.
+treated as one worker, `region:<name>`, because this proxy does not know its single workers.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Worker:
     """One rank of one engine of this region.
 
     `host_cache`: whether it keeps in host memory what it drops from the device. `store`: the name of the store that it
-    writes through to and reads from, if any; workers with the same name share the store. `max_running`: how many
-    requests may be sent at once, whatever the engine reports. `page_tokens`: the page size of its cache, which holds
-    whole pages.
+    writes through to and reads from, if any; workers with equal names share the store. `max_running`: how many requests
+    it may run at once, whatever the engine reports. `page_tokens`: the page size of its cache, which holds only whole
+    pages.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another region. `models` is `{"*"}` when its engines are not known here."""
+    """Another region. `models`: `{"*"}` if it is not known here which models its engines serve."""
 
     region: str
     rtt_s: float

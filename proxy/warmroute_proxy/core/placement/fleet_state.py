@@ -1,7 +1,7 @@
-"""The state of a fleet: which workers and peer regions exist, their load, and what each has cached.
+"""Holds the state of a fleet: which workers and peer regions exist, their load, and what each has cached.
 
 Probes, reports at `/v1/loads` and KV events change the state, in any order. Reports about unknown workers, or about
-tiers that a worker does not have, are ignored: reports race with removals.
+tiers that a worker does not have, are ignored, because a report may arrive after the removal of its worker.
 """
 
 import math
@@ -37,15 +37,15 @@ class Fleet:
         self.traffic = Traffic()
         self._changes = Changes()
         self._choices_by_model: dict[str, Choices] = {}
-        self._rates_differ = False  # whether a learned rate is not levelled with the others yet
-        self._compare_at_s = -math.inf  # when the next comparison of paces is due
+        self._rates_differ = False  # whether a newly learned rate has not been levelled with the others yet
+        self._compare_at_s = -math.inf  # when streaming paces are compared next
         self._forget_at_s = math.inf  # when a slow worker is tried again
 
     def busy(self, now_s: float) -> float:
         return self.traffic.of_each(max(1, sum(worker.caches_prompts for worker in self.workers.values())), now_s)[0]
 
     def choices(self, model: str) -> Choices:
-        """All that serves a model. Cached for up to `MAX_MODELS` models, until the fleet changes."""
+        """The workers and peers that serve a model. Cached for up to `MAX_MODELS` models, until the fleet changes."""
         choices = self._choices_by_model.get(model)
         if choices is None:
             serving = [worker for worker in self.workers.values() if worker.target.serves(model)]
@@ -62,8 +62,8 @@ class Fleet:
     # Members
 
     def add_worker(self, worker: Worker, *, serves_traffic: bool) -> None:
-        """Add a worker, or replace the one with the same id, whose load and cache stay. A new worker is unproven
-        (`load`) if the fleet serves traffic already.
+        """Add a worker, or replace the worker with this id, and keep its load and cache. A new worker is unproven
+        (`load`) if the fleet already serves traffic.
         """
         is_new = worker.id not in self.workers
         self._add(worker.id, worker)
@@ -97,13 +97,13 @@ class Fleet:
             self.workers[worker_id].load.availability.set_health(up=up)
 
     def suspect(self, worker_id: str) -> None:
-        """A probe got no answer, and the one before was good."""
+        """Note that a probe of a peer region got no answer, although the probe before it was good."""
         self.set_up(worker_id, False)
         if worker_id in self.workers:
             self.workers[worker_id].load.availability.suspect = True
 
     def ended_prefill_tokens(self, worker_id: str) -> int:
-        """Tokens of all prompts that were sent to a worker since it was added and no longer wait there."""
+        """The uncached tokens of all prompts that have left a worker's prefill queue since the worker was added."""
         worker = self.workers.get(worker_id)
         return 0 if worker is None else worker.load.prefills.ended_tokens
 
@@ -119,14 +119,14 @@ class Fleet:
                 level_sizes([other.load for other in self.workers.values() if other.caches_prompts])
 
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
-        """Learn from `tokens` that were moved from `host` or `storage` to the device in `seconds`."""
+        """Learn that moving `tokens` out of a tier (`host` or `storage`) took `seconds`."""
         worker = self.workers.get(worker_id)
         if worker is not None and tier == "host":
             worker.load.moves.observe_load(tokens, seconds)
         elif worker is not None and tier == "storage":
             worker.load.moves.observe_fetch(tokens, seconds)
 
-    # Caches. Keys are hashes of chains.
+    # Caches. Keys are prefix hashes (`Chain.hashes`).
 
     def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
         slots = self._slots_of(worker_id, tier)
@@ -152,27 +152,27 @@ class Fleet:
         self._add(worker.id, worker.target)
 
     def has_same_cache(self, worker: WorkerState) -> bool:
-        """Whether the fleet still has this worker, and the worker still has the cache of this state."""
+        """Whether the fleet still has this worker, and its cache has not been emptied since this state was made."""
         current = self.workers.get(worker.id)
         return current is worker or (current is not None and current.slot == worker.slot)
 
     # Rates and paces
 
     def level_rates_and_forget_paces(self, now_s: float) -> None:
-        """Level newly learned rates, and forget paces that are too old. Called before each decision."""
+        """Level newly learned rates, and forget streaming paces that are too old. Called before each decision."""
         if self._rates_differ:
             self.level_rates()
         if now_s >= self._forget_at_s:
             self._forget_paces(now_s)
 
     def level_rates(self) -> None:
-        """Level newly learned rates. Called before rates are used, as reports come in bursts."""
+        """Level newly learned rates. Called only before rates are used, because reports come in bursts."""
         if self._rates_differ:
             self._rates_differ = False
             level_rates([worker.load for worker in self.workers.values() if worker.caches_prompts])
 
     def compare_paces(self, now_s: float) -> None:
-        """Compare the paces of streams if that is due. Called when a stream has ended."""
+        """Compare the paces of streams, if the next comparison is due. Called when a stream has ended."""
         if now_s < self._compare_at_s:
             return
         self._compare_at_s = now_s + COMPARE_EVERY_S
@@ -183,7 +183,7 @@ class Fleet:
         self._forget_paces(now_s)
 
     def renew_weights(self, now_s: float) -> None:
-        """Renew the weights of `traffic`, and scale each worker's `inserted` to them."""
+        """Renew the weights of `traffic`, and scale each worker's `inserted` to the new weights."""
         scale = self.traffic.renew(now_s)
         for worker in self.workers.values():
             worker.load.inserted *= scale
@@ -208,7 +208,7 @@ class Fleet:
         return WorkerLoad(target.max_running if isinstance(target, Worker) else None, self._changes)
 
     def _restart(self, worker: WorkerState) -> None:
-        """A worker starts while others serve traffic: its prefill rate begins as the mean of the others of its role."""
+        """Start a worker while others serve traffic: its prefill rate begins as the mean of those with its role."""
         restart_among(worker.load, [other.load for other in self.workers.values() if other.role == worker.role])
         level_rates([other.load for other in self.workers.values() if other.caches_prompts])
 

@@ -1,25 +1,28 @@
-"""Forks: prompts with a common head that come within the seconds that computing the head takes, as sub-agents' do.
+"""Recognises forks: prompts with a common beginning (the head) that arrive almost at once, as those of sub-agents do.
 
-The price of a shared prefix (`prices`) assumes conversations that come one by one. A second copy of the prefix would
-have been made some time anyway, and serves conversations that are still to come. The prompts of a fork come together.
-They all find the head in the cache or the queue of one worker, and each has to choose at once: wait for the head and
-compute its own part behind the others, fetch the head from a store, or compute the head again elsewhere. So in a fork
+Prompts of a fork arrive within the time that computing the head takes. The price of a shared prefix (`prices`) assumes
+conversations that come one by one: a second copy of the prefix would have been made some time anyway, and serves later
+conversations. But the prompts of a fork (its branches) come together. They all find the head in the cache or the queue
+of one worker. For each branch, placement has to choose at once: wait for the head there and compute the branch's own
+part after the other branches, fetch the head from a store, or compute the head again elsewhere. So in a fork
 
-- the time to compute the head is not spread over later prompts: it counts as the request's own;
-- the fleet computes the head again as often as the branches' own tokens pay for it, rounded. Until they pay for the
-  next copy, the head counts as private tokens, and afterwards as shared by the branches that came. By this rule, two of
-  43 sub-agents with 2,000 tokens of their own compute a head of 40,000 again, and none of eight does;
-- `churn` is left out: it would drive branches away from the head's worker, which has written most;
-- no branch stays at home as a known conversation (`placement`), though each may continue the same turn.
+- the time to compute the head is not spread over later prompts, but counts wholly as the request's own time;
+- the number of further copies of the head is the number of all branches' own tokens, divided by the head's tokens and
+  rounded. Until the branches' own tokens cover the next copy, the head counts as private tokens; then it counts as
+  shared by the branches that came. For example, of 43 sub-agents with 2,000 tokens of their own, two compute a head of
+  40,000 tokens again; of eight such sub-agents, not one does;
+- `churn` is left out: it would drive branches away from the worker that has the head, because this worker has written
+  most;
+- no branch stays at home as a known conversation (`placement`), although all branches may continue one known turn.
 
-A fork is identified by the cut at which its prompts leave the cached prefix. For a head that is still being computed,
-`Forks` has no entry until the first prompt has left it. Until then the prompts in the queues are searched
-(`branches_under_way`).
+A fork is identified by the prefix hash at the cut (position) at which its prompts leave the cached prefix. While the
+head is still being computed for the first prompt, `Forks` has no entry. Until then the prompts in the workers' queues
+are searched for branches (`branches_under_way`).
 
 Identical prompts (several answers to one question) do not fork, nor do prompts with a short head.
 
-Limit: between `MAX_FORKS` and twice as many of the latest cuts; each is of use for seconds. Each process counts only
-the branches that it sends itself.
+Limit: the latest forks are kept, at least `MAX_FORKS` and at most twice that number; a fork matters only for seconds.
+Each process counts only the branches that it sends itself.
 """
 
 from typing import Final
@@ -35,17 +38,17 @@ MIN_OWN_TOKENS: Final = 32
 
 LASTS_S: Final = 0.5
 LASTS_HEADS: Final = 0.25
-"""A fork lasts `LASTS_S` after its last prompt, or `LASTS_HEADS` times the seconds to compute its head if that is more.
-"""
+"""A fork ends `LASTS_S` after its last prompt, or `LASTS_HEADS` times its head's compute time if that is longer."""
 
 MAX_LOOKED_AT: Final = 8
 """How many of the newest prompts in each worker's queue are searched for branches."""
 
 
 class Fork(Frozen, frozen=True):
-    """The prompts that have left a head so far: how many, their own tokens, and how often the head was computed again.
+    """The prompts that have branched off a head so far: their number, their own tokens, and how often the head was
+    recomputed.
 
-    `at_s`: when the last one was sent.
+    `at_s`: when the last of these prompts was sent.
     """
 
     branches: int
@@ -59,7 +62,7 @@ class Fork(Frozen, frozen=True):
 
 
 class Forks:
-    """The latest forks, by cut."""
+    """The latest forks, by the prefix hash at which they branch."""
 
     def __init__(self, max_forks: int = MAX_FORKS) -> None:
         self._max_forks = max_forks
@@ -67,14 +70,14 @@ class Forks:
         self._older: dict[int, Fork] = {}
 
     def of(self, cut: int, head_s: float, now_s: float) -> Fork | None:
-        """The fork at a cut, None if no prompt has left it lately. `head_s`: the seconds to compute the head."""
+        """The fork at a cut; None if no prompt has branched off there lately. `head_s`: seconds to compute the head."""
         fork = self._recent.get(cut) or self._older.get(cut)
         if fork is not None and now_s - fork.at_s > max(LASTS_S, LASTS_HEADS * head_s):
             return None
         return fork
 
     def sent(self, cut: int, own_tokens: int, copies: bool, before: Fork | None, now_s: float) -> None:
-        """A prompt has left the cached prefix at a cut, after those of `before`. `copies`: it recomputes the head."""
+        """Add a prompt that branches off at a cut to the fork `before`. `copies`: whether it recomputes the head."""
         if before is None:
             fork = Fork(1, own_tokens, int(copies), now_s)
         else:
@@ -85,9 +88,9 @@ class Forks:
 
 
 def branches_under_way(workers: tuple[WorkerState, ...], mask: int, at: int, cut: int, now_s: float) -> Fork | None:
-    """The fork of queued prompts that compute the head up to `cut` and continue after it; None if there are none.
+    """The fork of queued prompts that compute the head up to `cut` and continue after it; None without such prompts.
 
-    `at` is the position of `cut` in their chains. Only the queues of workers whose slot is in `mask` are searched.
+    `at`: the position of `cut` in the chains of these prompts. Only workers whose slot is in `mask` are searched.
     """
     branches = 0
     for worker in workers:

@@ -1,13 +1,13 @@
-"""Where conversations left their histories, to detect those that a cache has evicted since (`cache.occupancy`).
+"""Follows which conversations' histories (their cached text) a worker must have evicted (`cache.occupancy`).
 
-An evicted history is taken out of the index only when its conversation comes back: few do.
+An evicted history is taken out of the prefix index only if its conversation comes back, because few come back.
 
-A turn that waits in an engine displaces nothing. So its prompt counts as use of the cache only from when it is the
-oldest in its worker's prefill queue: then the engine begins to compute it. The part of its history that is in the cache
-is kept there from the turn's dispatch on. A prefill worker uses a history until it hands the KV over.
+A turn that waits in an engine does not evict anything. Its prompt counts as using the cache only once it is the oldest
+in its worker's prefill queue, because the engine then begins to compute it. But the cached part of the turn's history
+counts as in use, and so is not evicted, from dispatch on. A prefill worker uses a history until it hands the KV over.
 
 Limit: `MAX_ENTRIES` lineages with an evicted history, divided by tenant (`warmroute.contract.shares`). The tenant that
-has most loses its oldest entry first, and that history then counts as cached.
+has most loses its oldest entry first; the history of that entry then counts as cached.
 """
 
 from bisect import bisect_left
@@ -28,10 +28,10 @@ class Histories:
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._division: Division[int, dict[WorkerState, int]] = Division()
-        self.gone: dict[int, dict[WorkerState, int]] = {}  # tokens left at workers that evicted, by lineage
+        self.gone: dict[int, dict[WorkerState, int]] = {}  # lineage -> worker that evicted -> tokens left
 
     def evicted_from(self, lineage: int) -> dict[WorkerState, int]:
-        """The workers that have evicted some of a lineage's history since the last call, and the tokens left there."""
+        """The workers that have evicted some of a lineage's history since the last call, with the tokens left."""
         found = self.gone.pop(lineage, None)
         if found is None:
             return _NOTHING
@@ -46,7 +46,7 @@ class Histories:
         self.advance(worker)
 
     def advance(self, worker: WorkerState) -> None:
-        """The prefill queue of a worker has changed: the worker now computes the oldest prompt there."""
+        """The prefill queue of a worker has changed: its oldest prompt now counts as being computed."""
         oldest = worker.load.prefills.oldest
         if isinstance(oldest, Ticket) and not oldest.at_work:
             self._begin(oldest)
@@ -78,7 +78,7 @@ class Histories:
             self._note(occupancy.evicted(), worker)
 
     def _keep(self, ticket: Ticket, history: History | None) -> None:
-        """A turn uses this history until `release`."""
+        """Mark a history as in use by a turn, until `release`."""
         if history is not None:
             history.turns += 1
         self.release(ticket)
@@ -135,7 +135,9 @@ class Histories:
             division.discard(first)
 
     def is_there(self, lineage: int, worker: WorkerState) -> None:
-        """Forget that a worker has evicted some of a lineage's history: it has it again, or the index was told."""
+        """Forget a worker's eviction of a lineage's history: the history is there again, or the index knows of the
+        eviction.
+        """
         elsewhere = self.gone.get(lineage)
         if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
             del self.gone[lineage]
@@ -143,5 +145,5 @@ class Histories:
 
 
 def _is_followed(ticket: Ticket, worker: WorkerState) -> bool:
-    """Whether a worker's evictions have to be guessed: it is of this region, and has one tier and no KV events."""
+    """Whether a worker's evictions have to be guessed: it is in this region, and has only one tier and no KV events."""
     return ticket.decode_worker is not None and not worker.tiered and not worker.load.occupancy.has_events

@@ -1,14 +1,15 @@
-"""The home of a request among regions: where its lineage, or else its session or the one that started it, was served.
+"""Finds the home region of a request: the region that most likely has its prompt cached.
 
-The home is the region of the first of these that is known and can be used:
+The home is the region of the first entry in this list that is known and can be used. (A lineage is one conversation
+branch of a session.)
 
     the previous turn, if the prompt repeats that turn whole         the region has computed it: a fact
     the client's hint                                                the client may know turns that this proxy does not
     an earlier turn of the lineage, or of one with another system prompt
     the longest lineage of the session, then of the session that started it
 
-Only a turn that the prompt repeats whole makes a home certain. Other homes are believed to hold what an append-only
-conversation has sent before.
+A home is certain only if the prompt repeats the whole prompt of a turn that was served there. Other homes are assumed
+to hold what an append-only conversation has sent before.
 """
 
 from bisect import bisect_left
@@ -26,7 +27,7 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 
 class Home(Frozen, frozen=True):
-    """A region, and how many canonical bytes of the prompt it holds. `certain`: the prompt repeats its turn whole."""
+    """A region, and how many bytes of the prompt (in canonical form) it holds. `certain`: see above."""
 
     region: str
     held_bytes: int
@@ -34,14 +35,14 @@ class Home(Frozen, frozen=True):
 
 
 def home_key(routing: RoutingRequest) -> int | None:
-    """The session whose home is remembered; None for a derived session, which is a guess."""
+    """The session whose home is remembered; None if the session was only derived from the prompt, which is a guess."""
     return None if routing.derived else routing.session
 
 
 def home_of(
     routing: RoutingRequest, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
 ) -> Home | None:
-    """The home of a request, None if it is `here` or unknown. `peers`: the other regions that can be used."""
+    """The home of a request; None if the home is `here` or unknown. `peers`: the other regions that can be used."""
     is_repeated = last_turn is not None and repeats(routing.chain, last_turn)
     if last_turn is not None and is_repeated and routing.turn <= last_turn.turn + 1:
         if last_turn.region in peers:
@@ -66,7 +67,7 @@ def home_of(
 def regional(
     routing: RoutingRequest, session: int | None, turn: SettledTurn, before: SettledTurn | None
 ) -> RegionalTurn:
-    """A turn as other regions get it. `before` is the turn that it continues; `session` is as in `RegionalTurn`."""
+    """A turn as it is sent to other regions. `before`: the turn that it continues. `session`: as in `RegionalTurn`."""
     chain = routing.chain
     follows, known = 0, 0
     if before is not None and before.tip != turn.tip:
@@ -84,7 +85,9 @@ def repeats(chain: Chain, turn: SettledTurn) -> bool:
 
 
 def last_prompt_tokens(last_settled: SettledTurn, routing: RoutingRequest, prompt_tokens: int) -> int:
-    """Tokens of the previous turn's prompt: as counted, or in proportion to this prompt if no count is known here."""
+    """Tokens of the previous turn's prompt: as counted, or in proportion to this prompt if the count is unknown
+    here.
+    """
     if last_settled.prompt_tokens is not None:
         return last_settled.prompt_tokens
     total = routing.chain.total_bytes or 1
@@ -92,7 +95,9 @@ def last_prompt_tokens(last_settled: SettledTurn, routing: RoutingRequest, promp
 
 
 def elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) -> str:
-    """The region that has what was lost as `elsewhere`: that of the previous turn, or the one that the index knows."""
+    """The region that has tokens of loss class `elsewhere`: that of the previous turn, or the one that the index
+    knows.
+    """
     return before.region if before is not None and before.region != here else decision.other_region
 
 

@@ -1,10 +1,10 @@
-"""The last prompts of hot lineages, in memory, so that another engine can compute them before their home is drained.
+"""Keeps recent prompts in memory, so that other engines can compute them before an engine is drained.
 
-Limits: `max_bytes` for all prompts together, divided by tenant (`warmroute.contract.shares`): the tenant that has most
-loses its least recently used prompt first. A prompt is dropped `MAX_AGE_S` after its last use: the lineage is cold
-then, and its engine is about to evict it. Prompts below `MIN_BYTES` are not stored at all: computing them takes a
-fraction of a second wherever their next turn goes. Bodies are held by reference, as they came, and never written
-anywhere.
+The last prompt of each lineage (conversation branch) is kept. Limits: `max_bytes` for all prompts together, divided by
+tenant (`warmroute.contract.shares`): the tenant that has most loses its least recently used prompt first. A prompt is
+dropped `MAX_AGE_S` after its last use, because by then its engine is about to evict it. Prompts below `MIN_BYTES` are
+not stored at all, because any engine computes them in a fraction of a second. Bodies are held by reference, unchanged,
+and are never written to disk.
 """
 
 import math
@@ -18,11 +18,11 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 MIN_BYTES: Final = 16_384
 MAX_AGE_S: Final = 600.0
-_BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
+_BYTES_PER_CUT: Final = 96  # a hash and an end, each an int object in a list
 
 
 class HotPrompt:
-    """One prompt: the request that brought it, without its HTTP headers, and the worker that has it cached."""
+    """One prompt: the request that contained it, without HTTP headers, and the worker that has the prompt cached."""
 
     __slots__ = ("body", "cache_worker", "dropped", "path", "routing", "salt", "size", "used_s", "wire_model")
 
@@ -36,7 +36,7 @@ class HotPrompt:
         dropped: frozenset[str],
         cache_worker: str,
     ) -> None:
-        """`wire_model`: the name to send if the client used an alias; `dropped`: members of the body to leave out."""
+        """`wire_model`: the name to send if the client used an alias. `dropped`: members of the body to leave out."""
         self.routing = routing
         self.body = body
         self.path = path
@@ -48,7 +48,7 @@ class HotPrompt:
         self.size = len(body) + _BYTES_PER_CUT * len(routing.chain.hashes)
 
     def heat(self, now_s: float) -> float:
-        """The bytes to compute again if the prompt is lost, weighted by how likely it is used again soon."""
+        """The bytes to compute again if the prompt is lost, weighted by how likely the prompt is used again soon."""
         return len(self.body) * math.exp(min(0.0, self.used_s - now_s) / MEMORY_S)
 
 
@@ -57,7 +57,7 @@ class HotPrompts:
 
     def __init__(self, max_bytes: int) -> None:
         self.min_bytes = MIN_BYTES if max_bytes else 1 << 62
-        """Shorter bodies are not stored; a caller may compare before it makes a `HotPrompt`."""
+        """Shorter bodies are not stored, so a caller need not make a `HotPrompt` of them."""
 
         self.bytes = 0
         self._max_bytes = max_bytes
@@ -70,7 +70,7 @@ class HotPrompts:
         return len(self._by_lineage)
 
     def keep(self, prompt: HotPrompt, now_s: float) -> None:
-        """A turn was served: its prompt replaces the last one of its lineage."""
+        """Store the prompt of a served turn. It replaces the previous prompt of its lineage."""
         self.drop(prompt.routing.lineage)
         if prompt.size > self._max_bytes or len(prompt.body) < self.min_bytes:
             return
@@ -96,7 +96,7 @@ class HotPrompts:
             self.drop(oldest.routing.lineage)
 
     def hottest(self, cache_workers: Iterable[str], now_s: float) -> list[HotPrompt]:
-        """The prompts that these workers have cached, the hottest first."""
+        """The prompts that are cached at one of these workers, the hottest first."""
         wanted = frozenset(cache_workers)
         found = [prompt for prompt in self._by_lineage.values() if prompt.cache_worker in wanted]
         return sorted(found, key=lambda prompt: -prompt.heat(now_s))

@@ -1,7 +1,7 @@
 """Applies dispatched attempts to the fleet: adds them to loads, caches and traffic, and removes them at their end.
 
-Attempts of this process and of its peer processes go through the same calls, so that a fleet has the same state
-whichever process sent them.
+Attempts of this process and of its peer processes go through the same calls, so the state of the fleet does not depend
+on which process sent an attempt.
 """
 
 from collections.abc import Collection
@@ -14,16 +14,17 @@ from warmroute_proxy.core.placement.ticket import Ticket
 
 
 class InFlight:
-    """The attempts under way on one fleet. Each is a ticket, and ends by one of `end`, `fail` and `drop`."""
+    """The attempts under way on one fleet. Each has a ticket, which ends by one call of `end`, `fail` or `drop`."""
 
     def __init__(self, fleet: Fleet, histories: Histories) -> None:
         self._fleet = fleet
         self._histories = histories
 
     def begin(self, ticket: Ticket, begins: bool, cached_share: float, now_s: float) -> None:
-        """An attempt was sent: its prefix counts as cached, and the attempt is load until it ends.
+        """An attempt was sent: its prompt counts as cached from now on, and the attempt counts as load until it ends.
 
-        `begins`: whether a conversation begins with it. `cached_share`: the share of its prompt that is cached there.
+        `begins`: whether a conversation begins with it. `cached_share`: the share of the prompt that was cached there
+        before.
         """
         fleet = self._fleet
         fleet.level_rates()
@@ -69,7 +70,8 @@ class InFlight:
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefills.busy_s(now_s)
             ticket.slowdown_s = load.slowdown_s() - load.slower_s
-        # The entries made at dispatch may have been evicted since; for a tiered worker they named only its device.
+        # Insert the prompt again: the index entries made at dispatch may have been removed since. If the worker has
+        # several tiers, those entries named only the device.
         if (ticket.removals != fleet.index.removals or cache_worker.tiered) and fleet.has_same_cache(cache_worker):
             fleet.index.insert(ticket.chain.hashes, cache_worker.slots)
 
@@ -92,7 +94,7 @@ class InFlight:
             decode_worker.load.availability.succeeded()
 
     def fail(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
-        """An attempt failed. `at_fault`: the worker ids (or `region:<name>`) at fault; empty if the client left."""
+        """An attempt failed. `at_fault`: the ids of workers (or `region:<name>`) at fault; empty if the client left."""
         self._close(ticket, now_s)
         fleet = self._fleet
         if not ticket.computed and fleet.has_same_cache(ticket.cache_worker):
@@ -104,7 +106,7 @@ class InFlight:
         self._end_trials(ticket)
 
     def drop(self, ticket: Ticket, now_s: float) -> None:
-        """Remove the load of an attempt whose outcome is not known."""
+        """Remove the load of an attempt whose outcome is unknown."""
         self._close(ticket, now_s)
         self._end_trials(ticket)
 

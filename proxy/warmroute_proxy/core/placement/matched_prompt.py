@@ -1,4 +1,4 @@
-"""A prompt in tokens, and how much of it each worker has cached."""
+"""Describes a prompt in tokens, and how much of it each worker has cached."""
 
 from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.index import Match
@@ -9,11 +9,11 @@ from warmroute_proxy.core.placement.forks import Fork
 
 
 class MatchedPrompt(Frozen, frozen=True):
-    """The size of a prompt, by the learned ratio of bytes to tokens, and what the index knows of it.
+    """The size of a prompt, estimated by the learned ratio of bytes to tokens, and what the prefix index knows of it.
 
-    `last_turn` is the turn that the prompt continues. `restarted_bytes` of the prompt are known to have been in caches
-    that were lost with their engines. `head_bytes`: the longest prefix (head) that any worker has, if other
-    prompts may begin with it and differ afterwards. `fork`: the prompts that have just done so (`forks`).
+    `last_turn`: the turn that the prompt continues. `restarted_bytes`: how much of the prompt was in caches that were
+    lost with their engines. `head_bytes`: the longest prefix (the head) that any worker has, if other prompts may
+    branch off after it. `fork`: the prompts that have just done so (`forks`).
     """
 
     tokens: int
@@ -25,7 +25,8 @@ class MatchedPrompt(Frozen, frozen=True):
     fork: Fork | None = None
 
     def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
-        """What a worker holds, with the last turn's answer if exactly the last turn's prompt is matched at this worker.
+        """What a worker holds, including the last turn's answer if exactly the last turn's prompt is matched at this
+        worker.
 
         An aggregated worker keeps the answer that it has generated, and the prompt repeats that answer. The index does
         not know this answer: no prompt has contained it before.
@@ -39,12 +40,12 @@ class MatchedPrompt(Frozen, frozen=True):
         return Held(tokens - tokens % target.page_tokens, 0, 0)
 
     def tokens_of(self, prefix_bytes: int) -> int:
-        """Tokens of a prefix; never the whole prompt, because an engine computes at least the last token."""
+        """Tokens of a prefix; never all tokens of the prompt, because an engine computes at least the last one."""
         found, most = int(prefix_bytes / self.bytes_per_token), self.tokens - 1
         return found if found < most else most  # noqa: FURB136 - min() takes three times as long
 
     def held(self, worker: WorkerState, matched: dict[int, int]) -> tuple[int, Held]:
-        """How much of the prompt a worker has: bytes in all, and tokens of each tier. `matched`: bytes by slot."""
+        """How much of the prompt a worker has: bytes in all, and tokens by tier. `matched`: slot -> bytes."""
         device_bytes = matched.get(worker.slot, 0)
         host_bytes = max(device_bytes, matched.get(worker.host_slot, 0))
         all_bytes = max(host_bytes, matched.get(worker.store_slot, 0))

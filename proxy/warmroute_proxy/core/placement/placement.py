@@ -1,20 +1,21 @@
-"""Placement: the cheapest worker or peer region for a prompt, and the decision with its reasons.
+"""Chooses the cheapest worker or peer region for a prompt, and makes the decision with its reasons.
 
-`costs` defines the cost. A warm home wins while it is idle. A busy home loses to an idle worker without the prefix if
+`costs` defines the cost. A conversation's home is the worker, or the other region, that served its previous turn. While
+the home is idle, it wins, because the prefix is cached there. A busy home loses to an idle worker without the prefix if
 computing the prefix again is cheaper for the fleet than waiting. A known conversation stays at a home that has capacity
-while that is cheaper for the turn itself (see below). Nothing else ties a session to a worker.
+while this is cheaper for the turn itself (see below). Nothing else ties a session to a worker.
 
-A *home* region (`homes`) saves one network hop. Text that the previous turn must have cached there counts as cached,
-even if this proxy's index does not know it. For a derived session, an uncertain home counts only if the index knows no
-prefix of the prompt at all.
+Text that the previous turn must have cached in the home *region* (`homes`) counts as cached there, even if this proxy's
+index does not know it. If the session was only derived from the prompt, an uncertain home counts only if the index does
+not know any prefix of the prompt.
 
-Ties are broken in favour of that home, then of this region, then by rendezvous hash of (session, worker), so that
+Ties are broken in favour of the home region, then of this region, then by rendezvous hash of (session, worker), so that
 replicas agree without communication.
 
-The cost of a group of workers while nothing is ahead is the least that any of them can cost. Groups are examined from
-the longest cached prefix on, and a group whose least cost is above the cheapest so far is skipped. So a known
-conversation is placed without examining most of the fleet. The costs at the other workers are computed when the reasons
-are read, from the values of the decision (`Weighed`).
+Workers that differ only by their queues form a group. No worker of a group costs less than it would with an empty
+queue. Groups are examined from the longest cached prefix on, and a group whose least possible cost exceeds the best
+cost so far is skipped. So a known conversation is placed without examining most of the fleet. The costs at the other
+workers are computed only when the decision's reasons are read, from the values in `Weighed`.
 """
 
 import math
@@ -37,16 +38,18 @@ from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.prices import CHURN, PromptPrices, churn_s
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
-# A known conversation stays where it is warm.
+# A known conversation stays where its prefix is cached (warm).
 #
 # The last three terms of a cost (`others`, `reuse`, `churn`) are what a placement costs all other requests. They decide
 # where a new conversation settles, and where a shared prefix gets its next copy. They do not move a warm conversation,
-# which would itself pay for that copy. So a turn of a known conversation goes home while its home has capacity, unless
-# the cheapest place is cheaper by the turn's own terms too (network, queue, compute, load, decode, transfer).
+# because its own turn would have to wait for the new copy. So a turn of a known conversation goes home while its home
+# has capacity, unless the cheapest place is also cheaper by the terms of the turn's own time (network, queue, compute,
+# load, decode, transfer).
 #
 # Home is the worker of this region that computed the previous turn, or the other region that did. A conversation is
-# known if its previous turn is. A derived session is a guess that several conversations can share: its prompt must
-# repeat the previous turn whole, and its first turn is always new.
+# known if its previous turn is known. A session that is derived from the prompt is a guess, and several conversations
+# can share it. Its conversation is known only if the prompt repeats the whole previous turn; a first turn is always
+# new.
 
 NOWHERE: Final = -1
 
@@ -59,7 +62,7 @@ def is_known(routing: RoutingRequest, last_turn: SettledTurn | None) -> bool:
 
 
 def home_number(choices: Choices, last_turn: SettledTurn, home: Home | None) -> int:
-    """The number of the home, counted over cache workers and then peers; `NOWHERE` if it cannot be used."""
+    """The number of the home, counted over cache workers and then peers; `NOWHERE` if the home cannot be used."""
     if last_turn.region == choices.region:
         for number, worker in enumerate(choices.cache_workers):
             if worker.id in last_turn.workers:
@@ -89,7 +92,7 @@ def own_s(
     output_tokens: int,
     now_s: float,
 ) -> float:
-    """Return the sum of the terms of a cost that are the request's own time."""
+    """The sum of those terms of a cost that are the request's own time."""
     if number >= len(ahead):
         there = peers[number - len(ahead)].candidate
         return there.network_s + there.queue_s + there.compute_s
@@ -105,10 +108,10 @@ _MASK_64: Final = (1 << 64) - 1
 
 
 class Weighed(Frozen, frozen=True):
-    """All values that the costs of a decision depend on.
+    """All values on which the costs of a decision depend.
 
-    Workers and then peers are numbered from 0, in the order of `cache_workers` and `peers`; `ahead` is in order of
-    number. `decode_id` is the decode worker beside prefill workers.
+    Workers are numbered from 0 in the order of `cache_workers`, and then peers in the order of `peers`. `ahead`: one
+    entry for each cache worker. `decode_id`: the decode worker that would serve beside a prefill worker.
     """
 
     cache_workers: tuple[WorkerState, ...]
@@ -123,7 +126,7 @@ class Weighed(Frozen, frozen=True):
     def or_home(
         self, winner: int, cheapest: tuple[int, ...], choices: Choices, last_turn: SettledTurn | None, home: Home | None
     ) -> int:
-        """The number of the winner, or of a known conversation's home if the conversation stays there."""
+        """The number of the home if a known conversation stays there, otherwise `winner`."""
         assert last_turn is not None
         at_home = winner
         if winner >= len(self.ahead) or self.cache_workers[winner].id not in last_turn.workers:
@@ -166,7 +169,7 @@ class Weighed(Frozen, frozen=True):
 def place_by_cost(
     routing: RoutingRequest, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
 ) -> Decision:
-    """Choose the cheapest place. `choices` are usable ones, not empty; `home` is as found by `homes`."""
+    """Choose the cheapest worker or peer. `choices`: usable and not empty. `home`: as found by `homes`."""
     match, fork = prompt.match, prompt.fork
     ahead = [load.ahead or load.look() for load in choices.loads]
     decode, decode_id = None, ""
@@ -187,7 +190,7 @@ def place_by_cost(
     peers: list[PeerCost] = []
     if choices.peers:
         if routing.derived and match.drops and home is not None and not home.certain:
-            home = None  # a derived session is a guess: its home counts only if no prefix is known at all
+            home = None  # a guess: this home counts only if the index knows no prefix at all
         peers = peer_costs(choices, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     groups = groups_of(choices, prompt, prices)
     weighed = Weighed(
@@ -211,7 +214,7 @@ def place_by_cost(
 
 
 def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[Candidate, ...]:
-    """The winner, then (unless `alone`) the cheapest of the others, with the terms of their costs."""
+    """The winner, then (unless `alone`) the cheapest other candidates, with the terms of their costs."""
     churn, output_tokens, now_s = weighed.churn_s_per_inserted, weighed.output_tokens, weighed.now_s
     found: list[tuple[bool, float, int, Candidate]] = []
     for group in weighed.groups:
@@ -245,7 +248,9 @@ def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[C
 
 
 def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) -> Decision:
-    """Place in turn, for comparison: the worker of this region at a position, whatever is cached. Never forwards."""
+    """Place by round robin, for comparison: `position` selects a worker of this region, whatever is cached. Never
+    forward.
+    """
     worker = choices.cache_workers[position % len(choices.cache_workers)]
     decode = choices.decode_workers[position % len(choices.decode_workers)] if choices.decode_workers else None
     matched, held = prompt.held(worker, prompt.match.bytes_by_slot)
@@ -258,14 +263,14 @@ def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) ->
 
 
 def rendezvous(session: int, id_: str) -> int:
-    """The weight of a worker for a session; the heaviest wins. Equal in all replicas, whatever other workers exist."""
+    """The weight of a worker for a session; the heaviest worker wins. All replicas compute equal weights."""
     return xxh3_64_intdigest(id_.encode(), session & _MASK_64)
 
 
 def _best_decode(
     routing: RoutingRequest, decode_workers: Sequence[WorkerState], now_s: float
 ) -> tuple[WorkerState, float]:
-    """The decode worker that is slowed least, and by how many seconds a token."""
+    """The decode worker that is slowed least by its load, and by how many seconds each token is delayed there."""
     slowed = [worker.load.decode_slowdown_s(now_s) for worker in decode_workers]
     least = min(slowed)
     if slowed.count(least) == 1:
@@ -275,7 +280,7 @@ def _best_decode(
 
 
 def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
-    """What is ahead at each worker, with the slowdown of the decode worker in place of that of prefill workers."""
+    """What is ahead at each worker. For prefill workers, the slowdown is replaced by that of the decode worker."""
     found: list[Ahead] = []
     for worker, each in zip(cache_workers, ahead, strict=True):
         if worker.role != "prefill":
@@ -289,7 +294,7 @@ def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], sl
 
 
 def _break_tie(tied: Sequence[int], routing: RoutingRequest, choices: Choices, home: Home | None) -> int:
-    """The winner among the cheapest: the home region, then this region, then by rendezvous."""
+    """The winner among the cheapest: the home region, then this region, then by rendezvous hash."""
     all_ = (*choices.cache_workers, *choices.peers)
     homes = [number for number in tied if home is not None and all_[number].region == home.region]
     here = [number for number in tied if number < len(choices.cache_workers)]
@@ -311,7 +316,7 @@ def _decision(
     known: bool | None,
     reasons: Reasons,
 ) -> Decision:
-    """The decision for the chosen place. `known` is None for round robin, which computes no costs."""
+    """The decision for the chosen worker or peer. `known`: None for round robin, which does not compute costs."""
     match, others, moved, worker = prompt.match, ~chosen.slots & ~choices.peer_slots, 0, chosen.worker
     if matched:
         held = prompt.with_answer(chosen, matched, held)
@@ -353,7 +358,9 @@ def _decision(
 
 
 def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[str, int]:
-    """The region with most of the prompt, except the chosen one, and its bytes. The name is empty if none has any."""
+    """The region that has most of the prompt cached, except the chosen region, and the cached bytes. An empty name if
+    no region has any.
+    """
     region, most = "", 0
     for mask, length in match.drops:  # from short to long
         if mask & choices.peer_slots:

@@ -1,39 +1,41 @@
-"""What placing a request costs all other requests: three prices of a token that has to be computed.
+"""Computes what placing a request costs all other requests: three prices of a token that has to be computed.
 
-**others**: later requests at the same worker wait longer. An engine prefills in order of arrival. So work x behind a
-queue q delays by x each request that arrives in those q seconds: (returning requests a second) * q of them. Only
-requests that return for what is cached there count: any other request would have gone elsewhere. This term keeps the
-sessions of an overloaded fleet on separate workers.
+**others**: later requests at the worker wait longer. An engine prefills in order of arrival. So if a prompt that takes
+x seconds joins a queue of q seconds, each request that arrives in those q seconds is delayed by x. That is (returning
+requests a second) * q requests. Only requests that return for what is cached there count: any other request would have
+gone elsewhere. This term keeps the sessions of an overloaded fleet on separate workers.
 
     others = DELAYED * returning_per_s * queue * compute
 
-**reuse**: computing a token is avoidable work if the worker with most of the prompt has it cached. Such work delays all
-requests that arrive until the worker is idle again. By the theory of the M/G/1 queue the waiting work grows as
-1 / (1 - busy), and so does the time in which a second of work is completed. So the number of delayed requests grows as
-the square of that. The same square is what one more second of work adds to the wait of each.
+**reuse**: computing a token is avoidable work if the worker that has most of the prompt has this token cached. Such
+work delays all requests that arrive until the worker is idle again. By the theory of the M/G/1 queue, the waiting work
+grows as 1 / (1 - busy), and so does the time in which one more second of work is completed. So the number of delayed
+requests grows as 1 / (1 - busy)^2. What one more second of work adds to each wait grows by this factor, too.
 
     reuse = private tokens computed again * (AGAIN / (1 - busy)^2 - 1) * s_per_token
           + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / workers) - 1) * s_per_token
 
-Tokens that only this conversation has used are private: their second copy serves no other request. Tokens of a prefix
-that other conversations have begun with are shared. Their second copy would have been made some time anyway, so its
-price is only what it costs more now than in an idle fleet. The copy also serves conversations that will begin at this
-worker: as many are expected as have come, in equal shares at all workers. Without that rule, new conversations with one
-long system prompt would all join the worker that has it. The last -1: the request's own time is in `compute` already.
-For shared tokens even that time is spread over the conversations to come.
+Tokens that only this conversation has used are private: a second copy of them does not serve any other request. Tokens
+of a prefix with which other conversations have begun are shared. Their second copy would have been made some time
+anyway, so its price is only what it costs more now than in an idle fleet. The copy also serves conversations that will
+begin at this worker later. As many are expected as have come so far, in equal shares at all workers. Without this
+division, new conversations with one long system prompt would all join the worker that has it. The last -1 is there
+because the request's own time is already in `compute`. For shared tokens even the request's own time is spread over the
+conversations to come.
 
 **churn**: a new conversation that settles at a worker displaces what was used there least recently. Workers that write
-more to their caches keep everything for a shorter time. So churn is proportional to what this worker has written lately
-relative to the size of its cache, as a multiple of the mean. Churn is 0 if some worker has more of the prompt than what
-other conversations share: balance then does not matter for the turn.
+more to their caches keep everything for a shorter time. So churn is proportional to `inserted`, what this worker has
+written lately relative to the size of its cache, as a multiple of the fleet's mean. Churn is 0 if some worker has more
+of the prompt than the prefix that other conversations share: then the balance of caches does not matter for the turn.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 
-In a fork (`forks`) the head counts as private or as shared, the time to compute it is never spread, and churn is 0.
+In a fork (`forks`: prompts with a common head that come almost at once) the head counts as private or as shared, the
+time to compute it is never spread over others, and churn is 0.
 
-None of the three moves a known conversation that is warm (`placement`).
+These three prices do not move a known conversation away from a warm cache (`placement`).
 
-Utilisation, rates and what was inserted are measured (`load.traffic`); nothing is configured.
+Utilisation, rates and inserted tokens are measured (`load.traffic`); nothing is configured.
 """
 
 from typing import Final
@@ -68,12 +70,12 @@ class PromptPrices:
         busy: float,
         returning_per_s: float,
     ) -> None:
-        """`shared` is as in the index's `Match`; `best_bytes` is the longest prefix that any worker has."""
+        """`shared`: as in the index's `Match`. `best_bytes`: the longest prefix that any worker has."""
         self.s_per_token = s_per_token
         self.delayed_per_s = DELAYED * returning_per_s
         """`others` for each second of queue times each second of compute."""
         slower = 1 / (1 - (busy if busy < MAX_BUSY else MAX_BUSY)) ** 2  # noqa: FURB136 - see `waits_s`
-        self._private, self._again = AGAIN * slower, AGAIN * (slower - 1)  # of a private token and of a shared one
+        self._private, self._again = AGAIN * slower, AGAIN * (slower - 1)  # for a private token, for a shared one
         self._shared = shared
         self.best_bytes = best_bytes
         self._workers = workers
@@ -81,12 +83,16 @@ class PromptPrices:
         self._fork: float | None = None  # the price of a token of a fork's head; None outside forks
 
     def in_fork(self, sharers: int) -> None:
-        """The prompt is one of a fork, whose head counts as shared by `sharers` prompts, or as private if that is 0."""
+        """Set prices for a prompt of a fork, whose head counts as shared by `sharers` prompts; as private if `sharers`
+        is 0.
+        """
         shared = self._again / (1 + sharers / self._workers) - 1
         self._fork = max(0.0, shared) if sharers else self._private - 1
 
     def reuse_s(self, matched: int) -> float:
-        """`reuse` at a worker with `matched` bytes cached: for the tokens from there to the longest cached prefix."""
+        """`reuse` at a worker with `matched` bytes cached: for the tokens from there to the end of the longest cached
+        prefix.
+        """
         best, private = self.best_bytes, self._private
         if self._fork is not None:
             return (best - matched) * self._fork / self._bytes_per_token * self.s_per_token
@@ -100,7 +106,7 @@ class PromptPrices:
 
 
 def churn_s(inserted: float, workers: int, s_per_token: float) -> float:
-    """`churn` of one token of a new conversation, for each token that was inserted at its worker lately. `inserted` is
-    the sum over all workers, in the same unit.
+    """`churn` for one token of a new conversation and one token that was lately inserted at the worker. `inserted`: the
+    sum of lately inserted tokens over all workers.
     """
     return CHURN * s_per_token * workers / inserted if inserted else 0.0

@@ -1,13 +1,14 @@
-"""The router decides where each request goes, and learns from the results.
+"""Decides where each request goes, and learns from the results.
 
 For each attempt of a request the server calls `place` and `dispatched`, then `first_token` and `progress` as the stream
-goes on, and at the end either `settled` or `failed`. The router holds all state, and has no clock, no I/O and no other
-inputs. So recorded traffic that is replayed through a router gives the same decisions.
+goes on, and at the end either `settled` or `failed`. The router holds all state. Its calls are its only inputs: it has
+no clock and no I/O. So recorded traffic that is replayed through a router gives the same decisions.
 
-The prefix of a dispatched request counts as cached before the engine has computed it: otherwise overload scatters
-sessions. An engine computes prompts in order of arrival, so the prefix is cached when a later request is computed. The
-queue term of the later request contains the wait. Histories that a worker must have evicted by now (`cache.occupancy`)
-do not count. A router serves one region, on one thread.
+The prompt of a dispatched request counts as cached at its worker before the engine has computed it; otherwise sessions
+would be scattered under overload. This is correct because an engine computes prompts in order of arrival: when it comes
+to a later request, the earlier prompt is cached. The wait until then is in the queue term of the later request's cost.
+Histories that a worker must have evicted by now (`cache.occupancy`) do not count. A router serves one region, on one
+thread.
 """
 
 import math
@@ -53,7 +54,7 @@ __all__ = ["Decision", "NoWorker", "Router", "Settled", "SettledTurn", "Ticket"]
 
 
 class Settled(Frozen, frozen=True):
-    """The result of an attempt. `error_tokens`: predicted minus reported cached tokens, None without a report."""
+    """The result of an attempt. `error_tokens`: predicted minus reported cached tokens; None without a report."""
 
     error_tokens: int | None
     predicted_cached_tokens: int
@@ -86,7 +87,7 @@ class Router:
         self.in_flight = InFlight(self.fleet, self.histories)
         self._accuracy = Accuracy()
         self._forks = Forks()
-        self._round_robin = 0  # requests placed in turn
+        self._round_robin = 0  # requests placed by round robin
         for worker in workers:
             self.fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
         for peer in peers:
@@ -129,7 +130,7 @@ class Router:
         return place_by_cost(routing, usable, prompt, home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
-        """Whether a request placed like this would run now, and not wait in the engine's own queue (`load.load`)."""
+        """Whether a request with this decision would run now, rather than wait inside the engine (`load.load`)."""
         fleet = self.fleet
         load = fleet.workers[decision.cache_worker].load
         if not load.has_slots():
@@ -139,8 +140,8 @@ class Router:
         return load.prefills.tokens < load.capacity.prefill or has_idle_prefill(fleet.choices(model), now_s)
 
     def has_capacity_at(self, model: str, worker_id: str, now_s: float) -> bool:
-        """Whether a worker would run another request for a model now. True if the worker is not usable, because no
-        request waits for such a worker.
+        """Whether a worker would run another request for a model now. True if the worker is unusable, because requests
+        do not wait for such a worker.
         """
         worker = self.fleet.workers.get(worker_id)
         if worker is None or not worker.load.availability.is_usable(now_s):
@@ -163,13 +164,13 @@ class Router:
         return may_forward(self.fleet.choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:
-        """The ids of a model's workers that have no free slot, so that they would queue another request."""
+        """The ids of a model's workers without a free slot, which would queue another request in the engine."""
         choices = self.fleet.choices(model)
         workers = (*choices.cache_workers, *choices.decode_workers)
         return frozenset(worker.id for worker in workers if not worker.load.has_slots())
 
     def is_only_usable(self, model: str, worker_id: str, now_s: float) -> bool:
-        """Whether a model has no other usable worker of the same kind: one that computes prompts, or that decodes."""
+        """Whether a model has no other usable worker of this worker's kind (computing prompts, or only decoding)."""
         choices = self.fleet.choices(model)
         decodes = any(worker.id == worker_id for worker in choices.decode_workers)
         workers = choices.decode_workers if decodes else choices.cache_workers
@@ -225,7 +226,7 @@ class Router:
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """The engine has computed the prompt. A second call, or a call after the end, has no effect."""
+        """The engine has computed the prompt. A second call, or a call after the end of the attempt, has no effect."""
         is_first = not ticket.computed
         self.in_flight.first_token(ticket, now_s)
         for each in self.listeners:
@@ -247,9 +248,11 @@ class Router:
         completion_tokens: int | None,
         streamed_tokens: int | None = None,
     ) -> Settled:
-        """An attempt succeeded: remove its load, and learn from its counts. A count is None without a report.
+        """An attempt succeeded: remove its load, and learn from its counts. A count is None if the engine did not
+        report it.
 
-        `completion_tokens`: the tokens that the next prompt contains. `streamed_tokens`: all that came one by one.
+        `completion_tokens`: the answer's tokens that the next prompt will contain. `streamed_tokens`: all tokens that
+        were streamed.
         """
         expected = self.working_set.expected(ticket) if self.listeners else 0
         for each in self.listeners:
@@ -278,13 +281,13 @@ class Router:
     # The fleet
 
     def add_worker(self, worker: Worker) -> None:
-        """Add a worker at run time, or replace the worker with this id and keep its load and cache."""
+        """Add a worker at run time. A worker with this id is replaced, but its load and cache stay."""
         self.fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
         for each in self.listeners:
             each.updated("add_worker", worker)
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove a worker. Unknown ids are ignored here and in the methods below, as probes race with removals."""
+        """Remove a worker. Unknown ids are ignored here and below: a probe may end after the removal of its worker."""
         self.fleet.remove_worker(worker_id)
         for each in self.listeners:
             each.updated("remove_worker", worker_id)
@@ -313,15 +316,15 @@ class Router:
             each.updated("set_peer_up", region, up)
 
     def suspect_peer(self, region: str) -> None:
-        """The last probe of a peer region got no answer. Until the next probe, only requests go there that no other
-        worker or region may serve.
+        """The last probe of a peer region got no answer. Until the next probe, a request is sent there only if no other
+        worker or region can serve it.
         """
         self.fleet.suspect(peer_id(region))
         for each in self.listeners:
             each.updated("suspect_peer", region)
 
     def ended_prefill_tokens(self, worker_id: str) -> int:
-        """How many prompt tokens have left a worker's prefill queue since it was added."""
+        """How many uncached prompt tokens have left a worker's prefill queue since the worker was added."""
         return self.fleet.ended_prefill_tokens(worker_id)
 
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
@@ -331,13 +334,13 @@ class Router:
             each.updated("observe_loads", worker_id, loads, now_s)
 
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
-        """Learn how long a worker took to move tokens from a `tier` (`host` or `storage`) to the device."""
+        """Learn that a worker took `seconds` to move `tokens` out of a `tier` (`host` or `storage`)."""
         self.fleet.observe_moves(worker_id, tier, tokens, seconds)
         for each in self.listeners:
             each.updated("observe_moves", worker_id, tier, tokens, seconds)
 
     def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        """A worker now holds these cuts (hashes of chains) in a tier."""
+        """A worker now holds these prefixes, given as hashes of chains, in a tier."""
         self.fleet.cache_stored(worker_id, keys, tier)
         for each in self.listeners:
             each.updated("cache_stored", worker_id, keys, tier)
@@ -348,21 +351,23 @@ class Router:
             each.updated("cache_removed", worker_id, keys, tier)
 
     def cache_cleared(self, worker_id: str) -> None:
-        """Forget what a worker holds on the device and in host memory: its cache is empty, or the content unknown."""
+        """Forget what a worker holds on the device and in host memory: the cache is empty, or its content is
+        unknown.
+        """
         self.fleet.cache_cleared(worker_id)
         for each in self.listeners:
             each.updated("cache_cleared", worker_id)
 
     def observe_session(self, session: int, returns: int, now_s: float) -> None:
-        """A client says how soon its session, or one conversation of it, returns (`cache.return_times`). Unknown
-        sessions are ignored.
+        """A client says how soon its session, or one conversation of the session, returns (`cache.return_times`).
+        Unknown sessions are ignored.
         """
         self.working_set.observe_session(session, returns, now_s)
         for each in self.listeners:
             each.updated("observe_session", session, returns, now_s)
 
     def announce_waits(self, waits: Waits, now_s: float) -> None:
-        """Tell the other processes what waits for memory in the queue of this process."""
+        """Tell the other processes, by the listeners, what waits for memory in the queue of this process."""
         for each in self.listeners:
             each.waits(waits, now_s)
 
@@ -374,7 +379,7 @@ class Router:
             each.updated("observe_turn", turn, now_s)
 
     def learn_turn(self, turn: RegionalTurn) -> None:
-        """Learn a turn of another region, and tell no listener."""
+        """Learn a turn of another region without telling listeners."""
         self._affinity.observe(turn)
         if turn.new:
             self.fleet.cache_stored(peer_id(turn.turn.region), turn.new, "device")
@@ -387,7 +392,7 @@ class Router:
         cached_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> RegionalTurn:
-        """A turn of this region, as it is sent to other regions. Its counts are None until it has settled."""
+        """A turn of this region, as it is announced to other regions. Counts are None until the turn has settled."""
         turn = self._settled_turn(ticket, routing, prompt_tokens, cached_tokens, completion_tokens)
         before = self._affinity.last_settled(routing.lineage, routing.chain, 1)
         return regional(routing, home_key(routing), turn, before)
@@ -395,9 +400,12 @@ class Router:
     # What is known
 
     def last_settled(self, routing: RoutingRequest) -> SettledTurn | None:
-        """The last settled turn of a request's lineage, or of the lineage that it had before a new system prompt.
+        """The most recent settled turn that a request continues: of its lineage (conversation branch), or of its
+        thread.
 
-        Only a conversation at turn 2 or later can have changed its system prompt: titles and compactions are turn 1.
+        The thread is the lineage without its system prompt, and counts if the client has changed the system prompt.
+        This is possible only from turn 2 on: titles and compactions, which have other system prompts anyway, are turn
+        1.
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is None and routing.thread is not None and routing.turn > 1:
@@ -410,8 +418,9 @@ class Router:
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
         """How many turns a compaction took out of a prompt.
 
-        As many as for the turn that the prompt continues. If it continues none and `is_compacted`, it follows the
-        newest turn of its lineage, number `last_number`. No turns for any other prompt: it may be a fork.
+        If the prompt repeats a known turn, the number is that of the known turn. If it does not, and `is_compacted`,
+        the prompt follows the newest turn of its lineage, number `last_number`. For any other prompt the number is 0,
+        because the prompt may be a fork (another branch of the conversation).
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is not None and repeats(routing.chain, turn):
@@ -420,7 +429,7 @@ class Router:
         return before if before > 0 and is_compacted() else 0
 
     def seen(self, ticket: Ticket, prompt_tokens: int) -> Seen:
-        """What explains that a turn found less cached than expected. Called before `settled`."""
+        """Collect what may explain that a turn found less cached than expected. Called before `settled`."""
         return seen_of(self.fleet, ticket, prompt_tokens)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
@@ -450,8 +459,9 @@ class Router:
         }
 
     def waits_at_door(self, routing: RoutingRequest) -> bool:
-        """Whether a turn has to wait at the door, if that is shut: it is the first of its conversation, and neither its
-        session nor its parent session has begun. A short first turn, such as a title, does not begin a session.
+        """Whether a turn would begin a session, and so has to wait while the door (`queue.door`) is shut: it is the
+        first turn of its conversation, and neither its session nor its parent session has begun. A short first turn,
+        such as a title, does not begin a session.
         """
         if not self._begins(routing) or self.working_set.knows(routing.lineage):
             return False
@@ -475,9 +485,7 @@ class Router:
     def _match(
         self, routing: RoutingRequest, choices: Choices, turn: SettledTurn | None, now_s: float
     ) -> MatchedPrompt:
-        """Match a prompt with the index, and estimate its tokens: by the bytes per token of its lineage's last turn,
-        else by those of its model.
-        """
+        """Match a prompt with the index, and estimate its tokens, by the bytes per token of `turn` or of the model."""
         chain = routing.chain
         if turn is not None and turn.prompt_tokens:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
@@ -509,7 +517,9 @@ class Router:
         return routing.turn == 1 and self._affinity.last_settled(routing.lineage, routing.chain, 1) is None
 
     def forget_history(self, worker: WorkerState, cuts: list[int]) -> None:
-        """A worker has evicted these cuts, which only one conversation uses: predict them there no more."""
+        """Do not predict `cuts` (prefix hashes), which only one conversation uses, at this worker any more: it has
+        evicted them.
+        """
         self.fleet.index.remove(cuts, 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
@@ -524,7 +534,7 @@ class Router:
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> None:
-        """A turn has ended: learn from its report what the worker has evicted, and store what the turn left there."""
+        """A turn has ended: learn from its counts what the worker has evicted, and note what the turn left there."""
         tokens = ticket.prompt_tokens if prompt_tokens is None else prompt_tokens
         shared = ticket.shared_tokens(tokens)
         if cached_tokens is not None:
@@ -565,7 +575,7 @@ class Router:
         thread: int | None,
         tenant: str,
     ) -> None:
-        """Store a settled turn for those that follow it. `session`: None if no home is remembered for it."""
+        """Store a settled turn for those that follow it. `session`: None if no home is remembered for the session."""
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
         self._affinity.remember(lineage, chain, turn, session, thread, tenant)

@@ -1,11 +1,12 @@
-"""Explains why a turn found less cached than expected: by evictions, and by prompts that were still being computed.
+"""Collects why a turn may have found less cached than expected: evictions, and prompts that were still being computed.
 
-The router counts a prompt as cached once it is sent, but an engine finds it only once it is computed. Prompts with the
-same beginning that are sent at the same time, as by parallel sub-agents, may each compute that beginning. So a ticket
-keeps the chains of the prompts that were under way at its worker when it was sent. If another worker was expected to
-hold more of the prompt, the ticket also keeps those of the other workers in the region.
+The router counts a prompt as cached once it is sent, but an engine can reuse it only once it is computed. If several
+prompts with a common beginning are sent at once, for example by parallel sub-agents, each of them may have to compute
+this beginning. So a request's ticket keeps the chains (prefix hashes) of the prompts that were under way at its worker
+when the request was sent. If another worker was expected to hold more of the prompt, the ticket also keeps the chains
+that were under way at the other workers of the region.
 
-Limit: the newest `MAX_BEHIND` prompts of the ticket's worker, and `MAX_BEHIND` of all others together.
+Limit: the newest `MAX_BEHIND` prompts of the ticket's worker, and `MAX_BEHIND` prompts of all other workers together.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ MAX_BEHIND: Final = 64
 
 
 def under_way(fleet: Fleet, chosen: WorkerState, decision: Decision) -> list[Chain]:
-    """The prompts that the chosen worker still computes; those of all others, too, if one was expected to hold more."""
+    """The prompts that the chosen worker still computes; also those of all others, if one was expected to hold more."""
     found = _chains(chosen)
     if decision.other_worker_tokens > decision.predicted_cached_tokens:
         others: list[Chain] = []
@@ -35,10 +36,11 @@ def under_way(fleet: Fleet, chosen: WorkerState, decision: Decision) -> list[Cha
 
 
 def seen_of(fleet: Fleet, ticket: Ticket, prompt_tokens: int) -> Seen:
-    """What was seen until now that explains a miss. `prompt_tokens`: as the engine counted them."""
+    """What was seen so far that may explain missing cache hits. `prompt_tokens`: as the engine counted them."""
     here = ticket.cache_worker
     own = here.load.must_have_evicted()
-    # An engine with KV events reports what it evicts. So without removals since dispatch, the prefix is still there.
+    # An engine with KV events reports what it evicts. So if nothing was removed since dispatch, the prefix is still
+    # there.
     is_there = here.load.occupancy.has_events and ticket.removals == fleet.index.removals
     evicted = own or any(worker.caches_prompts and worker.load.must_have_evicted() for worker in fleet.workers.values())
     shared = max((_common(ticket.chain, chain) for chain in ticket.behind), default=0)
@@ -52,7 +54,9 @@ def _chains(worker: WorkerState) -> list[Chain]:
 
 
 def _common(one: Chain, other: Chain) -> int:
-    """How many bytes two prompts have in common. An equal cut means that all before it is equal, too."""
+    """The length of two prompts' common beginning, in bytes. If a hash is equal, all text before its cut is equal,
+    too.
+    """
     low, high = 0, min(len(one.hashes), len(other.hashes))
     while low < high:
         middle = (low + high + 1) // 2

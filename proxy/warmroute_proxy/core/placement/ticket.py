@@ -1,4 +1,4 @@
-"""The ticket of a dispatched attempt: what it adds to the load of its workers until it ends."""
+"""Defines the ticket of a dispatched attempt: what the attempt adds to the load of its workers until it ends."""
 
 from typing import Final
 
@@ -11,19 +11,21 @@ _NONE: Final[list[Chain]] = []
 
 
 class Ticket:
-    """One dispatched attempt, and what it has added to loads. The server only hands it back to the router.
+    """One dispatched attempt, and what it has added to loads. The server does nothing with it but hand it back to the
+    router.
 
     A ticket ends by one call of `settled` or `failed`.
 
-    `from_cut`: the first cut that was not cached. `removals`: the index's count of removals at dispatch; while that
-    count stays equal, the index still has all that was added then. `first_s`: when the first token came; `prefilling_s`
-    and `slowdown_s`: the load of the decode worker at that time. `shared_bytes`: the part of the prompt that other
-    conversations use, too. `history`: what the attempt uses of its worker's cache. `used_before`: the number of the
-    conversation's previous use of that cache, 0 without one, below 0 until the worker begins to compute the prompt.
-    `tenant`: empty if there is only one. `behind`: the prompts that were under way when this one was sent.
-    `handed_over`: a prefill worker has computed the prompt, and the attempt uses its history no more. `prompt_tokens`:
-    the estimate of its placement. `moving_tokens`: how many tokens could be computed in the time in which the cached
-    ones move to the device.
+    `from_cut`: the first cut (position in the prompt's chain of hashes) that was not cached. `removals`: the index's
+    count of removals at dispatch; while that count stays equal, the index still has all that was added at dispatch.
+    `first_s`: when the first token came; `prefilling_s` and `slowdown_s`: the load of the decode worker at that time.
+    `shared_bytes`: the part of the prompt that other conversations use, too. `history`: the conversation's history in
+    the worker's cache, while the attempt uses it. `used_before`: the number of the conversation's previous use of that
+    cache; 0 without a previous use, below 0 until the worker begins to compute the prompt. `tenant`: empty if there is
+    only one. `behind`: the chains of the prompts that were under way when this one was sent. `handed_over`: a prefill
+    worker has computed the prompt and handed its KV over, so the attempt does not use the history any more.
+    `prompt_tokens`: as estimated by placement. `moving_tokens`: how many tokens could be computed in the time in which
+    the cached tokens move to the device.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class Ticket:
 
     @property
     def decision(self) -> Decision:
-        """The decision that placed the attempt. Attempts of other processes do not have it."""
+        """The decision that placed the attempt. Not available for attempts of other processes."""
         assert self._decision is not None, "another process has decided"
         return self._decision
 
@@ -109,7 +111,7 @@ class Ticket:
         return max(0, self.prompt_tokens - self.shared_tokens(self.prompt_tokens))
 
     def shared_tokens(self, prompt_tokens: int) -> int:
-        """How many of `prompt_tokens` other conversations use, too."""
+        """How many of `prompt_tokens` are used by other conversations, too."""
         return self.shared_bytes * prompt_tokens // self.chain.ends[-1] if self.shared_bytes else 0
 
     def workers(self) -> tuple[WorkerState, ...]:

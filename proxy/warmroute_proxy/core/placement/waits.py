@@ -1,8 +1,9 @@
-"""Turns that wait for memory at other processes and proxies, as announced, so that all doors (`queue.door`) shut.
+"""Counts the turns that wait for KV memory at other processes and proxies, so that new sessions wait everywhere.
 
-Each process announces, by model and tenant, how many turns of running sessions wait for memory in its queue, and how
-many tokens all waiting turns of the tenant need. The numbers are absolute and repeated every few seconds, so the next
-message makes up for a lost one. A number not repeated for `KNOWN_S` is forgotten, and so is a process that has gone.
+While turns of running sessions wait, new sessions are held back (`queue.door`). Each process announces, by model and
+tenant, how many turns of running sessions wait for memory in its queue, and how many tokens all waiting turns of the
+tenant need. The numbers are absolute and repeated every few seconds, so the next message makes up for a lost one. A
+number that is not repeated for `KNOWN_S` is forgotten, and so are all numbers of a process that has gone.
 
 Limit: `MAX_WAITS` tenants of each process.
 """
@@ -16,7 +17,7 @@ KNOWN_S: Final = 15.0
 
 
 class Waits(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="q"):
-    """What waits for memory of one tenant: `running` turns of running sessions; all waiting turns need `tokens`."""
+    """What waits for memory, of one tenant. `running`: turns of running sessions; `tokens`: what all its turns need."""
 
     model: str
     tenant: str
@@ -46,7 +47,7 @@ class WaitsElsewhere:
             self._observed_s.pop((peer, *key), None)
 
     def expire(self, now_s: float) -> None:
-        """Forget what was not repeated for `KNOWN_S`."""
+        """Forget all numbers that were not repeated for `KNOWN_S`."""
         for peer, model, tenant in [
             key for key, observed_s in self._observed_s.items() if observed_s < now_s - KNOWN_S
         ]:

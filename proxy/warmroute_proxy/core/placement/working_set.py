@@ -1,22 +1,23 @@
-"""The working set: whether a turn may take KV memory now, or would evict conversations that come back within seconds.
+"""Decides whether a turn may take KV memory now, or would evict conversations that are likely to come back soon.
 
 If the KV memory of a fleet is too small for all conversations, they evict each other between their turns, and each turn
-computes its whole prompt again. Such thrashing is known from virtual memory, and the cure is the same (P. Denning,
-1968): only as many conversations run as fit, and the others wait (`queue.memory_wait`).
+computes its whole prompt again. Such thrashing is known from virtual memory, and so is the cure, the working set (P.
+Denning, 1968): only as many conversations run as fit, and the others wait (`queue.memory_wait`).
 
-    FREE    the turn takes little new memory: few tokens of it are uncached, or its conversation is there already
-    FITS    it takes new memory, and its worker has room for it (`cache.residents`)
-    LACKS   it would evict what is likely to be used again within the window (`cache.return_times`)
+    FREE    the turn takes little new memory: few of its tokens are uncached, or its conversation is there already
+    FITS    the turn takes new memory, and its worker has room for it (`cache.residents`)
+    LACKS   the turn would evict what is likely to be used again within the window (`cache.return_times`)
 
-A worker counts only if it is in this region, its engine reports its pool, and it has no second tier: a host tier gives
-an evicted prompt back without computing it. If everything fits, every turn is FREE or FITS.
+Only workers of this region are considered, if their engine reports its pool and they have no second tier, because a
+host tier gives an evicted prompt back without computing it. At all other workers every turn is FREE. While everything
+fits, every turn is FREE or FITS.
 
 The home of a conversation is the worker that its last turn was sent to. A session has several conversations if it has
 sub-agents, titles or several models.
 
-Limits: `MAX_HOMES` homes, divided by tenant (`warmroute.contract.shares`): the home used longest ago of the tenant that
-has most is forgotten first, and the conversation's next turn counts as new. `MAX_HOMES` sessions, divided in the same
-way, and the last `MAX_OF_SESSION` conversations of each.
+Limits: `MAX_HOMES` homes, divided by tenant (`warmroute.contract.shares`). Of the tenant that has most homes, the least
+recently used is forgotten first; its conversation's next turn then counts as new. `MAX_HOMES` sessions, divided by
+tenant, too, and the last `MAX_OF_SESSION` conversations of each session.
 """
 
 from collections import OrderedDict
@@ -36,40 +37,40 @@ FITS: Final = 1
 LACKS: Final = 2
 
 SMALL_TOKENS: Final = 8192
-"""A chunk of prefill: a turn with fewer uncached tokens never waits for memory."""
+"""A turn with fewer uncached tokens never waits for memory: they are only one chunk of prefill."""
 MAX_HOMES: Final = 20_000
 MAX_OF_SESSION: Final = 16
 MAX_GROUPS: Final = 64
-"""Groups of workers that serve the same models. Each group has its own return times."""
+"""Workers that serve equal sets of models form a group. Each group has its own return times."""
 REFRESH_S: Final = 1.0
 
 
 class WorkingSet:
     def __init__(self, workers: dict[str, WorkerState]) -> None:
-        """`workers`: those of the fleet by id, a dict that changes as workers come and go."""
+        """`workers`: the fleet's workers by id. The dict changes as workers come and go."""
         self._workers = workers
         self._homes: OrderedDict[int, str] = OrderedDict()
         self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # each session's conversations
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
-        self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
+        self._ends: dict[int, int] = {}  # by idle conversation: how its last turn ended
         self._home_shares: Division[int, str] = Division()
         self._session_shares: Division[int, list[int]] = Division()
         self._refresh_at_s = 0.0
         self._tenants: dict[str, tuple[frozenset[str], int]] = {}  # by model, until the next refresh
         self.turns_of_open: dict[int, int] = {}
-        """By conversation that is open on a WebSocket of this process: how many of its turns were sent."""
+        """Conversation that is open on a WebSocket of this process -> how many of its turns were sent."""
 
     # What happens to turns
 
     def arrived(self, lineage: int, now_s: float) -> None:
-        """A turn has arrived; where it goes and how long it waits does not matter. A second call has no effect."""
+        """A turn has arrived: its conversation has come back, wherever the turn goes. A second call has no effect."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
             self._came_back(worker, lineage, now_s)
 
     def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
-        """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: None
-        if unknown.
+        """A turn was sent to a worker, by this router or by a peer process. `expects`: how the turn will probably end.
+        `session`: None if unknown.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
         if lineage in self.turns_of_open:
@@ -106,14 +107,14 @@ class WorkingSet:
             self._ends[lineage] = kind
 
     def _forget_home(self, lineage: int, now_s: float) -> None:
-        """Forget the home of a conversation, and stop following its returns."""
+        """Forget the home of a conversation, and stop waiting for its return."""
         worker, kind = self._workers.get(self._homes.pop(lineage)), self._ends.pop(lineage, None)
         self._home_shares.discard(lineage)
         if worker is not None and kind is not None:
             self._times_of(worker)[kind].left(lineage, now_s)
 
     def belongs(self, lineage: int, session: int | None, tenant: str) -> None:
-        """A conversation belongs to a session. `session`: None if the client did not name one."""
+        """Note that a conversation belongs to a session. `session`: None if the client did not name a session."""
         if session is None:
             return
         lineages = self._sessions.get(session)
@@ -136,7 +137,7 @@ class WorkingSet:
 
     def observe_session(self, session: int, kind: int, now_s: float) -> None:
         """A client says that its session waits for a PERSON, or is OVER. Other kinds and unknown sessions are ignored.
-        `session`: the key of a session, or of a conversation; then only that conversation is meant.
+        `session`: the key of a session, or that of a single conversation.
         """
         if kind not in (PERSON, OVER):
             return
@@ -152,24 +153,24 @@ class WorkingSet:
                     self._ends[lineage] = kind
 
     def expect(self, ticket: Ticket, kind: int) -> None:
-        """A turn under way is expected to end with this kind (`return_times.TOOLS` and others)."""
+        """Note how a turn under way is expected to end (`return_times.TOOLS` and others)."""
         ticket.cache_worker.load.residents.expect(ticket.lineage, kind)
 
     def expected(self, ticket: Ticket) -> int:
-        """The kind with which a turn under way is expected to end."""
+        """How a turn under way is expected to end."""
         return ticket.cache_worker.load.residents.expected(ticket.lineage)
 
     # What may be sent
 
     def holds_kv(self, session: int) -> bool:
-        """Whether a conversation of a session holds at least `SMALL_TOKENS` at its home."""
+        """Whether some conversation of a session holds at least `SMALL_TOKENS` at its home."""
         return any(self.held_by(lineage) >= SMALL_TOKENS for lineage in self._sessions.get(session, ()))
 
     def knows(self, lineage: int) -> bool:
         return lineage in self._homes
 
     def memory_for(self, routing: RoutingRequest, decision: Decision, now_s: float) -> int:
-        """FREE, FITS or LACKS, for a turn at the worker of its decision."""
+        """FREE, FITS or LACKS for a turn, if it goes to the worker of its decision."""
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         if uncached < SMALL_TOKENS or 2 * uncached < decision.prompt_tokens_est:
             return FREE
@@ -186,7 +187,7 @@ class WorkingSet:
         return FITS if need <= residents.free_tokens(lineage, now_s) else LACKS
 
     def touch(self, lineage: int, now_s: float) -> None:
-        """A turn waits to be sent: protect what its conversation holds at its home."""
+        """A turn waits to be sent: protect what its conversation holds at its home from eviction."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
             worker.load.residents.touch(lineage, now_s)
@@ -203,7 +204,7 @@ class WorkingSet:
         return found
 
     def resident_at(self, lineage: int, need: int) -> str:
-        """The id of the conversation's home if that holds at least half of the `need` tokens of a turn, else empty."""
+        """The id of the conversation's home if it holds at least half of the `need` tokens of a turn, else empty."""
         home_id = self._homes.get(lineage, "")
         worker = self._workers.get(home_id)
         if worker is None or 2 * worker.load.residents.tokens_of(lineage) < need:
@@ -230,7 +231,9 @@ class WorkingSet:
         return frozenset(found)
 
     def most_free(self, model: str, now_s: float, taken: Collection[str] = ()) -> int:
-        """The most tokens that a new conversation may take at one worker: usable, with a free slot, not in `taken`."""
+        """The most tokens that a new conversation may take at a usable worker with a free slot that is not in
+        `taken`.
+        """
         self.refresh(now_s)
         most = 0
         for worker in self._workers.values():
@@ -245,7 +248,7 @@ class WorkingSet:
         return sum(worker.load.residents.of_tenants.get(tenant, 0) for worker in self._bounded(model))
 
     def tenants(self, model: str, now_s: float) -> tuple[frozenset[str], int]:
-        """The tenants with protected tokens at workers of a model, and the tokens of all pools; cached `REFRESH_S`."""
+        """The tenants with protected tokens at workers of a model, and the sum of the pools; cached for `REFRESH_S`."""
         self.refresh(now_s)
         found = self._tenants.get(model)
         if found is None:
@@ -255,7 +258,7 @@ class WorkingSet:
         return found
 
     def speed_and_pool(self) -> tuple[float, float]:
-        """The tokens that all workers compute in a second, and the mean pool of the workers that report one."""
+        """The tokens that all workers together compute in a second, and the mean size of the reported pools."""
         loads = [
             worker.load for worker in self._workers.values() if worker.caches_prompts and worker.worker is not None
         ]
@@ -263,7 +266,7 @@ class WorkingSet:
         return sum(1.0 / load.prefill_s_per_token for load in loads), sum(pools) / (len(pools) or 1)
 
     def _bounded(self, model: str) -> list[WorkerState]:
-        """The workers of a model whose KV memory is their pool alone, without a second tier."""
+        """The workers of a model that have only their pool as KV memory, without a second tier."""
         return [
             worker
             for worker in self._workers.values()
@@ -271,7 +274,7 @@ class WorkingSet:
         ]
 
     def refresh(self, now_s: float) -> None:
-        """Set the workers' windows by the learned return times, at most once in `REFRESH_S`."""
+        """Set the workers' windows from the learned return times, at most once in `REFRESH_S`."""
         if now_s < self._refresh_at_s:
             return
         self._refresh_at_s = now_s + REFRESH_S
@@ -289,7 +292,7 @@ class WorkingSet:
                 residents.windows_s = [window_s, *[times.window_s(rate_per_pool, window_s) for times in others]]
 
     def as_dict(self, now_s: float) -> dict[str, dict[str, Any]]:
-        """By worker, the figures for pages and metrics. Workers without a known pool are left out."""
+        """The figures for the status page and metrics, by worker. Workers without a known pool are left out."""
         self.refresh(now_s)
         found: dict[str, dict[str, Any]] = {}
         for worker in self._workers.values():
@@ -325,7 +328,7 @@ class WorkingSet:
 
 
 def need_tokens(routing: RoutingRequest, decision: Decision) -> int:
-    """How many tokens of a pool a turn takes: those of its prompt that no other conversation shares."""
+    """How many tokens of a pool a turn takes: the tokens of its prompt that no other conversation shares."""
     tokens = decision.prompt_tokens_est
     if not decision.shared_bytes:
         return tokens

@@ -1,9 +1,9 @@
-"""Which addresses of images, audio and files a prompt may contain: an engine fetches them from its own network.
+"""Checks the addresses of images, audio and files in a prompt, since an engine fetches them from its own network.
 
 A client's address could make an engine read local files (`file:`, a path), or call a host that only the engine can
 reach: a cloud's metadata service at 169.254.169.254, an admin port at 127.0.0.1. So an address must be `data:`, or have
-one of the configured schemes and a public host. Host names are not resolved, and a name can point to a private address:
-the engines' network has to block that.
+one of the configured schemes and a public host. Host names are not resolved here, and a name can point to a private
+address: the engines' network has to block such requests.
 
 An address that parsers could read differently is refused: one with a user name, a space, a control character, a
 backslash, or a host that is not ASCII. A host whose last label is a number is an IPv4 address in any of the forms that
@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,16}|0[xX][0-9A-Fa-f]{0,16}")
 _LOCAL: Final = "localhost"
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _GLOBAL_V6: Final = IPv6Network("2000::/3")
-"""The range of public IPv6 hosts. Other addresses belong to one site, are reserved, or stand for an IPv4 address."""
+"""The range of public IPv6 hosts. Others belong to one site, are reserved, or stand for an IPv4 address."""
 
 _LAST_32_BITS: Final = 0xFFFFFFFF
 
@@ -32,7 +32,7 @@ Network = IPv4Network | IPv6Network
 
 
 class Addresses(NamedTuple):
-    """The addresses that a prompt may contain. `networks`: private networks that are allowed, too."""
+    """The addresses that a prompt may contain. `networks`: private networks that are also allowed."""
 
     schemes: tuple[str, ...] = ("https", "http")
     networks: tuple[Network, ...] = ()
@@ -68,7 +68,9 @@ PUBLIC: Final = Addresses()
 
 
 def _ip(written: str) -> IPv4Address | IPv6Address | None:
-    """The address between brackets, or the IPv4 address that it stands for. None if it is not an IPv6 address."""
+    """The address that `written` (a host between brackets) denotes, or the IPv4 address that it stands for. None if
+    `written` is not an IPv6 address.
+    """
     try:
         ip = ip_address(written)
     except ValueError:
@@ -103,5 +105,5 @@ def _number(text: str) -> int | None:
         if text[:2].lower() == "0x":
             return int(text[2:] or "0", 16)
         return int(text, 8) if len(text) > 1 and text[0] == "0" else int(text)
-    except ValueError:  # an 8 or a 9 in an octal number
+    except ValueError:  # the digit 8 or 9 in an octal number
         return None

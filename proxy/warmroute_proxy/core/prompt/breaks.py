@@ -1,12 +1,13 @@
 """Finds the first part of a prompt that differs from an earlier prompt of its conversation, and the likely cause.
 
-The text of the earlier prompt is not stored (`parts`), so the cause is inferred from hashes, sizes and the new text.
-Examples: a line that contains a date and differs only in its digits; a changed line that contains a path; the same
-tools in another order; a history that became a summary. The names of the causes are those of the SDK's prefix guard.
-The guard has both texts, so its result is more certain.
+The text of the earlier prompt is not stored (`parts`), so the cause is inferred from hashes, sizes and the text of the
+new prompt. Examples: a line that contains a date and differs only in its digits; a changed line that contains a path;
+equal tools in another order; a history that was replaced by a summary. The SDK's prefix guard uses the same names of
+causes. The guard has the texts of both prompts, so its result is more certain.
 
-Limits, so that the work stays proportional to the prompt: up to `MAX_LEFT_OUT` removed messages are tried, and
-`MAX_COMPARED` messages after them are compared. Other days are tried only in lines of up to `MAX_DATE_CHARS`.
+Limits, so that the work stays proportional to the prompt: up to `MAX_LEFT_OUT` messages are assumed to be removed, and
+`MAX_COMPARED` messages after them are compared. Names of other days and months are tried only in lines of up to
+`MAX_DATE_CHARS`.
 """
 
 import re
@@ -20,7 +21,9 @@ from warmroute_proxy.core.prompt.messages import TOOL
 from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
 
 SIMILAR: Final = 0.5
-"""The least share of the smaller set of tools, and of the larger set of lines, that is equal in one conversation."""
+"""Two prompts belong to one conversation if at least this share is equal: of the smaller set of tools, or of the larger
+set of system prompt lines.
+"""
 
 SHRUNK: Final = 0.5
 MAX_SUMMARY_CHARS: Final = 2_000
@@ -50,7 +53,7 @@ _SUMMARY: Final = re.compile(
 
 
 class PromptShape(NamedTuple):
-    """What is stored of a prompt. `messages`, `hashes` and `ends` are those of its fingerprint."""
+    """What is stored of a prompt. `messages`, `hashes` and `ends` are taken from its `Fingerprint`."""
 
     head: Head
     hashes: list[int]
@@ -63,18 +66,18 @@ class Texts(NamedTuple):
 
     system_lines: Callable[[], list[str]]
     messages: Callable[[int, int], list[str]]
-    """The texts of messages, by the first one's number and their count."""
+    """(index of the first message, number of messages) -> their texts."""
 
 
 class Break(NamedTuple):
-    """The first difference from an earlier prompt: `where` in words, such as `system, line 1`, and the cause's name."""
+    """The first difference from an earlier prompt. `where`: the place in words, such as `system, line 1`."""
 
     where: str
     cause: str
 
 
 def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) -> Break | None:
-    """Return the first difference. None if the new prompt continues the earlier one, or is of another conversation.
+    """Find the first difference. None if the new prompt continues the earlier one, or belongs to another conversation.
 
     Raises: msgspec.MsgspecError, if a text cannot be read.
     """
@@ -92,7 +95,7 @@ def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) ->
 
 def _tools_alike(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> bool:
     names, others = {tool.name for tool in old}, {tool.name for tool in new}
-    # Of the smaller set: a client that stops searching for tools sends all the tools that it had left out before.
+    # Compared with the smaller set: a client that gives up tool search sends many tools that it had left out before.
     return len(names & others) >= SIMILAR * min(len(names), len(others)) and bool(names) and bool(others)
 
 
@@ -144,7 +147,7 @@ def _system(old: tuple[LineMark, ...], new: tuple[LineMark, ...], texts: Texts, 
 
 
 def _cause_of_line(old: LineMark, new: LineMark, line: str, key: int) -> str | None:
-    """The cause of a changed line. Of the old line only the hashes are known."""
+    """The cause of a changed line. Only the hashes of the old line are known."""
     if _DATE.search(line) and (old.zeroed == new.zeroed or _other_day(old, line, key)):
         return "date"
     if old.zeroed == new.zeroed:
@@ -181,12 +184,12 @@ def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | Non
         return Break(where, "compaction")
     leading = sum(1 for mark in now.messages[:at] if mark & 3 == 0)
     if at <= leading:
-        return None  # only the leading system messages are equal
+        return None  # only the leading system messages are equal: another conversation
     return Break(where, _cause_in_history(old, new))
 
 
 def _first_other_message(before: PromptShape, now: PromptShape) -> int:
-    """The index of the first message that differs."""
+    """The index of the first message that differs; the length of the shorter list if its messages do not differ."""
     least = min(len(before.messages), len(now.messages))
     for at in range(least):
         cut = now.messages[at] >> 2
@@ -196,7 +199,7 @@ def _first_other_message(before: PromptShape, now: PromptShape) -> int:
 
 
 def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]]) -> str:
-    """The cause by roles and sizes of messages: one message was changed, or up to `MAX_LEFT_OUT` were removed."""
+    """Infer the cause by roles and sizes of messages: one message was changed, or up to `MAX_LEFT_OUT` removed."""
     rest = len(old) - 1
     if rest and new[1 : 1 + rest] == old[1:]:  # one message differs, and the sizes after it are unchanged
         return "history-pruned" if old[0][0] == TOOL and new[0][1] < SHRUNK * old[0][1] else "history-edited"

@@ -1,4 +1,4 @@
-"""How many canonical bytes of a prompt make a token, learned for each model from reported usage."""
+"""Learns for each model, from reported usage, how many bytes of a prompt's canonical form make a token."""
 
 from typing import Final
 
@@ -16,13 +16,13 @@ def bounded_bytes_per_token(ratio: float) -> float:
 
 
 class BytesPerToken:
-    """The ratio of each model. At most `MAX_MODELS` are stored."""
+    """The bytes per token of each model. At most `MAX_MODELS` ratios are stored."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, float] = {}
 
     def of(self, model: str) -> float:
-        """The ratio for a model; the prior if none was learned."""
+        """The ratio for a model, or the prior if no ratio was learned yet."""
         return self._by_model.get(model, BYTES_PER_TOKEN_PRIOR)
 
     def observe(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:

@@ -1,11 +1,11 @@
-"""Messages and tools in their canonical form: the bytes that a fingerprint hashes.
+"""Brings messages and tools into their canonical form: the bytes that a fingerprint hashes.
 
-The canonical form keeps what chat templates print. Of a message it keeps the raw JSON of role, content, reasoning, tool
-calls, tool call id and name; of a tool it keeps the function. Dropped are member order, unknown members, space between
-members, `null` members, empty content and `cache_control`. Space in the JSON of a call's arguments and of a tool's
-schema is dropped too, because engines parse both. The order of their keys stays, because templates print it. Media
-(images, audio, files) count by their content, or by its digest above `LONG_MEDIA_BYTES`: the number of their tokens
-does not follow from their bytes.
+The canonical form keeps what chat templates print: of a message, the raw JSON of role, content, reasoning, tool calls,
+tool call id and name; of a tool, its function. It drops the order of members, unknown members, space between members,
+`null` members, empty content and `cache_control`. Space in the JSON of a call's arguments and of a tool's schema is
+dropped too, because engines parse both. The order of their keys stays, because templates print it. Media (images,
+audio, files) are represented by their content, or by a digest if the content exceeds `LONG_MEDIA_BYTES`. The number of
+their tokens does not follow from their bytes.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ MAX_PARTS: Final = 32_768
 LONG_MEDIA_BYTES: Final = 512
 MIN_ARGUMENTS_BYTES: Final = 2
 MAX_COMPACTED_BYTES: Final = 262_144
-"""The largest arguments of a call that are compacted: parsing takes up to four times as much memory."""
+"""Larger arguments of a call are not compacted, because parsing takes up to four times their size in memory."""
 
 NULL: Final = Raw(b"null")
 EMPTY: Final = Raw(b'""')
@@ -69,8 +69,8 @@ class MalformedPrompt(ValueError):
 
 
 def message_part(message: Message, index: int, addresses: Addresses | None = None) -> bytes:
-    """The canonical bytes of a message. `addresses`: those that it may contain. None if the message will not be served:
-    then it may contain any address, and parts and arguments that engines refuse.
+    """The canonical bytes of a message. `addresses`: the addresses that it may contain; None if the message will not be
+    served. Then it may contain any address, and also parts and arguments that engines refuse.
     """
     pieces: list[bytes | Raw] = [_MESSAGE, message.role.encode()]
     content = message.content
@@ -107,8 +107,9 @@ def _call_pieces(call: ToolCall, index: int | None) -> tuple[bytes | Raw, ...]:
 
 def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
     """The arguments of a call: the JSON inside their string, without space between its tokens. Arguments that are
-    longer than `MAX_COMPACTED_BYTES` or not JSON are returned unchanged. `index`: that of the message, or None if it
-    will not be served. Engines parse the arguments of a served message, so those that are not an object are refused.
+    longer than `MAX_COMPACTED_BYTES` or not JSON are returned unchanged. `index`: the index of the message; None if the
+    message will not be served. Engines parse the arguments of a served message, so arguments that are not an object are
+    refused.
     """
     view = memoryview(raw)
     size = len(view)
@@ -137,7 +138,7 @@ def _compact(value: Raw) -> bytes | Raw:
 
 
 def text_part(message: Message) -> bytes | None:
-    """The canonical bytes of a message that has only a role and a text, as most have; None for other messages."""
+    """The canonical bytes of a message that has only a role and a text, as most do; None for other messages."""
     if (
         message.tool_calls is None
         and message.tool_call_id is ABSENT
@@ -146,7 +147,7 @@ def text_part(message: Message) -> bytes | None:
         and message.name is ABSENT
     ):
         part = b"".join((_MESSAGE, message.role.encode(), _CONTENT, message.content))
-        if part[-1] == QUOTE and not part.endswith(_NO_TEXT):  # in JSON, only a string ends with a quote
+        if part[-1] == QUOTE and not part.endswith(_NO_TEXT):  # only a JSON string ends with a quote
             return part
     return None
 
@@ -179,7 +180,7 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
 
 
 def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> None:
-    """Check each member `..._url` of a part. Raises: MalformedPrompt, if an engine may not fetch the address."""
+    """Check all members named `..._url` of a part. Raises: MalformedPrompt, if an engine may not fetch an address."""
     for name, value in part.items():
         if not name.endswith("_url") or value == NULL:
             continue
@@ -191,7 +192,7 @@ def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> N
         if view[0] != QUOTE:
             raise MalformedPrompt(where, "is not a string")
         if bytes(view[: len(_DATA_URL)]) == _DATA_URL:
-            continue  # the usual case, and it may be long
+            continue  # the usual case, and such a value may be long
         problem = addresses.problem(decode_part(_STRING, address, where))
         if problem is not None:
             raise MalformedPrompt(where, problem)
@@ -202,7 +203,7 @@ def _media(content: bytes) -> bytes:
 
 
 def tool_parts(tools: Raw) -> list[bytes]:
-    """The canonical bytes of each tool: of its function, or of the whole tool if it does not have one."""
+    """The canonical bytes of each tool: of its function, or of the whole tool if it does not have a function."""
     decoded = decode_part(_OBJECTS, tools, "tools")
     if len(decoded) > MAX_PARTS:
         raise MalformedPrompt("tools", f"holds more than {MAX_PARTS} items")
@@ -232,7 +233,7 @@ def is_present(value: Raw) -> bool:
 
 
 def decode_part(decoder: "msgspec.json.Decoder[_T]", raw: Raw | memoryview | bytes, path: str) -> _T:
-    """Decode a part. Raises: MalformedPrompt, with the path of the error and without the prompt's text."""
+    """Decode a part. Raises: MalformedPrompt, which names the path of the error but does not quote the prompt."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

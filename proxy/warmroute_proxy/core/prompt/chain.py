@@ -1,4 +1,4 @@
-"""What is stored of a prompt: a chain of hashes, and some sizes and digests. `fingerprint` makes them."""
+"""What is stored of a prompt: a chain of prefix hashes, sizes and digests. The module `fingerprint` computes them."""
 
 from typing import NamedTuple
 
@@ -6,30 +6,32 @@ import msgspec
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
-    """A hash for each cut, and where each cut ends, in canonical bytes."""
+    """A prompt's prefix hashes. The prompt is cut at certain positions, and each hash covers all bytes up to one cut.
+    `ends`: the positions of the cuts, in bytes of the canonical form.
+    """
 
     hashes: list[int]
     ends: list[int]
 
     @property
     def total_bytes(self) -> int:
-        """Canonical bytes of the whole prompt."""
+        """The size of the whole prompt in its canonical form."""
         return self.ends[-1] if self.ends else 0
 
 
 UserPart = tuple[int, int, bytes]
-"""A user's message: the number of cuts before it, the hash at that place, and its canonical bytes."""
+"""A user's message: the number of cuts before it, the hash of the prompt before it, and its canonical bytes."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     """What the proxy stores of a prompt.
 
-    `structural_bytes`: the bytes before the last assistant message, which an append-only conversation has sent before.
-    `tools_digest` and `tools_system_digest` do not depend on the seed. `asked`: the user's message at the end of the
-    prompt, if the prompt ends with one. `returned`: the user's messages that an assistant's message follows, without
-    long ones. `prompts`: above 1 for a list of texts or of lists of ids, each of which is a separate prompt to the
-    engine. `messages` has a number for each message: four times the number of cuts up to its end, plus the number of
-    its role (`parts`).
+    `structural_bytes`: the bytes before the last assistant message; an append-only conversation has sent them before.
+    `tools_digest` and `tools_system_digest` (of the tools, and of tools and system prompt) do not depend on the seed.
+    `asked`: the user's message at the end of the prompt, if the prompt ends with one. `returned`: the short user's
+    messages that are followed by an assistant's message. `prompts`: more than 1 if the request has a list of texts or
+    of lists of ids, each of which is a separate prompt to the engine. `messages`: a number for each message, four times
+    the number of cuts up to its end, plus the number of its role (module `messages`).
     """
 
     chain: Chain
@@ -46,7 +48,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolsPrefix(NamedTuple):
-    """The chain over a prompt's tools, and their digest."""
+    """The chain over a prompt's tools, and the digest of the tools."""
 
     hashes: tuple[int, ...]
     ends: tuple[int, ...]
@@ -54,9 +56,9 @@ class ToolsPrefix(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The fingerprint of a prompt's first messages, kept from an earlier request; one of them is an assistant's.
+    """The fingerprint of a prompt's first messages, kept from an earlier request; one is an assistant's message.
 
-    `hashes` and `ends` belong to these messages and the tools before them; the rest is as in `Fingerprint`.
+    `hashes` and `ends` cover the tools and these messages; the other fields are as in `Fingerprint`.
     """
 
     hashes: list[int]

@@ -1,7 +1,7 @@
-"""Whether a prompt goes on from a summary of its history, by the mark of an agent program (`contract.compactions`).
+"""Recognises prompts that continue from a summary of their history, by the words with which agent programs begin one.
 
-Limits: the messages up to the first answer, `MAX_MARKED` of them and `MAX_MARKED_BYTES` in all. Of each text only the
-beginning is compared.
+These words are the marks in `contract.compactions`. Only the beginning of each text is compared, in the messages up to
+the first answer. Limits: `MAX_MARKED` messages with `MAX_MARKED_BYTES` in all.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ _BODY: Final = msgspec.json.Decoder(_Body)
 
 
 def is_compacted(body: bytes) -> bool:
-    """Whether a mark stands in the messages of a body that was read before. Raises: msgspec.MsgspecError."""
+    """Whether a message of a body, which was read before, begins with a mark. Raises: msgspec.MsgspecError."""
     left = MAX_MARKED_BYTES
     for message in _BODY.decode(body).messages[:MAX_MARKED]:
         left -= len(memoryview(message.content))

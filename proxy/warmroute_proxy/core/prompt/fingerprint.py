@@ -1,21 +1,22 @@
-"""The prompt as a chain of 64-bit hashes over its parts in template order.
+"""Turns a prompt into a chain of 64-bit hashes over its parts, in the order in which a template prints them.
 
 An engine caches prefixes of the *rendered* prompt: tools first, then messages. The proxy cannot hash the request body
-instead: harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same text
-as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
+instead: agent programs send messages before tools, move `cache_control` markers from turn to turn, and write a text now
+as a string, now as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
 
     h[0] = xxh3_64(block[0], seed),    h[i] = xxh3_64(block[i], seed = h[i - 1])
 
-A block ends with its part; a longer part is cut every `STRIDE_BYTES`. Equal hashes at cut i mean equal prompts up to
-cut i, except for 64-bit collisions. A collision can only misplace a request of the same tenant: the seed is made from
-the tenant's salt and the model, so chains of two tenants have nothing in common.
+A block is a whole part, or a piece of `STRIDE_BYTES` of a longer part. The end of each block is a cut. Equal hashes at
+cut i mean equal prompts up to cut i, except for 64-bit collisions. A collision can only misplace a request of the same
+tenant: the seed is made from the tenant's salt and the model, so chains of two tenants have nothing in common.
 
-The stride keeps the head of a long part known when its tail is changed or appended. On recorded agent bodies a stride
-of 2,048 takes 5 us per 100 KB more than 4,096 (50 against 45). On average a break loses 1 KB instead of 2, a difference
-of some pages of an engine's cache.
+Because long parts are cut, the beginning of such a part is still recognised if its end is changed or extended. On
+recorded agent bodies a stride of 2,048 takes 5 us per 100 KB more than 4,096 (50 against 45). But with it a change
+loses on average only 1 KB of the known prefix instead of 2, a difference of a few pages of an engine's cache.
 
-Limits: a prompt has up to `MAX_PARTS` tools and as many messages, else it is a `MalformedPrompt`. The hash chains of
-`MAX_KEPT_TOOLS` tool lists are kept by digest, because reading tools is a third of the work. A full store is emptied.
+Limits: a prompt with more than `MAX_PARTS` tools or more than `MAX_PARTS` messages is a `MalformedPrompt`. The hash
+chains of `MAX_KEPT_TOOLS` tool lists are cached by digest, because reading tools is a third of the work. A full cache
+is emptied.
 """
 
 import codecs
@@ -66,9 +67,10 @@ _VALUES: Final = msgspec.json.Decoder(list[Raw])
 def fingerprint_chat(
     tools: Raw | None, messages: Raw | Sequence[Raw], seed: int, addresses: Addresses | None = None
 ) -> Fingerprint:
-    """The fingerprint of a chat prompt. `addresses`: those that it may contain. Raises: MalformedPrompt.
+    """The fingerprint of a chat prompt. `addresses`: the addresses that it may contain. Raises: MalformedPrompt.
 
-    `messages` as one raw JSON array is twice as fast as a list of raw items, because it is read once.
+    If `messages` is one raw JSON array, this is twice as fast as for a list of raw items, because the array is read
+    once.
     """
     prefix = tools_prefix(tools, seed)
     return _fingerprint(_decode_messages(messages), prefix, None, seed, addresses)
@@ -91,7 +93,7 @@ def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix, addresses: 
 def _fingerprint(
     decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int, addresses: Addresses | None
 ) -> Fingerprint:
-    """The fingerprint of all messages, or of those after `begun`, which are then not leading system messages."""
+    """The fingerprint of all messages, or of `begun` and the messages after it (not leading system messages)."""
     leading = begun is None
     if begun is None:
         hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
@@ -164,7 +166,7 @@ def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
 def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
     """The fingerprint of a `/v1/completions` prompt: the raw JSON of a string, a list of strings, or token ids.
 
-    An empty prompt, also as one of several, ends the scheduler of SGLang 0.5.23. So empty prompts are refused here.
+    An empty prompt, even as one of several, crashes the scheduler of SGLang 0.5.23. So empty prompts are refused here.
     """
     raw = bytes(prompt)
     if raw == b'""':
@@ -172,7 +174,7 @@ def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
     if raw[:1] == b'"':
         parts: Iterable[bytes] = (raw,)
         prompts = 1
-    elif _TOKEN_IDS.match(raw) is not None:  # not decoded: there may be a million ids
+    elif _TOKEN_IDS.match(raw) is not None:  # the ids are not decoded: there may be a million
         parts = (raw,)
         prompts = 1
     else:
@@ -237,15 +239,15 @@ def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
 
 
 def _check_unicode(contents: list[Raw]) -> None:
-    """Refuse user messages at a conversation's beginning that are not UTF-8, because no engine could decode them. The
-    JSON decoder checks the syntax of raw slices, but not their UTF-8.
+    """Refuse a prompt if the user messages at its beginning are not UTF-8, because no engine could decode it. The JSON
+    decoder checks the syntax of raw slices, but not their UTF-8.
     """
     for content in reversed(contents):
         view = memoryview(content)
         try:
             if len(view) <= _WINDOW_BYTES:
                 str(view, "utf-8")
-            else:  # a long text is not copied whole
+            else:  # a long text is decoded in pieces, to avoid a copy of the whole
                 decode = _new_decoder().decode
                 for at in range(0, len(view), _WINDOW_BYTES):
                     decode(view[at : at + _WINDOW_BYTES])

@@ -11,7 +11,7 @@ OTHER: Final = 0
 USER: Final = 1
 ASSISTANT: Final = 2
 TOOL: Final = 3
-"""The numbers of roles in `Fingerprint.messages`. `OTHER` stands for system, developer and every other role."""
+"""The numbers of roles in `Fingerprint.messages`. `OTHER` stands for system, developer and all further roles."""
 
 
 class _Function(msgspec.Struct, gc=False):

@@ -1,11 +1,12 @@
-"""Describes the parts of a prompt without their text, so that a later turn can say which part was changed, and how.
+"""Describes the parts of a prompt without their text, so that a later prompt can be compared with them.
 
-Each tool has a size, and hashes that are keyed by tenant. Each line of the system prompt has two such hashes: one of
-the line as it is, and one in which every digit counts as 0. If only the second hash is equal, a date, a time or a
-count was changed. The ends and roles of messages are in the fingerprint (`Fingerprint.messages`).
+The comparison (`breaks`) finds which part was changed, and how. A tool is described by a size, and by hashes that are
+keyed by tenant. A line of the system prompt is described by two hashes: one of the line as it is, and one of the line
+with 0 in place of every digit. If only the second hash is equal, a date, a time or a count was changed. Messages are
+described in `Fingerprint.messages`, by their ends and roles.
 
-Limits: `MAX_TOOLS` tools and `MAX_LINES` lines of a prompt. The marks of `MAX_READ` lists of tools, and of as many
-system prompts, are kept, so that a text which several sessions send is read once. A full store is emptied.
+Limits: `MAX_TOOLS` tools and `MAX_LINES` lines of a prompt. The descriptions of `MAX_READ` lists of tools, and of as
+many system prompts, are cached, so that a text which several sessions send is read once. A full cache is emptied.
 """
 
 import zlib
@@ -32,7 +33,7 @@ _STRING: Final = msgspec.json.Decoder(str)
 
 
 class ToolMark(NamedTuple):
-    """A tool. `bytes_sum` is a sum over its bytes, so the order of its keys does not matter."""
+    """A tool. `bytes_sum`: a sum over its bytes, which does not depend on the order of its keys."""
 
     name: int
     digest: int
@@ -41,14 +42,14 @@ class ToolMark(NamedTuple):
 
 
 class LineMark(NamedTuple):
-    """Hashes of a line of the system prompt: of the line as it is, and with a 0 for each digit."""
+    """Hashes of a line of the system prompt: of the line as it is, and of the line with a 0 for each digit."""
 
     digest: int
     zeroed: int
 
 
 class Head(NamedTuple):
-    """What stands in front of a prompt's first answer. `asked`: the hash of the first user's message, 0 without one."""
+    """What a prompt has before its first answer. `asked`: the hash of the first user's message; 0 if it has none."""
 
     tools: tuple[ToolMark, ...]
     lines: tuple[LineMark, ...]
@@ -56,7 +57,7 @@ class Head(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory this head takes."""
         return 200 * (len(self.tools) + len(self.lines)) + 200
 
 
@@ -80,7 +81,7 @@ _read_lines: Final[dict[tuple[int, bytes], tuple[LineMark, ...]]] = {}
 
 
 def head_of(tools: Raw | None, messages: Raw, key: int) -> Head:
-    """Return the head of a prompt that was read before. `key`: the tenant's, for the hashes.
+    """The head of a prompt that was read before. `key`: the tenant's key for the hashes.
 
     Raises: msgspec.MsgspecError, ValueError.
     """
@@ -119,7 +120,7 @@ def text_of(content: Raw) -> str:
 
 
 def texts_of(content: Raw) -> list[str]:
-    """The same, each part by itself."""
+    """The texts of a message's content: one string, or the text of each part."""
     view = memoryview(content)
     if view and view[0] == QUOTE:
         return [_STRING.decode(content)]

@@ -1,4 +1,4 @@
-"""What placement knows of a request: numbers and names, never the text."""
+"""What placement knows about a request: numbers and names, never the text."""
 
 import msgspec
 
@@ -8,13 +8,14 @@ from warmroute_proxy.core.prompt.chain import Chain
 class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     """One request, as the server has parsed it.
 
-    `lineage` and `session`: 64-bit keys that are made under the tenant's key, so that those of two tenants differ.
-    `structural_bytes`: the canonical bytes that the previous turn of an append-only conversation has already sent.
-    `thread`: the lineage without its system prompt, None without a session. If a client rewrites the system prompt of a
-    running conversation, the thread still identifies it. `parent`: the session that started this one. Placement begins
-    at the parent's home region, and the index finds the prefix that both share. `expects`: how the client says that the
-    turn will end (`cache.return_times`). `sequences`: how many answers an engine computes; each takes a slot.
-    `tenant`: empty if there is only one.
+    `lineage` (one conversation branch of the session) and `session`: 64-bit keys that are made under the tenant's key,
+    so that keys of two tenants differ. `structural_bytes`: the bytes of the prompt (in canonical form) that the
+    previous turn of an append-only conversation has already sent. `thread`: the key of the lineage without its system
+    prompt; None without a session. If a client rewrites the system prompt of a running conversation, the thread still
+    identifies the conversation. `parent`: the session that started this session. Without a home of its own, a session
+    begins in its parent's home region, and the index finds the prefix that both sessions share. `expects`: how the turn
+    will end, if the client says so (`cache.return_times`). `sequences`: how many answers an engine computes; each
+    answer takes a slot. `tenant`: empty if there is only one tenant.
     """
 
     model: str
@@ -35,8 +36,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     expects: int = 0
     tenant: str = ""
     turns_before: int = 0
-    """Turns of its conversation that a compaction took out of its prompt, as far as they were seen (`numbered`)."""
+    """How many earlier turns a compaction took out of the prompt, as far as known (`Settlement.numbered`)."""
 
     def stay(self) -> "RoutingRequest":
-        """A copy of the request that is not forwarded."""
+        """A copy of the request that must not be forwarded to another region."""
         return msgspec.structs.replace(self, may_forward=False)

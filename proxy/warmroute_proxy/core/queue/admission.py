@@ -1,32 +1,33 @@
-"""The queue of requests for which the fleet has no capacity: which request is next, and which is refused.
+"""Queues the requests for which the fleet has no capacity: decides which request is next, and which is refused.
 
 **A line for each worker.** A request waits for the worker that placement prefers, so that requests for one busy worker
 do not delay those for another. `dispatch_order` decides when a request should wait for another worker instead.
 
-**Fair between tenants.** In a line each tenant has its own queue. The next request is that of the tenant which was
-served the fewest tokens (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996). The shares are those of
-deficit round robin, but the method needs neither a quantum nor the size of a request before it is served. A new tenant
-starts at the line's present position, so that it has neither credit nor debt. A tenant that was served beyond that
-position and comes back starts from what it was served. While two tenants both wait in a line, what they are served
-there differs by at most one request of each.
+**Fair between tenants.** In a line each tenant has its own queue, and a position: the tokens that it was served. The
+next request comes from the tenant with the lowest position (start-time fair queueing: P. Goyal, H. Vin, H. Cheng,
+SIGCOMM 1996). The tenants' shares are those of deficit round robin, but the method needs neither a quantum nor the size
+of a request before it is served. A new tenant starts at the line's position (that of the last tenant served), so that
+it has neither credit nor debt. A tenant that comes back with a higher position keeps that position. While two tenants
+both wait in a line, what they are served there differs by at most one request of each.
 
 The cost of a request is the tokens that engines are predicted to compute for it: uncached prompt tokens and the answer.
 
 **Short work first, but not at the expense of long waits.** Of one tenant's requests, the one that is due first is next.
-A request is due when it has waited `PATIENCE` times the compute time of its own prompt, but not later than after half
-of the time that it may wait. So a warm request passes a cold one, whose computation takes much longer than the added
-wait. A request that comes when another one is already due does not pass that one. (Shortest first alone has the
-shortest mean wait, but starves long requests. In order of arrival, all requests wait behind the longest one.)
+A request is due when it has waited `PATIENCE` times the compute time of its own prompt, but at the latest after half of
+the time that it may wait. So a warm request (with a cached prefix) passes a cold one: what it adds to the wait is much
+less than the cold request's own compute time. A request that comes when another request is already due does not pass
+it. (Serving the shortest request first gives the shortest mean wait, but starves long requests. In order of arrival,
+all requests wait behind the longest one.)
 
-**Fair between programs, and by priority**, within a tenant (`programs`): the order by due time holds among the requests
-of one program and one priority.
+**Fair between programs, and by priority**, within a tenant. A program is a session and its sub-agents (`programs`). The
+order by due time holds only among the requests of one program and one priority.
 
-**Keys with their own limits.** The requests of such a key wait in the same order. If the key's limits hold up a
+**API keys with their own limits.** Requests of such a key are ordered in the same way. If the key's limits hold up a
 request, only other requests of that key wait behind it.
 
 **Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. If the queue is full, a newcomer pushes
-out the newest requests of the tenant that holds most of it for a model. If that tenant does not hold more than the
-newcomer's tenant would, the newcomer is refused. So a tenant that floods the queue is refused first.
+out the newest requests of the tenant that holds most of the queue (for one model). If this tenant does not hold more
+than the newcomer's tenant would, the newcomer is refused. So a tenant that floods the queue is refused first.
 """
 
 import heapq
@@ -38,29 +39,29 @@ from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.queue.programs import LATE_SHARE, NORMAL, ProgramQueue, Rank, by_turns
 
 PATIENCE: Final = 4.0
-"""A rise from 0 to 4 shortens TTFT by a quarter at p90; higher values lengthen it at p99
+"""With 4 instead of 0, TTFT is a quarter shorter at p90; higher values lengthen it at p99
 (docs/decisions/019-waiting-for-a-place.md).
 """
 
 T = TypeVar("T")
 LineKey = tuple[str, str]
-"""What the requests of a line wait for: a model, and the id of the worker that will compute their prompts."""
+"""Identifies a line: a model, and the id of the worker for which requests wait."""
 
 FOR_MEMORY: Final = "\nmemory"
-"""Instead of a worker's id: the line of requests that wait for KV memory at any worker. Worker ids have no newline."""
+"""In place of a worker's id: the line of requests that wait for KV memory at any worker. Worker ids have no newline."""
 TOKENS_PER_S: Final = 500.0
-"""A request that came a second earlier may need this many more tokens of memory, and still goes first."""
+"""For each second that a request came earlier, it may need this many more tokens of memory and still go first."""
 
 
 class Waiter(Generic[T]):
     """One request that waits for a worker or for memory, and when it is due there.
 
     `checked_s`: when it was last placed again, to find out whether it should wait for another worker. `key_id`: the id
-    of a key with its own limits, else empty. `need_tokens`: the KV memory that it takes. `memory_s`: how long it waited
-    for memory in the past. `memory_from_s`: since when it waits for memory, if it does now. `timed_from_s`: since when
-    its wait for a worker counts. `begins`: it is the first turn of a session. `asked_s`: when it came, or when its
-    session first asked and was refused; this time decides its place in the line for memory. `program`, `priority`: as
-    in `programs`.
+    of its API key if the key has its own limits, else empty. `need_tokens`: the KV memory that it takes. `memory_s`:
+    how long it waited for memory before it began to wait for a worker. `memory_from_s`: since when it has been waiting
+    for memory, if it is. `timed_from_s`: since when its wait for a worker counts. `begins`: whether it is the first
+    turn of a session. `asked_s`: when it came, or when its session first asked and was refused; this time decides its
+    place in the line for memory. `program`, `priority`: as in `programs`.
     """
 
     __slots__ = (
@@ -134,7 +135,7 @@ class _TenantShare(Generic[T]):
 
 class _Flow(Generic[T]):
     """The requests of one tenant in one line. `served`: the tenant's position, in tokens served. `running`: how many of
-    its requests do not begin a session. `tokens`: the memory that all of them need.
+    the requests do not begin a session. `tokens`: the memory that all these requests need.
     """
 
     __slots__ = ("queue", "running", "served", "tokens", "waiting")
@@ -160,9 +161,9 @@ class _Flow(Generic[T]):
 
 
 class _Line(Generic[T]):
-    """All requests that wait for one worker, or for memory. `passed`: the position of the line, that of the last tenant
-    served. `running`: how many requests do not begin a session. `opened_s`: when the last request that begins a session
-    went, or when a turn of a running session began to wait here while no other did.
+    """All requests that wait for one worker, or for memory. `passed`: the line's position, which is that of the last
+    tenant served. `running`: how many of the requests do not begin a session. `opened_s`: when the last request that
+    begins a session went, or later, when turns of running sessions began to wait here.
     """
 
     __slots__ = ("flows", "opened_s", "passed", "running")
@@ -174,13 +175,13 @@ class _Line(Generic[T]):
         self.running = 0
 
     def drop_idle_tenants(self) -> None:
-        """Drop the tenants that have no request here and are not ahead of the line's position."""
+        """Drop the tenants without a request here whose position is not beyond the line's."""
         for tenant in [t for t, f in self.flows.items() if not f.waiting and f.served <= self.passed]:
             del self.flows[tenant]
 
 
 class Queue(Generic[T]):
-    """All lines. Empty lines and the idle tenants of a line are dropped."""
+    """All lines. Empty lines, and tenants without requests in a line, are dropped."""
 
     def __init__(
         self,
@@ -191,9 +192,9 @@ class Queue(Generic[T]):
         *,
         new_sessions_wait: bool = True,
     ) -> None:
-        """`timeout_s`: how long a request may wait for a worker; the caller enforces it by `expired`. `memory_wait_s`:
-        how long it may wait for memory before that; with 0, requests do not wait for memory. `new_sessions_wait`: new
-        sessions wait while turns of running sessions wait for memory (`door`).
+        """`timeout_s`: how long a request may wait for a worker; the caller enforces this by `expired`.
+        `memory_wait_s`: how long a request may wait for memory before that; with 0, requests do not wait for memory.
+        `new_sessions_wait`: whether new sessions wait while turns of running sessions wait for memory (`door`).
         """
         self.resize(max_requests, max_bytes, timeout_s, memory_wait_s, new_sessions_wait=new_sessions_wait)
         self.requests = 0
@@ -210,7 +211,7 @@ class Queue(Generic[T]):
         *,
         new_sessions_wait: bool = True,
     ) -> None:
-        """Change the bounds. Requests that already wait beyond the new bounds stay."""
+        """Change the bounds. Requests that already wait stay, even if they exceed the new bounds."""
         self.new_sessions_wait = new_sessions_wait
         self.max_requests = max_requests
         self.max_bytes = max_bytes
@@ -223,15 +224,15 @@ class Queue(Generic[T]):
         return share is not None and waiter in share.waiting
 
     def lines(self) -> list[LineKey]:
-        """The lines. The one that was served last is at the end."""
+        """The lines. The line that was served last is at the end."""
         return list(self._lines)
 
     def awaited_workers(self, model: str) -> set[str]:
-        """The ids of the workers for which requests wait; with `FOR_MEMORY` if any waits for memory."""
+        """The ids of the workers for which requests wait; with `FOR_MEMORY` if some request waits for memory."""
         return {worker_id for each, worker_id in self._lines if each == model}
 
     def all_for_memory(self) -> list[Waiter[T]]:
-        """The requests that wait for memory, in no order."""
+        """The requests that wait for memory, in no particular order."""
         flows = [flow for key, line in self._lines.items() if key[1] == FOR_MEMORY for flow in line.flows.values()]
         return [waiter for flow in flows for waiter in flow.queue]
 
@@ -272,21 +273,22 @@ class Queue(Generic[T]):
         return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
 
     def opened_s(self, model: str) -> float | None:
-        """When the last session began whose first turn had waited for memory, or since when turns of running sessions
-        wait. None if no request waits for memory.
+        """When the last session began whose first turn had waited for memory, or, if later, when turns of running
+        sessions began to wait. None if no request waits for memory.
         """
         line = self._lines.get((model, FOR_MEMORY))
         return None if line is None else line.opened_s
 
     def opened(self, model: str, now_s: float) -> None:
-        """A turn that begins a session leaves the line for memory, to be dispatched."""
+        """Note that a turn that begins a session leaves the line for memory, to be dispatched."""
         line = self._lines.get((model, FOR_MEMORY))
         if line is not None:
             line.opened_s = now_s
 
     def for_memory(self, model: str, *, begins: bool = False) -> list[Waiter[T]]:
-        """The requests for a model that wait for memory: the first of each tenant, then the second of each, and so on,
-        beginning with the tenant that was served least. `begins`: those that begin a session, else the others.
+        """The requests for a model that wait for memory: the first of each tenant, then the second of each tenant, and
+        so on, beginning with the tenant that was served least. `begins`: whether to return those that begin a session,
+        or the others.
         """
         line = self._lines.get((model, FOR_MEMORY))
         if line is None:
@@ -299,10 +301,11 @@ class Queue(Generic[T]):
         return [waiter for *_, waiter in order]
 
     def before(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> int:
-        """How many other requests are likely to go to a worker before this one. `compute_s`: its time of prefill there.
+        """How many other requests are likely to go to a worker before `waiter`. `compute_s`: the waiter's prefill time
+        there.
 
-        Requests of its own tenant count as in `ProgramQueue.before`. Because tenants alternate, each other tenant
-        counts with at most one request more than that.
+        Requests of the waiter's own tenant count as in `ProgramQueue.before`. Because tenants alternate, each other
+        tenant counts with at most one request more than the own tenant.
         """
         line = self._lines.get((waiter.model, worker_id))
         if line is None:
@@ -321,7 +324,7 @@ class Queue(Generic[T]):
         return before
 
     def join(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> list[Waiter[T]] | None:
-        """Wait for a worker. `compute_s`: how long the prompt takes to compute there.
+        """Let a request wait for a worker. `compute_s`: how long the prompt takes to compute there.
 
         Returns the requests that the newcomer pushed out, or None if the queue is full.
         """
@@ -340,7 +343,7 @@ class Queue(Generic[T]):
         return pushed_out
 
     def leave(self, waiter: Waiter[T]) -> bool:
-        """Stop waiting. Returns False if the request was not waiting."""
+        """Take a request out of the queue. Returns False if it was not waiting."""
         if waiter not in self:
             return False
         share = self._shares[waiter.model, waiter.tenant]
@@ -357,7 +360,7 @@ class Queue(Generic[T]):
         return True
 
     def move(self, waiter: Waiter[T], worker_id: str, compute_s: float, now_s: float | None = None) -> None:
-        """Wait for another worker or for memory, or be due at another time. The time of arrival does not change."""
+        """Let a request wait for another worker or for memory, or be due at another time. Its time of arrival stays."""
         if now_s is not None and worker_id != waiter.worker_id:
             if worker_id == FOR_MEMORY:
                 waiter.memory_from_s = now_s
@@ -368,7 +371,7 @@ class Queue(Generic[T]):
         self._line_up(waiter, worker_id, compute_s)
 
     def heads(self, now_s: float) -> list[Waiter[T]]:
-        """The first request of each key of each tenant in each line."""
+        """The first request of each API key of each tenant in each line."""
         late_s = now_s - self.late_after_s
         flows = [flow for line in self._lines.values() for flow in line.flows.values()]
         found = [flow.queue.next(key_id, late_s) for flow in flows for key_id in flow.queue.key_ids()]
@@ -381,8 +384,8 @@ class Queue(Generic[T]):
         return None if found is None else found[1]
 
     def fair_order(self, key: LineKey, now_s: float) -> Iterator[Waiter[T]]:
-        """The requests of a line in fair order. If a request still waits when the caller takes the next one, it could
-        not go, and the other requests of its key are skipped.
+        """The requests of a line in fair order. If a yielded request still waits when the caller takes the next one, it
+        could not go; then the other requests of its key are skipped.
         """
         line = self._lines.get(key)
         if line is None:
@@ -402,7 +405,7 @@ class Queue(Generic[T]):
             found = None if of_tenant is None else of_tenant.queue.next(key_id, late_s)
             if of_tenant is None or found is None:
                 continue
-            if served == of_tenant.served:  # else a request of another key of this tenant has gone meanwhile
+            if served == of_tenant.served:  # if not, a request of another key of this tenant has gone
                 waiter = found[1]
                 yield waiter
                 found = of_tenant.queue.next(key_id, late_s)
@@ -411,7 +414,7 @@ class Queue(Generic[T]):
             heapq.heappush(order, (of_tenant.served, found[0], tenant, key_id))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
-        """A waiting request is dispatched, at a cost of `tokens`."""
+        """Dispatch a waiting request, at a cost of `tokens`."""
         line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
         line.passed = max(line.passed, flow.served)
@@ -423,8 +426,8 @@ class Queue(Generic[T]):
             self._lines[waiter.line_key] = self._lines.pop(waiter.line_key)
 
     def expired(self, before_s: float) -> list[Waiter[T]]:
-        """The requests that have waited for a worker since before `before_s`. A request that still waits for memory is
-        among them if its `memory_wait_s` was over before `before_s`, because no worker can be used.
+        """The requests that have waited for a worker since before `before_s`. They include requests that still wait for
+        memory although their `memory_wait_s` was over before `before_s`: such a request finds no usable worker.
         """
         found = []
         for share in self._shares.values():
@@ -437,7 +440,7 @@ class Queue(Generic[T]):
         return found
 
     def waiting(self) -> list[Waiter[T]]:
-        """All requests that wait, in no order."""
+        """All requests that wait, in no particular order."""
         return [waiter for share in self._shares.values() for waiter in share.waiting]
 
     def _due_s(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> float:
@@ -453,7 +456,7 @@ class Queue(Generic[T]):
             line = self._lines[waiter.line_key] = _Line(waiter.memory_from_s)
         if not waiter.begins:
             if not line.running:
-                line.opened_s = waiter.memory_from_s  # the door was open until now
+                line.opened_s = waiter.memory_from_s  # the door was not shut before
             line.running += 1
         flow = line.flows.setdefault(waiter.tenant, _Flow())
         if not flow.waiting:
@@ -473,7 +476,9 @@ class Queue(Generic[T]):
             del line.flows[waiter.tenant]
 
     def _pushed_out_by(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
-        """The requests that a newcomer pushes out: the newest of the tenant that holds most. None: it is refused."""
+        """The requests that a newcomer pushes out: the newest of the tenant that holds most. None: the newcomer is
+        refused.
+        """
         requests = self.requests + 1 - self.max_requests
         size = self.bytes + waiter.bytes - self.max_bytes
         if requests <= 0 and size <= 0:
@@ -510,10 +515,11 @@ def _order_out(waiter: Waiter[T]) -> int:
 def _of_own_tenant(
     share: _TenantShare[T], newcomer: Waiter[T], requests: int, size_bytes: int
 ) -> list[Waiter[T]] | None:
-    """The requests of its own tenant that a newcomer pushes out: lowest priority first, then newest. None: refuse it.
+    """The requests of its own tenant that a newcomer pushes out: lowest priority first, then newest. None if it is
+    refused.
 
-    A request is pushed out if its priority is lower than the newcomer's. One of equal priority is pushed out if its
-    program has most requests and keeps at least as many as the newcomer's program then has.
+    A request is pushed out if its priority is lower than the newcomer's. A request of equal priority is pushed out if
+    its program has most requests, and afterwards still has at least as many as the newcomer's program.
     """
     counts = share.programs
     program = max(counts, key=counts.__getitem__)

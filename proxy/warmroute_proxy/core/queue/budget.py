@@ -1,21 +1,21 @@
-"""What tenants or keys may use over several proxies, by minute, day or month: leases on a budget that a store holds.
+"""Limits what tenants or keys use over several proxies, by minute, day or month, with leases on a budget in a store.
 
-A proxy leases a slice of the budget from the store, and spends it without asking again. The amount left is
+A proxy leases a slice of the budget from the store, and spends the slice without asking again. The amount left is
 
-    limit - what settled rows have cost - what all proxies have leased and not settled
+    limit - price of all settled ledger rows - what all proxies have leased and not settled
 
-So the store never gives more than the limit, and needs no second counter beside the rows. Before its dispatch, a
-request reserves its estimated price, with the whole prompt uncached and an answer of the expected length. The request
-is settled at its real price. Spending exceeds the limit only by what requests cost beyond their reservations.
+So the store never gives more than the limit, and needs no second counter beside the ledger rows. Before its dispatch, a
+request reserves its estimated price, for a whole uncached prompt and an answer of the expected length. It is settled
+(billed) at its real price. Spending exceeds the limit only by what requests cost beyond their reservations.
 
-A reload can lower the limit below what is leased. Then the amount left is below 0, and no process makes new
-reservations: each gives back what it has not reserved, also when a request ends that cost less than its reservation.
-The same holds from the reload until the store has answered. If a reload removes a budget, each process gives back all
-that is not reserved.
+A reload of the configuration can lower the limit below what is leased. Then the amount left is below 0, and processes
+make no new reservations. Each process gives back what it has not reserved, and also what remains when a request ends
+that cost less than its reservation. Processes behave in this way from the reload until the store has answered, too. If
+a reload removes a budget, each process gives back all that is not reserved.
 
 A slice is a hundredth of the budget. If slices are used up quickly, each next slice is twice as large, up to an eighth
-of the budget. A proxy asks for the next slice when it has used half, and gives back a slice that it has not used for a
-minute.
+of the budget. A proxy asks for the next slice when half of its slice is used, and gives back a slice that it has not
+used for a minute.
 
     reserve ──▶ granted                      the slice in hand has enough
             ──▶ waits ──answer──▶ granted     the store is asked, for `ASK_S` at most
@@ -23,10 +23,10 @@ minute.
 
 Periods are minutes, days and months of UTC. A new period begins with a new slice.
 
-Limits on requests and tokens per minute are leased in slices by the same rules, but no request waits for the store. A
-request is granted before the store's first answer in a minute, and while the store had enough left at its last answer.
-An amount beyond the slice is a debt that the next slice pays. So several processes together can exceed the limit by
-what they admit during one round trip. While the store is away, only the limits of each process hold (`quota`).
+Limits on requests and tokens per minute are leased in slices by the same rules, but requests do not wait for the store.
+A request is granted if the store has not answered yet in this minute, or had enough left at its last answer. An amount
+beyond the slice is a debt that the next slice pays. So several processes together can exceed the limit by what they
+admit during one round trip to the store. While the store is away, only the limits of each process hold (`quota`).
 """
 
 from datetime import UTC, datetime
@@ -48,8 +48,8 @@ Unit = Literal["nanousd", "requests", "tokens"]
 
 
 class Budget(NamedTuple):
-    """What a scope may use in each period, in `unit`. `warn_share`: the used share at which warnings to clients begin;
-    above 1: never. `cached_weight`: how much a cached token counts, if the unit is tokens.
+    """What a scope (tenants or keys) may use in each period, in `unit`. `warn_share`: the used share at which warnings
+    to clients begin; above 1: never. `cached_weight`: how much a cached token counts, if the unit is tokens.
     """
 
     scope: Scope
@@ -65,12 +65,14 @@ class Budget(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, Period, Unit]:
-        """What identifies the budget, even after a change of its limit."""
+        """What identifies the budget: its limit may change, its key does not."""
         return self.scope.kind, self.scope.name, self.period, self.unit
 
     @property
     def is_money(self) -> bool:
-        """Whether the unit is money. Without the store, money is not spent; other units have limits per process."""
+        """Whether the unit is money. While the store is away, money is not spent; for other units, limits per process
+        hold.
+        """
         return self.unit == "nanousd"
 
     @property
@@ -79,7 +81,7 @@ class Budget(NamedTuple):
 
 
 class Amounts(Frozen, frozen=True):
-    """What a request uses, by unit. Reserved tokens are not weighed by `cached_weight`."""
+    """What a request uses, by unit. Tokens that are only reserved are not weighed by `cached_weight`."""
 
     nanousd: int = 0
     requests: int = 0
@@ -92,7 +94,7 @@ class Amounts(Frozen, frozen=True):
 
 
 class Span(NamedTuple):
-    """One period in unix seconds, without `ends_s` itself."""
+    """One period in unix seconds, not including `ends_s`."""
 
     starts_s: int
     ends_s: int
@@ -107,8 +109,8 @@ class BudgetVerdict(Enum):
 
 
 class Taken(NamedTuple):
-    """The store's answer: what it has leased now, and what it has left. `left` below 0: leases and spending exceed the
-    limit.
+    """The store's answer: what it has leased now, and what it has left. If `left` is below 0, leases and spending
+    exceed the limit.
     """
 
     leased: int
@@ -130,35 +132,35 @@ def span_of(period: Period, now_s: float) -> Span:
 
 
 class Lease:
-    """What one process may spend of one budget now. Times are unix seconds."""
+    """The part of one budget that one process has leased. Times are unix seconds."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.span = Span(0, 0)
         self.in_hand = 0
-        """Leased and not spent."""
+        """What is leased and not spent."""
 
         self.reserved = 0
         self.left: int | None = None
-        """What the store had left at its last answer in this period; None before an answer."""
+        """What the store had left at its last answer in this period; None before the first answer."""
 
         self.asking = False
         self.away = False
-        """Whether the store did not answer the last question."""
+        """Whether the store did not answer the last request."""
 
         self.needed = 0
-        """The largest reservation that waits."""
+        """The largest amount for which a request waits."""
 
         self.denied_until_s = 0.0
         self._held_back = False
-        """Whether leases may exceed the limit: then what is in hand is given back, and nothing more is reserved."""
+        """Whether leases may exceed the limit. Then the unreserved part is given back, and nothing more is reserved."""
 
         self._leaving = False
         """Whether a reload has removed the budget, so that nothing more is leased."""
 
         self._asked_for = budget
         self._returning = 0
-        """What the store is asked to take back."""
+        """What is being given back to the store."""
 
         self._slice = 0
         self._asked_s = 0.0
@@ -166,12 +168,12 @@ class Lease:
 
     @property
     def free(self) -> int:
-        """What can be reserved; below 0: the debt."""
+        """What can be reserved; a negative number is a debt."""
         unreserved = self.in_hand - self.reserved
         return min(0, unreserved) if self._held_back else unreserved
 
     def change(self, budget: Budget) -> None:
-        """Change the limit, the tenants or the keys. Reservations stay."""
+        """Apply a change of the limit, the tenants or the keys. Reservations stay."""
         if budget == self.budget and not self._leaving:
             return
         if budget.limit < self.budget.limit or budget.scope != self.budget.scope:
@@ -183,12 +185,14 @@ class Lease:
         self._slice = self._smallest_slice()
 
     def leave(self) -> None:
-        """The budget is removed: give back what is not reserved, and the rest when its requests end."""
+        """The budget is removed: give back the unreserved part, and the rest when the requests with reservations
+        end.
+        """
         self._leaving = self._held_back = True
         self.left = None
 
     def begin(self, now_s: float) -> None:
-        """Begin the period that contains `now_s`, if it is a new one. Nothing carries over from the previous period."""
+        """Begin the period that contains `now_s`, if it has not begun. Nothing carries over from the period before."""
         if self.span.starts_s <= now_s < self.span.ends_s:
             return
         self.span = span_of(self.budget.period, now_s)
@@ -200,7 +204,7 @@ class Lease:
         self._used_s = now_s
 
     def wanted(self, now_s: float) -> int:
-        """How much to ask the store for now; below 0: how much to give back; 0: do not ask."""
+        """How much to ask the store for now; if negative, how much to give back; if 0, do not ask."""
         self.begin(now_s)
         if self.asking or (self.denied_until_s and self.denied(now_s)):
             return 0
@@ -219,7 +223,7 @@ class Lease:
 
     @property
     def least(self) -> int:
-        """The smallest useful lease. If the store has less, it leases nothing: the waiting request needs more."""
+        """The smallest useful lease: the waiting request needs this much. If the store has less, it leases nothing."""
         return max(0, self.needed - self.free) if self.budget.is_money else 0
 
     @property
@@ -228,7 +232,9 @@ class Lease:
         return self.left is None and not (self.asking or self.in_hand or self.reserved or self.needed)
 
     def asked(self, amount: int, now_s: float) -> None:
-        """The store is asked. Returned amounts cannot be used, unless the store does not answer (`not_answered`)."""
+        """The store is being asked. An amount that is given back can be used again only if the store does not answer
+        (`not_answered`).
+        """
         self.asking = True
         self._asked_s = now_s
         self._asked_for = self.budget
@@ -243,7 +249,7 @@ class Lease:
             return
         self.in_hand += max(0, taken.leased)
         if self._leaving or self._asked_for != self.budget:
-            return  # what waits asks again
+            return  # the configuration changed meanwhile: waiting requests ask again
         self._held_back = taken.left < 0
         self.left = max(0, taken.left)
         if self.needed - self.free > self.left:
@@ -251,7 +257,7 @@ class Lease:
         self.needed = 0
 
     def not_answered(self, now_s: float) -> None:
-        """The store is away: what was to be given back is in hand again."""
+        """The store is away: take back what was to be given back."""
         self.asking, self.away = False, True
         self.in_hand += self._returning
         self._returning = 0
@@ -259,15 +265,15 @@ class Lease:
         self.denied_until_s = now_s + DENIED_S
 
     def stands_open(self, amount: int) -> bool:
-        """Whether an amount is granted although it is not in hand. True for a removed budget. True for requests and
-        tokens if the store is away, has not answered yet, or had enough left.
+        """Whether an amount is granted although it is not leased. This is so for a removed budget. For requests and
+        tokens it is also so if the store is away, has not answered yet, or had enough left.
         """
         if self._leaving:
             return True
         return not self.budget.is_money and (self.away or self.left is None or self.free + self.left >= amount)
 
     def denied(self, now_s: float) -> bool:
-        """Whether the store had too little left, or was away, within `DENIED_S`. A clock that is set back ends this."""
+        """Whether the store had too little left, or was away, in the last `DENIED_S`. False if a clock was set back."""
         return self.denied_until_s - DENIED_S <= now_s < self.denied_until_s
 
     def reserve(self, amount: int, now_s: float) -> None:
@@ -298,7 +304,7 @@ class Lease:
 
 
 class SpendReservation:
-    """What one request reserves of all budgets that apply to it."""
+    """What one request reserves from all budgets that apply to it."""
 
     __slots__ = ("_amounts", "_reserved", "lacking", "leases")
 
@@ -306,10 +312,10 @@ class SpendReservation:
         self.leases = leases
         self._amounts = amounts
         self._reserved: list[tuple[Lease, Span, int]] = []
-        """Each lease, the period, and the amount; empty until the reservation is granted."""
+        """Each lease, its period, and the amount; empty until the reservation is granted."""
 
         self.lacking: Lease | None = None
-        """The lease that has too little, if the reservation was refused."""
+        """If the reservation was refused: the lease that has too little."""
 
     def reserve(self, now_s: float) -> BudgetVerdict:
         """Reserve from all leases, or from none of them."""
@@ -356,7 +362,9 @@ class SpendReservation:
             lease.spend(amounts.of(lease.budget), now_s)
 
     def _amount(self, budget: Budget) -> int:
-        """How much to reserve of a budget. A request larger than the limit of requests or tokens reserves the limit."""
+        """How much to reserve of a budget. A request that exceeds a whole limit of requests or tokens reserves the
+        limit.
+        """
         if budget.unit == "nanousd":
             return self._amounts.nanousd
         return min(self._amounts.of(budget), budget.limit)

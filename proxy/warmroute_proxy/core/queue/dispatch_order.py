@@ -1,19 +1,20 @@
-"""Whether a request is dispatched now, and where, or for which worker it waits.
+"""Decides whether a request is dispatched now, and where, or for which worker it waits.
 
-The home is the worker that placement prefers. If the home has no capacity, its engine would queue one more request
-(`load.load`). Then the request either goes to the cheapest worker with capacity, or waits. In a busy fleet every worker
-is full, and a worker gets a free slot whenever one of its requests ends. If requests left a full home at once, the next
-one would take that slot, wherever its prefix is cached. Sessions would be scattered when that costs most. But a request
-should not wait long for its home while another engine is idle. So the costs of both are compared (`placement.costs`),
-with the time to wait:
+The home is the worker that placement prefers for a request. If the home has no capacity, its engine would only queue
+the request (`load.load`). Then the request either goes to the cheapest worker with capacity, or waits for its home. In
+a busy fleet every worker is full, and a worker gets a free slot only when one of its requests ends. If requests did not
+wait for a full home, each free slot would be taken by the next request, wherever that request's prefix is cached.
+Sessions would be scattered when this costs most. But a request should not wait long for its home while another engine
+is idle. So the costs at the home and at the other worker are compared (`placement.costs`), including the time to wait:
 
     waits, if  cost(home) + (before + 1) * time between two ends at home  <=  cost(best worker with capacity)
 
 `before` is how many other requests are likely to go to the home first. A worker for which other requests wait does not
-count as one with capacity. The right side contains the computation of the prompt, the wait for that, and what both cost
-other requests. The time between two ends is how long requests stayed at the home lately, divided by the number that
-run. At least the time since the last end counts, so that no request waits for a stuck engine (`Departures`). If a
-prefill worker has capacity and its decode worker is full, the ends at the decode worker count.
+count as having capacity. The cost on the right side includes the computation of the prompt, the wait for it, and what
+these cost other requests. The time between two ends is how long requests lately stayed at the home, divided by the
+number that run there. It is at least the time since the last end, so that requests do not wait for a stuck engine
+(`Departures`). If a prefill worker has capacity and its decode worker is full, the ends of requests at the decode
+worker count.
 
 Measurements and rejected variants: docs/decisions/019-waiting-for-a-place.md.
 """
@@ -31,15 +32,15 @@ from warmroute_proxy.core.queue.door import Door
 from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, lacking_elsewhere
 
 MAX_BEGIN: Final = 4
-"""How many turns that begin a session are considered of each tenant at once: few, so that few pass a larger one."""
+"""How many turns that begin a session are tried for each tenant in one round: few, so that few pass a larger one."""
 MAX_RECHECKED: Final = 32
-"""How many requests are checked again at once: each takes one or two decisions, of 0.1 ms or more."""
+"""How many requests are placed again in one round: each takes one or two decisions of 0.1 ms or more."""
 
 T = TypeVar("T")
 
 
 class Placement(NamedTuple):
-    """Where a request goes now, or for which worker it waits. `for_memory`: it waits for memory at any worker
+    """Where a request goes now (`goes`), or for which worker it waits. `for_memory`: it waits for memory at any worker
     (`memory_wait`).
     """
 
@@ -66,8 +67,8 @@ def place_queued(
     excluded: frozenset[str],
     now_s: float,
 ) -> Placement:
-    """Place a queued request: at its preferred worker if that has capacity, else at the cheapest worker with capacity
-    if that costs less than to wait. The request waits for memory if it would evict what is needed again soon.
+    """Place a queued request: at its preferred worker if this has capacity; else at the cheapest worker with capacity,
+    if that costs less than waiting. The request waits for memory if it would evict what is needed again soon.
     """
     model = routing.model
     if queue.memory_wait_s:
@@ -103,11 +104,12 @@ def next_dispatches(
     *,
     again: bool,
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """The queued requests that can go, in fair order. The caller dispatches each before it takes the next. Requests
-    that move to the line of another worker are yielded, too, so that the caller can bound the work.
+    """Yield the queued requests that can go, in fair order. The caller dispatches each request before it takes the
+    next. Requests that move to the line of another worker are yielded, too, so that the caller can bound the work.
 
-    `find`: `place_queued` for a waiter, or None if the request cannot go, even with capacity. `again`: place again some
-    requests whose worker has no capacity, because another worker may be preferable by now.
+    `find`: calls `place_queued` for a waiter; returns None if the request cannot go whatever the capacity. `again`:
+    whether to also place some requests again whose worker has no capacity, because another worker may be preferable by
+    now.
     """
     lines = queue.lines()
     for key in lines:
@@ -130,8 +132,8 @@ def next_dispatches(
 def _for_memory(
     queue: Queue[T], router: Router, find: Callable[[Waiter[T]], Placement | None], model: str, now_s: float
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """As `next_dispatches`, for the requests that wait for memory: first those that are overdue, then the first
-    `MAX_LOOKED_AT` for which there may be room. A request without room, or with the door shut, does not stop others.
+    """As `next_dispatches`, for the requests that wait for memory: first the overdue requests, then the first
+    `MAX_LOOKED_AT` for which there may be room. A request that finds no room, or the door shut, does not stop others.
     """
     door = Door(router, queue, model, now_s)
     overdue = sorted([each for each in _in_order(queue, door, model) if door.is_overdue(each)], key=_asked_s)
@@ -159,7 +161,7 @@ def _for_memory(
 
 
 def _in_order(queue: Queue[T], door: Door[T], model: str) -> Iterator[Waiter[T]]:
-    """The requests that wait for memory: those of running sessions, then those of new ones if the door lets any in."""
+    """The requests that wait for memory: first of running sessions, then of new sessions if the door lets some in."""
     yield from queue.for_memory(model)
     if not door.keeps_out_all():
         yield from queue.for_memory(model, begins=True)
@@ -178,9 +180,9 @@ def _rechecked(
     models: Collection[str],
     now_s: float,
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """As `next_dispatches`, for the first request of each tenant and key in each line: the `MAX_RECHECKED` that were
-    checked longest ago. If a request goes or moves, the next one of its key is checked, too. A request that waits for
-    memory is checked only if it could be forwarded: another region may cost less by now.
+    """As `next_dispatches`, for the first request of each tenant and key in each line: place those `MAX_RECHECKED`
+    again that were checked longest ago. If a request goes or moves, the next request of its key is checked, too. A
+    request that waits for memory is checked only if it could be forwarded, because another region may cost less by now.
     """
     open_models = {model for model in models if not router.is_full(model, now_s)}
     forwarded = {model for model in open_models if router.may_forward(model, now_s)}

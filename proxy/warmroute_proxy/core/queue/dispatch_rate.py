@@ -1,7 +1,7 @@
 """Computes when a refused request should retry, from the rate at which queued requests are dispatched.
 
-The rate is measured while requests wait. Each refused request gets a retry time one dispatch later than the one refused
-before it, so that they do not all come back at once.
+The rate is measured while requests wait. Each refused request is told to retry one dispatch later than the request
+refused before it, so that refused requests do not all come back at once.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Final
 RATE_MEMORY_S: Final = 10.0
 RATE_PRIOR_PER_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60
-"""OpenAI's clients ignore longer times."""
+"""OpenAI's client libraries ignore longer times."""
 
 
 class DispatchRate:
@@ -33,7 +33,7 @@ class DispatchRate:
         self._at_s = max(now_s, self._at_s)
 
     def per_s(self, now_s: float) -> float:
-        """Dispatches a second; the prior if none were measured lately."""
+        """Dispatches per second; the prior if nothing was measured lately."""
         age_s = now_s - self._began_s
         left = math.exp(min(0.0, self._at_s - now_s) / self._memory_s)
         if self._count * left < 0.5 or age_s <= 0:

@@ -1,21 +1,24 @@
-"""The door: a new session waits while running ones wait for memory (docs/decisions/052-door.md).
+"""Holds back new sessions (the door is shut) while turns of running sessions wait for KV memory.
 
-Turns that do not fit in KV memory have to wait. If a session is evicted and then waits for W seconds, its prompt has to
-be computed again:
+The reasons are in docs/decisions/052-door.md.
+
+Turns that do not fit in KV memory have to wait. If turns wait for W seconds each and their sessions are evicted
+meanwhile, their prompts have to be computed again:
 
     forced prefill per second  >=  waiting tokens / W
 
-Neither the order of turns nor the choice of evicted sessions changes that. A turn that begins a session has no KV to
-lose, so it waits behind all others:
+Neither the order of turns nor the choice of the evicted sessions changes this rate. A turn that begins a session has no
+KV to lose, so it waits behind all others:
 
-    shut     a turn of a running session of its tenant waits for memory; or one of any tenant does, and its own tenant
-             is not small
-    small    all that the tenant holds and waits for fits its share: the pool, divided by the tenants that hold or wait
-    bound    how long a turn waits before it goes whatever it evicts: `SMALL_WAIT_S` for a small tenant, `memory_wait_s`
-             for others. A turn that begins a session also needs the door to be open then
+    shut     while a turn of a running session waits for memory, the door is shut for new sessions, except those of a
+             small tenant that has no such turn itself
+    small    all that a tenant holds and waits for fits its share: the pool, divided by the number of tenants that hold
+             memory or wait for it
+    bound    how long a turn waits before it goes, whatever it evicts: `SMALL_WAIT_S` for a small tenant,
+             `memory_wait_s` for others. A turn that begins a session goes only if the door is also open
 
-A door that was shut for `MAX_SHUT` times `memory_wait_s` lets one session in, so that sessions that never end do not
-keep it shut for ever.
+A door that was shut for `MAX_SHUT` times `memory_wait_s` lets one session in, so that running sessions that never end
+do not keep the door shut for ever.
 """
 
 from typing import Final, Generic, TypeVar
@@ -28,7 +31,7 @@ from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 
 SMALL_WAIT_S: Final = 15.0
 MAX_SHUT: Final = 15
-"""Half an hour by default. To let one session in every two minutes would add a quarter to the computed prefill."""
+"""In all half an hour by default. One session every two minutes would add a quarter to the computed prefill."""
 
 RENEW_S: Final = 5.0
 
@@ -36,7 +39,7 @@ T = TypeVar("T")
 
 
 def begins(router: Router, queue: Queue[T], routing: RoutingRequest) -> bool:
-    """Whether a request would begin a session, and so would have to wait at the door."""
+    """Whether a request would begin a session, and so has to wait while the door is shut."""
     return queue.new_sessions_wait and queue.memory_wait_s > 0 and router.waits_at_door(routing)
 
 
@@ -46,8 +49,8 @@ def waits_to_begin(waiter: Waiter[T]) -> bool:
 
 
 class Announcing(Generic[T]):
-    """Tells the other processes what waits for memory in a queue: after each change, and again every `RENEW_S`, so that
-    a process that was away learns it soon.
+    """Tells the other processes what waits for memory in a queue: after each change, and again every `RENEW_S`, for
+    processes that missed a message.
     """
 
     def __init__(self, router: Router, queue: Queue[T]) -> None:
@@ -71,7 +74,7 @@ class Announcing(Generic[T]):
 
 
 class Door(Generic[T]):
-    """The door of one model during one round of dispatches. Which tenants are small is computed once."""
+    """The door of one model during one round of dispatches. Which tenants are small is computed once in this round."""
 
     def __init__(self, router: Router, queue: Queue[T], model: str, now_s: float) -> None:
         self._router = router
@@ -99,7 +102,7 @@ class Door(Generic[T]):
         return (queue.running(model) or elsewhere.running(model)) > 0 and not self._is_small(waiter)
 
     def is_overdue(self, waiter: Waiter[T]) -> bool:
-        """Whether a turn has waited for memory as long as it may, so that it goes next."""
+        """Whether a turn has waited for memory as long as it may (its bound), so that it goes next."""
         queue, waited_s = self._queue, self._now_s - waiter.asked_s
         if waited_s < queue.memory_wait_s and not (waited_s >= SMALL_WAIT_S and self._is_small(waiter)):
             return False
@@ -109,7 +112,7 @@ class Door(Generic[T]):
         return opened_s is not None and self._now_s - max(opened_s, waiter.asked_s) >= MAX_SHUT * queue.memory_wait_s
 
     def _is_small(self, waiter: Waiter[T]) -> bool:
-        """Whether all that a tenant holds and waits for fits its share. False if it is the only tenant."""
+        """Whether the tenant of a request is small, as defined above. False if it is the only tenant."""
         tenant = waiter.tenant
         found = self._small.get(tenant)
         if found is None:
@@ -123,8 +126,8 @@ class Door(Generic[T]):
         return held + waiting + self._router.waits_elsewhere.needed(self._model, tenant)
 
     def _fair_share(self) -> float:
-        """The tokens that a small tenant may hold and wait for. -1 for a single tenant, or if new sessions do not wait:
-        then no tenant is small.
+        """The tokens that a small tenant may hold and wait for. -1 for a single tenant, or if new sessions do not wait;
+        in these cases no tenant is small.
         """
         if not self._queue.new_sessions_wait:
             return -1.0

@@ -1,4 +1,4 @@
-"""Divides a budget fairly between tenants: the bytes of all bodies in a process, or its client connections.
+"""Divides a budget fairly between tenants, such as the memory for all bodies in a process, or its client connections.
 
 The budget is a shared buffer with dynamic thresholds (A. Choudhury, E. Hahne, "Dynamic queue length thresholds for
 shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a tenant may hold at most `weight`
@@ -6,8 +6,8 @@ times the free amount. With a weight of 1, a single tenant fills half of the bud
 n tenants fill an (n+1)th each. With a weight of w, n tenants together fill n * w / (n * w + 1) of the budget. A new
 tenant always finds room, whatever the others hold. A tenant that holds nothing may begin with as much as is free.
 
-A body begins work, and an answer ends work that was done. So answers may take more of the budget, with the weight
-`ANSWER_WEIGHT`. A tenant whose bodies fill its share can still receive answers.
+The body of a request brings new work, while an answer completes work that was done. So answers may take more of the
+budget, with the weight `ANSWER_WEIGHT`. Thus a tenant whose bodies fill its share can still receive answers.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ ANSWER_WEIGHT: Final = 4
 
 
 class FairBudget:
-    """What is reserved of `total`, by tenant; its owner says the unit."""
+    """What is reserved of `total`, by tenant. The unit is up to the caller."""
 
     __slots__ = ("_held", "total", "used")
 
@@ -26,9 +26,9 @@ class FairBudget:
         self._held: dict[str, int] = {}
 
     def reserve(self, tenant: str, amount: int, weight: int = 1) -> bool:
-        """Reserve some for a tenant, or return False and reserve nothing.
+        """Reserve `amount` for a tenant, or return False and reserve nothing.
 
-        The tenant may then hold `weight` times the free amount.
+        The tenant may hold up to `weight` times the free amount.
         """
         free = self.total - self.used
         held = self._held.get(tenant, 0)
@@ -39,7 +39,7 @@ class FairBudget:
         return True
 
     def would_fit(self, tenant: str, amount: int, weight: int, own: int, others: int) -> bool:
-        """Whether `reserve` would find room after the tenant released `own`, and other tenants released `others`."""
+        """Whether `reserve` would succeed after the tenant released `own`, and other tenants released `others`."""
         free = self.total - self.used + own + others
         held = self._held.get(tenant, 0) - own
         return amount <= free and (not held or held + amount <= weight * (free - amount))

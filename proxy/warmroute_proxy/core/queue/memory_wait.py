@@ -1,19 +1,20 @@
-"""Which requests wait for KV memory, and in which order they go (`placement.working_set` says where there is room).
+"""Decides which requests wait for KV memory, and in which order they go (`placement.working_set` measures memory).
 
 A request that takes new memory goes if a worker has room for it. Otherwise it waits in the line for memory, which
 belongs to no worker. A request takes no new memory if its conversation is resident at a worker, or if few of its tokens
-are uncached. Such a request does not wait for memory. If it was placed away from its home and would evict others there,
-it goes home.
+are uncached. Such a request does not wait for memory. If such a request was placed away from its home and would evict
+others there, it goes home instead.
 
 As in the other lines, the tenant that was served least is first. Of one tenant, a small prompt passes a large one that
-came at the same time. The large one catches up by `TOKENS_PER_S` tokens for each second that it waits. A request for
-which no worker has room does not stop others.
+came at the same time. For each second that it came earlier, a prompt may be `TOKENS_PER_S` tokens larger and still go
+first. A request for which no worker has room does not stop others.
 
 A worker with room may not compute the prompt soon. So a request goes there only if its cost there exceeds the cost at
 the best worker by at most `MARGIN_S` plus the time that the request has waited.
 
-Bounded: after `memory_wait_s` a request no longer waits for memory, whatever it evicts. Such requests go next, oldest
-first. A request that begins a session waits behind all others, and while the `door` is shut.
+The wait is bounded: after `memory_wait_s` a request no longer waits for memory, whatever it evicts. Such overdue
+requests go next, the oldest first. A request that begins a session waits behind all others, and while the `door` is
+shut.
 """
 
 from typing import Final, NamedTuple, TypeVar
@@ -27,16 +28,18 @@ from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.queue.door import Door
 
 MAX_LOOKED_AT: Final = 16
-"""How many requests are placed at once to find out whether they fit: each takes one or two decisions."""
+"""How many requests are placed in one round to find out whether they fit: each takes one or two decisions."""
 MARGIN_S: Final = 4.0
-"""Chosen by a replay of agents' traces (decision 041)."""
+"""Chosen by replaying traces of agents (decision 041)."""
 _NONE: Final[frozenset[str]] = frozenset()
 
 T = TypeVar("T")
 
 
 class MemoryVerdict(NamedTuple):
-    """Where a request may go. With neither `goes` nor `waits`, it goes as decided if that worker has capacity."""
+    """Where a request may go. `goes`: it goes now. `waits`: it waits for memory. If both are false, it goes as decided
+    if that worker has capacity.
+    """
 
     decision: Decision
     goes: bool = False
@@ -44,7 +47,7 @@ class MemoryVerdict(NamedTuple):
 
 
 def passes(router: Router, queue: Queue[T], routing: RoutingRequest, decision: Decision, now_s: float) -> bool:
-    """Whether a new request may go to the worker of its decision, as far as memory is concerned."""
+    """Whether a new request may go to the worker of its decision, as far as KV memory is concerned."""
     if not queue.memory_wait_s:
         return True
     working_set = router.working_set
@@ -65,7 +68,9 @@ def in_memory(
     excluded: frozenset[str],
     now_s: float,
 ) -> MemoryVerdict:
-    """Where a request may go by memory: as decided, home, to a worker where it fits, or nowhere yet."""
+    """Where a queued request may go, by KV memory alone: as decided, home, to a worker where it fits, or nowhere
+    yet.
+    """
     if decision.kind == "forward":
         return MemoryVerdict(decision)
     working_set, model, lineage = router.working_set, routing.model, routing.lineage
@@ -94,7 +99,7 @@ def in_memory(
         if memory != LACKS and waiter.worker_id != FOR_MEMORY:
             return MemoryVerdict(decision)
         return _where_it_fits(router, queue, waiter, routing, decision, excluded, now_s)
-    return MemoryVerdict(decision, waits=True)  # behind those that wait; if it fits, it goes in the next round
+    return MemoryVerdict(decision, waits=True)  # behind those that already wait; if it fits, it goes in the next round
 
 
 def _where_it_fits(
@@ -123,14 +128,14 @@ def _where_it_fits(
 def lacking_elsewhere(
     router: Router, queue: Queue[T], waiter: Waiter[T], routing: RoutingRequest, decision: Decision, now_s: float
 ) -> frozenset[str]:
-    """The workers without room for a request, where it may not go instead of the full worker of its decision."""
+    """The workers without room for a request: it may not go there instead of the full worker of its decision."""
     if not queue.memory_wait_s or now_s - waiter.since_s >= queue.max_patience_s:
         return _NONE
     return router.working_set.lacking(routing.model, routing.lineage, need_tokens(routing, decision), now_s)
 
 
 def _at(router: Router, routing: RoutingRequest, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
-    """The decision for the worker `home`; None if it is not usable."""
+    """The decision that places a request at the worker `home`; None if this worker is not usable."""
     try:
         found = router.place(routing, now_s, excluded | router.working_set.others_than(home))
     except NoWorker:

@@ -1,23 +1,24 @@
-"""Which of one tenant's requests is next: fair between its programs, and by the priority that each asks for.
+"""Chooses which of one tenant's requests is next: fairly between its programs, and by the requests' priorities.
 
-A *program* is a session and all sub-agents that it has started, whatever a harness calls them. A sub-agent with its own
-session names its parent session, and counts for the parent's program (`Roots`). A sub-agent that uses its parent's
-session key belongs to that program anyway. A client may also name a program (`x-gateway-inference-fairness-id`).
+A *program* is a session and all sub-agents that it has started, whatever an agent program calls them. A sub-agent with
+its own session names its parent session, and counts for the parent's program (`Roots`). A sub-agent that uses its
+parent's session key belongs to the parent's program anyway. A client may also name a program
+(`x-gateway-inference-fairness-id`).
 
 The next request of a tenant is, in this order,
 
-    one that is late, the earliest due first, so that nothing starves
-    one of the highest priority
-    one of the program that was served the fewest tokens (start-time fair queueing, as between tenants)
-    the one that is due first
+    a late request, the earliest due first, so that no request starves
+    a request of the highest priority
+    a request of the program that was served the fewest tokens (start-time fair queueing, as between tenants)
+    the request that is due first
 
-A request is late when `LATE_SHARE` of `queue_timeout_s` has passed since it was due. So a request goes before all
-others of its tenant after at most three quarters of `queue_timeout_s`. Neither a program nor a priority changes
-anything for another tenant.
+`admission` says when a request is due. It is late when `LATE_SHARE` of `queue_timeout_s` has passed since it was due.
+So after at most three quarters of `queue_timeout_s` a request goes before all others of its tenant. Programs and
+priorities of one tenant do not change anything for another tenant.
 
 Limit: `Roots` remembers `MAX_ROOTS` sessions that another session has started, divided by tenant
-(`warmroute.contract.shares`). The oldest of the tenant that has most is forgotten first, and then counts as its own
-program.
+(`warmroute.contract.shares`). The oldest of the tenant that has most is forgotten first; this session then counts as a
+program of its own.
 """
 
 from bisect import bisect_right, insort
@@ -29,10 +30,10 @@ from warmroute.contract.shares import Division
 INTERACTIVE: Final = 0
 NORMAL: Final = 1
 BACKGROUND: Final = 2
-"""The three priorities. The lowest number goes first."""
+"""The numbers of the three priorities. The lowest number goes first."""
 
 Priority = Literal["interactive", "normal", "background"]
-"""The names of the priorities, each at the index of its number."""
+"""The names of the priorities, in the order of their numbers."""
 
 LATE_SHARE: Final = 0.25
 MAX_ROOTS: Final = 20_000
@@ -54,7 +55,8 @@ Rank = tuple[bool, int, int, float]
 class ProgramQueue(Generic[R]):
     """The requests of one tenant in one line, by key, then by priority and program, then in the order of due times.
 
-    `_served`: the position of each program, in tokens served. `_passed`: that of the program which was served last.
+    `_served`: the position of each program, in tokens served. `_passed`: the position of the program that was served
+    last.
     """
 
     __slots__ = ("_by_key", "_passed", "_served")
@@ -81,13 +83,15 @@ class ProgramQueue(Generic[R]):
         return list(self._by_key)
 
     def __iter__(self) -> Iterator[R]:
-        """All requests, in no order."""
+        """All requests, in no particular order."""
         for groups in self._by_key.values():
             for group in groups.values():
                 yield from group
 
     def next(self, key_id: str, late_s: float) -> tuple[Rank, R] | None:
-        """The next request of a key, and its rank among those of other keys. Requests due by `late_s` are late."""
+        """The next request of a key, and its rank among other keys' next requests. Requests due by `late_s` are
+        late.
+        """
         best: tuple[Rank, R] | None = None
         for (priority, program), group in self._by_key.get(key_id, {}).items():
             request = group[0]
@@ -101,7 +105,7 @@ class ProgramQueue(Generic[R]):
         return best
 
     def charge(self, program: int, tokens: int) -> None:
-        """A request of a program is dispatched, at a cost of `tokens`."""
+        """Count the `tokens` of a dispatched request for its program."""
         began = max(self._served.get(program, 0), self._passed)
         self._passed = began
         self._served[program] = began + tokens
@@ -109,8 +113,9 @@ class ProgramQueue(Generic[R]):
             self._served = {each: served for each, served in self._served.items() if served > began}
 
     def before(self, request: Ranked, due_s: float) -> int:
-        """How many requests are likely to go before one that is due at `due_s`. All of a higher priority count. Of its
-        own priority and program, those due by then count; each other program counts with at most one more than these.
+        """How many requests are likely to go before `request`, which is due at `due_s`. All requests of a higher
+        priority count. Of its own priority and program, those that are due earlier count. Each other program of this
+        priority counts with at most one request more than its own program.
         """
         own, higher, others = 0, 0, []
         for groups in self._by_key.values():
@@ -125,7 +130,7 @@ class ProgramQueue(Generic[R]):
 
 
 def by_turns(requests: list[R]) -> list[R]:
-    """Sort requests of one tenant by priority; within one, the first of each program, then the second of each."""
+    """Sort a tenant's requests by priority; within a priority, the first of each program, then the second of each."""
     counts: dict[tuple[int, int], int] = {}
     ranked = []
     for at, request in enumerate(sorted(requests, key=_due)):
@@ -141,11 +146,11 @@ class Roots:
 
     def __init__(self, max_roots: int = MAX_ROOTS) -> None:
         self._max_roots = max_roots
-        self._roots: dict[int, tuple[int, str]] = {}  # the root, and the session's tenant
+        self._roots: dict[int, tuple[int, str]] = {}  # session -> its root, and its tenant
         self._division: Division[int, tuple[int, str]] = Division(lambda _, root: root[1])
 
     def started(self, session: int, parent: int, tenant: str) -> None:
-        """A `parent` has started a session."""
+        """Note that a session was started by the session `parent`."""
         root = self.of(parent)
         if session in self._roots or session == root:
             return

@@ -1,10 +1,10 @@
-"""How many requests and tokens a tenant, a key or a group may use of one process: per minute, and at once.
+"""Limits how many requests and tokens a tenant, a key or a group may use in one process: per minute, and at once.
 
-A limit per minute is a bucket that holds one minute's worth and fills evenly. A request reserves the estimated tokens
-of its prompt and the expected tokens of its answers. When it is settled, the unused tokens are given back. A request
-counts once for each of its sequences, because each answer of `n`, and each prompt of a list, runs separately in an
-engine. All prompt tokens count, as at OpenAI; a limit may give cached tokens another weight. A request that is larger
-than the bucket passes when the bucket is full, and leaves it in debt.
+A limit per minute is a token bucket that holds one minute's worth and fills evenly. A request reserves the estimated
+tokens of its prompt and the expected tokens of its answers. When it is settled, the unused tokens are given back. A
+request counts once for each of its sequences, because each answer of `n`, and each prompt of a list, runs separately in
+an engine. All prompt tokens count, as at OpenAI; a limit may give cached tokens a lower weight. A request that is
+larger than the bucket passes when the bucket is full, and leaves the bucket in debt.
 
 A request beyond a limit per minute is refused. A request beyond a limit "at once" waits in the queue until another one
 under the same limit has ended. The limit "at once" counts only what is under way already, so it is exceeded by at most
@@ -35,7 +35,7 @@ class TenantLimits(NamedTuple):
     requests_at_once: _Limit | None = None
     tokens_at_once: _Limit | None = None
     cached_weight: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
-    """How much a cached prompt token counts in the limits of tokens, once it is known to be cached."""
+    """How much a cached prompt token counts in limits of tokens, once it is known to be cached."""
 
 
 NEVER: Final = 2.0
@@ -43,7 +43,9 @@ NEVER: Final = 2.0
 
 
 class ScopeLimits(NamedTuple):
-    """Limits, and what they apply to. `warn_share`: the used share of a limit at which warnings to clients begin."""
+    """Limits, and the tenants or keys to which they apply. `warn_share`: the used share of a limit at which warnings to
+    clients begin.
+    """
 
     scope: Scope
     limits: TenantLimits
@@ -55,7 +57,7 @@ class ScopeLimits(NamedTuple):
 
 
 class UsedTokens(Frozen, frozen=True):
-    """What a request has used: all its tokens, the cached ones among them, and the least number that counts."""
+    """What a request has used: all its tokens, how many of them were cached, and the least number that is counted."""
 
     tokens: int
     cached: int = 0
@@ -98,7 +100,9 @@ class Bucket:
         return int(level) if level > 0 else 0, (self.limit - level) * MINUTE_S / self.limit
 
     def take(self, amount: int, now_s: float) -> None:
-        """Take `amount`; a negative one is given back. The level may fall below 0, but never rises above the limit."""
+        """Take `amount`, or give it back if it is negative. The level may fall below 0, but not rise above the
+        limit.
+        """
         level = self._filled(now_s) - amount
         self._level = level if level < self.limit else float(self.limit)
 
@@ -126,7 +130,7 @@ class Exceeded(NamedTuple):
 
 
 class Quota:
-    """The limits of one scope, and what was used of them."""
+    """The limits of one scope (tenants or keys), and how much of each is used."""
 
     __slots__ = ("limits", "of", "requests", "running", "tokens", "tokens_running")
 
@@ -147,7 +151,7 @@ class Quota:
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now_s)
 
     def exceeded(self, tokens: int, now_s: float, sequences: int = 1) -> Exceeded | None:
-        """The limit that a request of `tokens` would exceed; None if it may pass."""
+        """The limit that a request of `tokens` would exceed; None if the request may pass."""
         if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
             return self._short("requests", self.requests, wait_s, now_s)
         if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
@@ -177,7 +181,7 @@ class Quota:
         return (requests is None or self.running < requests) and (tokens is None or self.tokens_running < tokens)
 
     def at_once_words(self) -> str:
-        """The limit at once that is reached, in words."""
+        """The limit "at once" that is reached, in words."""
         requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
         by_requests = requests is not None and self.running >= requests
         return f"{requests} requests at once" if by_requests else f"{tokens} tokens at once"

@@ -1,10 +1,10 @@
-"""Keeps the places of refused sessions in the line: a session that asks again in time has its earlier place.
+"""Keeps the places of refused sessions in the queue, so that a session that asks again in time gets its place back.
 
-A place belongs to a session that could not begin, by its key; keys differ between tenants. The place is kept for
-`KEPT_S` after the refusal, or after the client left.
+A place belongs to a session that could not begin, and is found by the session's key; keys differ between tenants. The
+place is kept for `KEPT_S` after the refusal, or after the client left the queue.
 
-Limit: `MAX_KEPT` places, divided by tenant (`warmroute.contract.shares`). The oldest refusal of the tenant that has
-most is forgotten first.
+Limit: `MAX_KEPT` places, divided by tenant (`warmroute.contract.shares`). The oldest place of the tenant that has most
+is forgotten first.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class RefusedSessions:
         self._refused: OrderedDict[int, _Refused] = OrderedDict()  # by session, in the order of `until_s`
         self._division: Division[int, _Refused] = Division(lambda _, refused: refused.tenant)
         self.openings = DispatchRate(OPENINGS_MEMORY_S, OPENINGS_PRIOR_PER_S)
-        """The rate at which sessions begin whose first turn had waited for memory."""
+        """The rate at which sessions begin whose first turn had to wait for memory."""
 
     def keep(self, session: int, asked_s: float, now_s: float, tenant: str = "") -> None:
         """Keep the place of a session that is refused after waiting since `asked_s`."""
@@ -44,13 +44,13 @@ class RefusedSessions:
                 self._pop(self._division.next_to_go())
 
     def take(self, session: int, now_s: float) -> float:
-        """Return since when a session that asks now has waited, and forget its place."""
+        """The time since which a session that asks now has waited. Its place is forgotten."""
         self._drop_old(now_s)
         found = self._pop(session)
         return now_s if found is None else found.asked_s
 
     def before(self, asked_s: float, now_s: float) -> int:
-        """How many refused sessions, which may ask again, have waited since before `asked_s`."""
+        """How many refused sessions, which may ask again, have waited longer than since `asked_s`."""
         self._drop_old(now_s)
         return sum(each.asked_s < asked_s for each in self._refused.values())
 
@@ -67,7 +67,7 @@ class RefusedSessions:
 
 
 def in_words(seconds: float) -> str:
-    """Such as `about 4 minutes` or `about 20 s`."""
+    """Text such as `about 4 minutes` or `about 20 s`."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"about {max(1, round(seconds))} s"

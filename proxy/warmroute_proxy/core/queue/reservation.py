@@ -1,4 +1,4 @@
-"""What one request has reserved of quotas, budgets, and limits over all proxies."""
+"""Holds what one request has reserved from quotas, from budgets, and from limits over all proxies."""
 
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.queue.budget import Amounts, SpendReservation
@@ -11,7 +11,7 @@ class Reservation:
     __slots__ = ("began", "quotas", "sequences", "slots", "spend", "tokens", "window")
 
     def __init__(self, quotas: tuple[Quota, ...], tokens: int, sequences: int) -> None:
-        """`quotas`: empty if another region has counted the request."""
+        """`quotas`: empty if another region, which forwarded the request, has counted it."""
         self.quotas = quotas
         self.tokens = tokens
         self.sequences = sequences
@@ -28,7 +28,9 @@ class Reservation:
         """The limits "at once" over all proxies that apply to the request."""
 
     def at_once_reached(self) -> tuple[Scope, str] | None:
-        """The limit "at once" that the request has to wait for: its scope, and its words. None if it may begin."""
+        """The limit "at once" for which the request has to wait: its scope, and its words. None if the request may
+        begin.
+        """
         if self.began:
             return None
         for quota in self.quotas:
@@ -48,7 +50,7 @@ class Reservation:
                 lease.begin(self.sequences)
 
     def end(self, used: UsedTokens | None, now_s: float) -> None:
-        """Release the reservation. `used`: the tokens used, None if the request did not run."""
+        """Release the reservation. `used`: the tokens used; None if the request did not run."""
         if self.window is not None:
             if used is not None:
                 self.window.keep(Amounts(requests=self.sequences, tokens=used))
@@ -67,11 +69,12 @@ class Reservation:
                 lease.end(self.sequences, now_s)
 
     def used(self, usage: Usage) -> UsedTokens:
-        # If the tokens of an answer are estimated, some of them may be missing from the count.
+        # If the tokens of an answer are estimated, some may be missing from the count. So at least the reserved tokens
+        # count.
         at_least = self.tokens if "completion_tokens" in usage.estimated else 0
         return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens, at_least)
 
     def spent(self, price_nanousd: int, now_s: float) -> None:
-        """The ledger row of the request states its cost: spend it. `now_s`: unix seconds."""
+        """Spend the price that the request's ledger row states. `now_s`: unix seconds."""
         if self.spend is not None:
             self.spend.spend(Amounts(price_nanousd), now_s)

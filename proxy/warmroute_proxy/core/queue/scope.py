@@ -1,4 +1,4 @@
-"""The scope of a limit (API keys, one tenant, or several tenants together), and the limits that hold for a request."""
+"""Defines the scope of a limit (API keys, one tenant, or several tenants), and finds the limits of a request."""
 
 from collections.abc import Iterable
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -7,9 +7,10 @@ T = TypeVar("T")
 
 
 class Scope(NamedTuple):
-    """The tenants or the keys whose use a limit adds up. A scope never has both, or the use of a key would count twice.
+    """The tenants or the keys whose use a limit adds up. A scope never has both: otherwise the use of a key could count
+    twice.
 
-    `keys` holds ids of keys. `kind`: whether the limit is a tenant's own, or that of a budget.
+    `keys`: ids of keys. `kind`: whether the limit is a tenant's own, or that of a budget.
     """
 
     name: str
@@ -23,12 +24,12 @@ class Scope(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The part of a message that names the budget; empty for a tenant's own limit."""
+        """The part of a message to clients that names the budget; empty for a tenant's own limit."""
         return f" of the budget {self.name}" if self.kind == "budget" else ""
 
 
 class ByScope(Generic[T]):
-    """Limits, or anything else with a scope, found by tenant and key."""
+    """Limits, or other objects that have a scope, found by tenant and key."""
 
     def __init__(self, things: Iterable[tuple[Scope, T]]) -> None:
         self.all = tuple(things)
@@ -44,11 +45,11 @@ class ByScope(Generic[T]):
         return key_id in self._of_key
 
     def of(self, tenant: str, key_id: str) -> tuple[T, ...]:
-        """The things that hold for a request of this tenant with this key."""
+        """The objects that hold for a request of this tenant with this key."""
         found = self._of_tenant.get(tenant, ())
         return found + self._of_key[key_id] if key_id in self._of_key else found
 
     def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[T, ...]:
-        """The things that hold for requests of this tenant with any of these keys, each once."""
+        """The objects that hold for requests of this tenant with any of these keys, each object once."""
         found = self._of_tenant.get(tenant, ()), *(self._of_key.get(key_id, ()) for key_id in key_ids)
         return tuple({id(thing): thing for things in found for thing in things}.values())

@@ -1,11 +1,12 @@
-"""How much KV memory a fleet lacks, by the turns that wait for memory and the tokens that were computed again.
+"""Estimates how much KV memory a fleet lacks, from the turns that wait for memory and the tokens computed again.
 
-Turns that wait for memory need tokens that no worker has room for. The mean of these tokens over `MEAN_S` seconds is
-what the fleet's pools lack. A burst may be gone after a minute, so only waits for most of `MINUTES_S` are a shortage.
-More memory would have saved the tokens that were computed again after an eviction (the loss class `evicted`).
+Turns wait for memory if no worker has room for the tokens that they need. The mean of these tokens over `MEAN_S`
+seconds is what the fleet's pools lack. A burst may be over after a minute, so only waits during most of `MINUTES_S`
+count as a shortage. More memory would have saved the tokens that were computed again after an eviction (the loss class
+`evicted`).
 
-By the law of the `door`, the tokens that waiting turns of running sessions need are computed again once in the time
-that a turn may wait. Turns that begin a session force no prefill while they wait.
+By the law that `door` states, the tokens that waiting turns of running sessions need are computed again once in each
+interval of the longest wait. Turns that begin a session do not force prefill while they wait.
 """
 
 import math
@@ -16,13 +17,13 @@ from warmroute_proxy.core.load.signs import Sign
 MEAN_S: Final = 60.0
 MINUTES_S: Final = 120.0
 MOST: Final = 0.8
-"""In a shortage, turns waited in at least this share of the last minutes."""
+"""There is a shortage if turns waited during at least this share of the last minutes."""
 DAY_S: Final = 86_400.0
 
 
 class Fleet(NamedTuple):
-    """The longest wait of a running session, the tokens per second that all workers compute, and the KV tokens of one
-    worker.
+    """The longest wait of a running session's turn, the tokens per second that all workers together compute, and the KV
+    tokens of one worker.
     """
 
     bound_s: float
@@ -61,7 +62,9 @@ class Shortage:
         self.waiting_share = self.waiting_share * left_share + (waiting_tokens > 0) * (1 - left_share)
 
     def computed_today(self, evicted_tokens: int, unix_s: float) -> int:
-        """Tokens computed again since midnight UTC, or since the first call. `evicted_tokens`: the total so far."""
+        """Tokens computed again since midnight UTC, or since the first call if that is later. `evicted_tokens`: the
+        total so far.
+        """
         day = int(unix_s // DAY_S)
         if day != self._day:
             self._evicted_before = evicted_tokens if self._day < 0 else self._evicted_last
@@ -70,7 +73,7 @@ class Shortage:
         return evicted_tokens - self._evicted_before
 
     def sign(self, evicted_tokens: int, unix_s: float) -> Sign:
-        """Bad if the working set has not fitted for minutes; the text says how many tokens are missing."""
+        """The sign is bad if the working set has not fitted for minutes; its text says how many tokens are missing."""
         today = self.computed_today(evicted_tokens, unix_s)
         if self.waiting_share < MOST or self.missing_tokens < 1.0:
             return Sign(bad=False)
@@ -93,7 +96,7 @@ class Shortage:
 
 
 def in_words(tokens: float) -> str:
-    """`1.3 M`, `640 k` or `12`."""
+    """Text such as `1.3 M`, `640 k` or `12`."""
     if tokens >= 1e6:
         return f"{tokens / 1e6:.1f} M" if tokens < 1e8 else f"{tokens / 1e6:.0f} M"
     return f"{tokens / 1e3:.0f} k" if tokens >= 1e3 else f"{tokens:.0f}"

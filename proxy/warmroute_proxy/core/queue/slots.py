@@ -1,20 +1,22 @@
-"""A limit of concurrent requests over several proxies: a store leases places under the limit for some seconds.
+"""Limits concurrent requests over several proxies: a store leases places under the limit for some seconds.
 
 Each process tells the store how many of its requests run and how many places it wants. The store answers how many
-places the process may use. All numbers are absolute, so the next question repairs what a lost answer or a restart of
-the store has changed:
+places the process may use. All numbers are absolute (not differences), so the next exchange repairs what a lost answer
+or a restart of the store has changed:
 
     free  = limit - places of the other processes
     share = the places of this process if the limit is divided by max-min fairness among all that want places
     held  = min(wanted, share, free)
 
 A process that runs more than its share begins no other request until some have ended. So a process with a long queue
-cannot keep all places. The lease ends `LEASE_S` after the last question, so a killed process gives its places back.
+cannot keep all places. The lease ends `LEASE_S` after the process last asked, so the places of a killed process become
+free.
 
-No request waits for the store. A request begins if its process holds a place, if the store's last answer had a place
-left, or if the store has not answered yet. Several processes can exceed the limit together by the requests that they
-begin in one round trip. After a minute without requests, each process can exceed it by one. A request without a place
-waits in the queue, as under the limit of one process. While the store is away, only that limit holds.
+Requests do not wait for the store's answer. A request begins if its process holds a place, if the store's last answer
+had a place left, or if the store has not answered yet. So several processes together can exceed the limit by the
+requests that they begin in one round trip to the store. After a minute without requests, each process can exceed the
+limit by one. A request without a place waits in the queue, as it does under a limit of its own process (`quota`). While
+the store is away, only the limits of each process hold.
 """
 
 from typing import Final, NamedTuple
@@ -24,14 +26,16 @@ from warmroute_proxy.core.queue.scope import Scope
 LEASE_S: Final = 5.0
 ASK_AGAIN_S: Final = 1.0
 KEPT_FRESH_S: Final = 60.0
-"""How long after its last request a process goes on asking how many places are left."""
+"""For this time after its last request, a process keeps asking how many places are left."""
 
 SPARE_PART: Final = 8
-"""While places are left, a process with running requests holds an eighth of the limit beyond those in use."""
+"""While places are left, a process with running requests holds places beyond those in use: an eighth of the limit."""
 
 
 class SlotLimit(NamedTuple):
-    """How many requests of a scope may run at once. From the share `warn_share` of the limit on, clients are warned."""
+    """How many requests of a scope (tenants or keys) may run at once. Clients are warned from the used share
+    `warn_share` on.
+    """
 
     scope: Scope
     limit: int
@@ -53,11 +57,11 @@ class SlotLease:
         self.running = 0
         self.held = 0
         self.left: int | None = None
-        """How many places were left at the last answer; None before the first answer."""
+        """How many places the store had left at its last answer; None before the first answer."""
 
         self.asking = False
         self.away = False
-        """Whether the last question had no answer."""
+        """Whether the store did not answer the last time."""
 
         self._turned_away = 0
         self._recorded = 0
@@ -80,11 +84,11 @@ class SlotLease:
 
     @property
     def beyond(self) -> bool:
-        """Whether more requests run than the store knows of."""
+        """Whether more requests run than the store has been told."""
         return self.running > self._recorded
 
     def wanted(self, now_s: float) -> int | None:
-        """How many places to ask the store for now; None if no question is due."""
+        """How many places to ask the store for now; None if it is not time to ask."""
         since_s = now_s - self._asked_s
         if self.asking or (self.away and since_s < ASK_AGAIN_S):
             return None
@@ -98,7 +102,7 @@ class SlotLease:
         return None
 
     def rests(self, now_s: float) -> bool:
-        """Whether no question is due until a request comes."""
+        """Whether the store need not be asked until a request comes."""
         return self._idle and not self.asking and now_s - max(self._asked_s, self._ended_s) >= KEPT_FRESH_S
 
     def asked(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Copies of a router: one in each of several processes, and one that a record plays again.
+"""Makes copies of a router: one in each of several processes, or one that replays a record.
 
-This package never transports or stores bytes: `server.processes` and `server.ledger` do.
+This package never transports or stores bytes: `server.processes` and `server.ledger` do that.
 """

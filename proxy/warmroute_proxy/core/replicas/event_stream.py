@@ -1,14 +1,14 @@
-"""The events of a router on their way to another proxy, over a link that is slow and loses messages.
+"""Sends the events of a router to another proxy, over a link that is slow and loses messages.
 
-The sender numbers its events. A message holds consecutive events and the number of the first. At most one message is
-under way: the sender repeats it until the peer confirms it, so that events arrive in order. The receiver skips events
-that it has applied already. If events are missing, it forgets the open requests of that sender, as if the sender had
-died. Otherwise a request whose end is among the missing events would count as load for ever.
+The sender numbers its events. A message holds consecutive events and the number of the first. At most one message to a
+peer is under way: the sender repeats it until the peer confirms it, so that events arrive in order. The receiver skips
+events that it has already applied. If events are missing, the receiver forgets the open requests of that sender, as if
+the sender had died. Otherwise a request whose end is among the missing events would count as load for ever.
 
-Limits: `MAX_WAITING` events of `MAX_WAITING_BYTES` wait for a peer, and the oldest are dropped first. Events larger
-than a message, and messages that a peer refuses, are dropped, too. A receiver knows `MAX_SENDERS` senders and forgets
-the one that was silent longest first. A sender that was silent for `SILENT_S` is forgotten, too. A sender without
-events sends an empty message each `ALIVE_EVERY_S`.
+Limits: at most `MAX_WAITING` events, or `MAX_WAITING_BYTES`, wait for a peer, and the oldest are dropped first. Events
+larger than a message, and messages that a peer refuses, are dropped, too. A receiver knows `MAX_SENDERS` senders, and
+first forgets the sender that was silent longest. A sender that was silent for `SILENT_S` is forgotten, too. To stay
+known, a sender without events sends an empty message (keep-alive) every `ALIVE_EVERY_S`.
 """
 
 from collections import OrderedDict, deque
@@ -24,7 +24,7 @@ MAX_WAITING: Final = 16_384
 MAX_WAITING_BYTES: Final = 8 << 20
 MAX_IN_MESSAGE: Final = 256
 MAX_MESSAGE_BYTES: Final = 700_000
-"""As counted by `bytes_of`; receivers take messages of up to 1 MiB."""
+"""As estimated by `bytes_of`; receivers accept messages of up to 1 MiB."""
 
 EVENT_BYTES: Final = 400
 CUT_BYTES: Final = 14  # a hash and where it ends
@@ -50,16 +50,16 @@ class Outbox:
         self._sender = sender
         self._first = 0  # the number of the first event that waits
         self._waiting: deque[Event] = deque()
-        self._bytes = 0  # of all waiting events
+        self._bytes = 0  # the estimated bytes of all waiting events
         self._under_way = 0  # the number of events in the message under way
         self.lost = 0
-        """Events that were dropped."""
+        """How many events were dropped."""
         self.sent_s = 0.0
         """When the last message was sent."""
 
     @property
     def waiting(self) -> int:
-        """Events that are not confirmed yet."""
+        """How many events are not confirmed yet."""
         return len(self._waiting)
 
     def add(self, event: Event) -> None:
@@ -138,7 +138,7 @@ class Inbox:
             replica.forget(sender, now_s)
             expected = message.first
         new = message.events[expected - message.first :]
-        self._next[sender] = expected + len(new)  # set before: an error of ours must not repeat them
+        self._next[sender] = expected + len(new)  # set first, so that a fault in `apply` does not repeat events
         self._last_s[sender] = now_s
         self._last_s.move_to_end(sender)
         if len(self._last_s) > MAX_SENDERS:

@@ -1,4 +1,4 @@
-"""The events that routers of several processes send each other about their requests, as msgspec structs."""
+"""Defines the events that routers of several processes send each other about their requests."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
-    """A request was sent. Later events name it by `number`. Both workers are given by id."""
+    """A request was sent. Later events name the request by `number`. Both workers are given by their ids."""
 
     number: int
     cache_worker: str
@@ -31,7 +31,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
 
 
 class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """A request ended well. `session` is None if a home is not remembered for it."""
+    """A request ended successfully. `session`: None if no home is remembered for the session."""
 
     number: int
     lineage: int
@@ -51,7 +51,9 @@ class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
 
 
 class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
-    """A worker has evicted these cuts of a lineage's history, as the lineage's next turn has shown."""
+    """A worker has evicted `cuts` (prefix hashes) of a lineage (conversation branch). Sent at the lineage's next
+    turn.
+    """
 
     lineage: int
     worker: str
@@ -59,11 +61,11 @@ class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
 
 
 class SessionObserved(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="w"):
-    """A client has said how soon its session, or one conversation in it, returns (`cache.return_times`)."""
+    """A client has said how soon its session, or one conversation of the session, returns (`cache.return_times`)."""
 
     session: int
     returns: int
 
 
 Event = Sent | Computed | Served | Lost | Evicted | SessionObserved | Waits | RegionalTurn
-"""`RegionalTurn` is a turn of another region, which one of the processes has received."""
+"""`RegionalTurn` is a turn of another region, which one of the processes has received and passes on."""

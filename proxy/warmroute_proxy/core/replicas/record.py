@@ -1,4 +1,4 @@
-"""The format of a record of all calls and decisions of a router; `recorder` writes and plays such records.
+"""Defines the format of a decision record: all calls and decisions of a router, written and replayed by `recorder`.
 
     file   = MAGIC frame*
     frame  = length xxh32 payload           length and hash of the payload, as 32-bit little-endian numbers
@@ -6,9 +6,9 @@
 
 A record holds what placement knows of requests (`RoutingRequest`): keyed hashes, sizes, and the names of models,
 regions and workers. A record never holds a prompt, a key or a session id. Clients may send any text as their home
-region, so a text that names no region of the fleet is written as `UNKNOWN_REGION`.
+region, so a text that is not a region of the fleet is written as `UNKNOWN_REGION`.
 
-The writer bounds the size of a file; a frame has at most `MAX_FRAME_BYTES`.
+The writer of a record bounds the size of the file; a frame has at most `MAX_FRAME_BYTES`.
 """
 
 import struct
@@ -32,7 +32,7 @@ _HEAD: Final = struct.Struct("<II")
 
 
 class Opened(msgspec.Struct, tag="opened", frozen=True):
-    """The arguments that the router was made with, and the version of warmroute that made it."""
+    """The arguments with which the router was made, and the version of warmroute that made it."""
 
     software: str
     region: str
@@ -43,18 +43,20 @@ class Opened(msgspec.Struct, tag="opened", frozen=True):
 
 
 class Placed(msgspec.Struct, tag="placed", frozen=True):
-    """A call of `place`, and its decision: None if no worker was found."""
+    """A call of `place`, and its decision, which is None if no worker was found."""
 
     now_s: float
     routing: RoutingRequest = msgspec.field(name="facts")
     exclude: frozenset[str]
     decision: Decision | None
     served: bool = True
-    """If no worker was found: whether one exists for the model."""
+    """If no worker was found: whether the model has workers at all."""
 
 
 class Dispatched(msgspec.Struct, tag="dispatched", frozen=True, omit_defaults=True):
-    """A dispatch; tickets are numbered in this order. `routing` and `decision`: None if the last `Placed` has them."""
+    """A call of `dispatched`. Tickets are numbered in this order. `routing`, `decision`: None if as in the last
+    `Placed`.
+    """
 
     now_s: float
     routing: RoutingRequest | None = msgspec.field(default=None, name="facts")
@@ -72,7 +74,7 @@ class RecordedProgress(msgspec.Struct, tag="progress", frozen=True):
 
 
 class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
-    """A call of `settled`. `routing` is None if the dispatch had the same."""
+    """A call of `settled`. `routing`: None if it is that of the dispatch."""
 
     ticket: int
     now_s: float
@@ -149,7 +151,7 @@ _CALL: Final = msgspec.msgpack.Decoder(RecordedCall, dec_hook=_read)
 
 
 class RecordError(ValueError):
-    """A record cannot be read or played; the message says where."""
+    """A record cannot be read or replayed; the message says where."""
 
 
 def frame(call: RecordedCall) -> bytes:
@@ -167,13 +169,15 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """The calls of a record, read piece by piece. Iterate once. If the bytes ended early, `cut_off` says where.
+    """The calls of a record, read piece by piece. Can be iterated only once. If the bytes ended early, `cut_off` says
+    where.
 
-    A record without its end is not an error: a killed process leaves one, and all frames before the cut are intact.
+    A record that ends early is not an error: a killed process leaves such a record, and all frames before its end are
+    intact.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
-        """`read(n)` gives the next n bytes, fewer only at the end."""
+        """`read(n)` returns the next n bytes, and fewer only at the end."""
         self._read = read
         self.cut_off: str | None = None
 

@@ -1,8 +1,8 @@
-"""`Recorder` records the calls and decisions of a router. `Playback` makes the decisions of a record again.
+"""Records the calls and decisions of a router (`Recorder`), and makes the decisions of a record again (`Playback`).
 
-A router has no inputs but its calls: no clock, no randomness, no other state. So the record of its calls, in order, is
-the input of every decision. A record of calls and decisions can be proven: a new router that gets the same calls must
-make the same decisions, with every term of their costs.
+A router has no inputs but its calls: no clock, no randomness, no other state. So the calls in order are the complete
+input of every decision. A record can therefore be verified: a new router that gets the recorded calls must make the
+recorded decisions, with every term of their costs.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -62,7 +62,7 @@ are written out because compiled methods have no annotations.
 class Recorder(Listener):
     """Writes each call that changes a router, and each decision.
 
-    A router never calls its own recorded methods, so each call is recorded once.
+    A router never calls its own recorded methods, so each call is recorded only once.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Recorder(Listener):
         peers: Iterable[Peer] = (),
         policy: Policy = "cost",
     ) -> None:
-        """Record a router that was made with the same region, workers, peers and policy. `write` must not raise: a
-        request must not fail because its record cannot be written.
+        """`region`, `workers`, `peers` and `policy`: the arguments with which the recorded router was made. `write`
+        must not raise: a request must not fail because its record cannot be written.
         """
         workers, peers = list(workers), list(peers)
         self._write = write
@@ -130,7 +130,7 @@ class Recorder(Listener):
         self._write(FleetUpdate(method, dict(zip(FLEET_UPDATES[method], arguments, strict=True))))
 
     def applied(self, peer: int, event: Event, now_s: float) -> None:
-        if isinstance(event, (Sent, Waits)):  # no decision of a router depends on the tenant
+        if isinstance(event, (Sent, Waits)):  # a router's decisions do not depend on the tenant
             event = msgspec.structs.replace(event, tenant="")
         self._write(Applied(peer, event, now_s))
 
@@ -138,7 +138,7 @@ class Recorder(Listener):
         self._write(Forgotten(peer, now_s))
 
     def _without_names(self, routing: RoutingRequest) -> RoutingRequest:
-        """Return `routing` without its tenant, which no decision uses, and without the name of an unknown home."""
+        """`routing` without its tenant, which decisions do not use, and without the name of an unknown home region."""
         if routing.tenant:
             routing = msgspec.structs.replace(routing, tenant="")
         if routing.home_hint is None or routing.home_hint in self._regions:
@@ -175,7 +175,7 @@ class Playback:
 
     def apply(self, call: RecordedCall) -> None:
         """Make any call but `place`. A request is dispatched as the record says, even if the playback decided
-        otherwise. So one different decision does not change those after it.
+        otherwise. So one different decision does not change later decisions.
         """
         match call:
             case Dispatched():

@@ -1,21 +1,22 @@
-"""A router with peer processes: several processes behind one port, each of which decides for a share of the requests.
+"""Lets several processes behind one port share the state of their routers; each process places a share of the requests.
 
-Many routers decide as well as one if each knows what the others know. So each router sends its peers three things: what
-became of its requests, which history it found evicted, and what clients say of their sessions. The first is sent as the
-four calls that change a router's state: sent, first token, served, lost. A peer makes the same calls on its own state,
-with its own ticket for each request. Then its index, loads, traffic, affinity and known evictions equal, some ms late,
-those of one router that gets all requests. Decisions of two processes within that time do not see each other.
+Many routers decide as well as one router if each knows what the others know. So each router sends three things to its
+peers (the other processes): what became of its requests, which conversations' histories it found evicted, and what
+clients say about their sessions. What became of a request is sent as the four calls that change a router's state: sent,
+first token, served, lost. A peer makes these calls on its own state, with its own ticket for each request. So, a few ms
+later, its index, loads, traffic, affinity and known evictions equal those of a single router that gets all requests. If
+two processes decide within these ms, they do not see each other's decision.
 
-Load is not sent as a number: the order of all prompts decides when an engine computes each of them. With numbers alone,
-a third of the gain in TTFT p90 was lost (docs/decisions/011-processes.md). Each load belongs to an open request of one
-peer, and ends with the request or with the peer, so loads do not drift.
+Load is not sent as a number, because the order of all prompts decides when an engine computes each of them. With
+numbers alone, a third of the gain in TTFT p90 was lost (docs/decisions/011-processes.md). Each load belongs to an open
+request of one peer, and ends with the request or with the peer process, so loads do not drift.
 
-Not sent: tokens that were generated so far (a request counts as its prompt), probes and KV events (each process gets
-those itself), and what only pages show.
+Three things are not sent: tokens that were generated so far (a peer's request counts only with its prompt), probes and
+KV events (each process gets these itself), and what only the status page shows.
 
 This module does no I/O, like all of the core: `server.processes` transports the events.
 
-Limits: of each peer, the newest `MAX_OPEN` requests are known until they end.
+Limit: only the newest `MAX_OPEN` open requests of each peer are known.
 """
 
 from collections import OrderedDict
@@ -44,7 +45,7 @@ class Sending(Listener):
     def __init__(self, send: Callable[[Event, float], None], receive: Callable[[], None] | None) -> None:
         self._send = send
         self._receive = receive
-        self._numbers: dict[Ticket, int] = {}  # of this router's requests under way
+        self._numbers: dict[Ticket, int] = {}  # the numbers of this router's requests under way
         self.last_number = 0
         """The number of the request that was sent last."""
 
@@ -75,7 +76,7 @@ class Sending(Listener):
 
     def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:
         number = self._numbers.get(ticket)
-        if is_first and number is not None:  # it has not ended
+        if is_first and number is not None:  # the request has not ended
             self._send(Computed(number), now_s)
 
     def ending(self, ticket: Ticket, now_s: float) -> None:
@@ -115,7 +116,7 @@ class Sending(Listener):
 
 
 class Replica:
-    """A router that shares its state with peers: it sends them its events, and `apply` takes theirs."""
+    """A router that shares its state with peer processes: it sends them its events, and `apply` takes in theirs."""
 
     def __init__(
         self,
@@ -129,11 +130,12 @@ class Replica:
         listeners: Sequence[Listener] = (),
     ) -> None:
         """`send(event, now_s)` takes an event for all peer processes. `receive` is called before a decision, and may
-        call `apply`. `peers` are regions. `listeners` are called after the one that tells the peers.
+        call `apply`. `peers`: peer regions, not processes. `listeners` are called after the listener that informs the
+        peer processes.
         """
         self._sending = Sending(send, receive)
         self.router = Router(region, workers, peers, policy, listeners=(self._sending, *listeners))
-        self._tickets_by_peer: dict[int, OrderedDict[int, Ticket]] = {}  # of requests under way
+        self._tickets_by_peer: dict[int, OrderedDict[int, Ticket]] = {}  # tickets of requests under way
 
     @property
     def last_number(self) -> int:
@@ -141,7 +143,7 @@ class Replica:
         return self._sending.last_number
 
     def apply(self, peer: int, event: Event, now_s: float) -> None:
-        """Apply an event of a peer, in the peer's order. Ends of unknown requests are ignored."""
+        """Apply a peer process's event; events must come in the peer's order. Ends of unknown requests are ignored."""
         router = self.router
         for each in router.listeners:
             each.applied(peer, event, now_s)
@@ -177,7 +179,7 @@ class Replica:
         return under_way.get(number) if under_way is not None else None
 
     def forget(self, peer: int, now_s: float) -> None:
-        """Drop the requests of a peer that has died, or whose events were missed: they no longer count as load."""
+        """Drop the requests of a peer that has died, or whose events were missed, so that they do not count as load."""
         for each in self.router.listeners:
             each.forgotten(peer, now_s)
         self.router.waits_elsewhere.forget(peer)
@@ -190,7 +192,7 @@ class Replica:
         cache_worker = workers.get(sent.cache_worker)
         decode_worker = workers.get(sent.decode_worker) if sent.decode_worker is not None else None
         if cache_worker is None or (decode_worker is None and sent.decode_worker is not None):
-            return  # a worker that only the peer knows yet
+            return  # only the peer knows this worker so far
         if sent.number in under_way:
             router.in_flight.drop(under_way.pop(sent.number), now_s)
         ticket = under_way[sent.number] = Ticket(

@@ -1,8 +1,8 @@
-"""A request body as top-level members. The proxy reads the fields that it needs, and forwards the rest as it came.
+"""Splits a request body into its top-level members; the proxy reads some of them and forwards the rest as it came.
 
-msgspec parses the object once into raw slices (2 GB/s). The resulting map cannot show a name that is given twice.
-Engines take the last value of a name, so a duplicate could bypass a check. So the body is walked: each raw value is
-compared with the bytes at its place, which is a memcmp and not a second parse. Names are compared after JSON
+msgspec parses the object once into raw slices (2 GB/s). The resulting map does not show whether a name is given twice.
+But engines take the last value of a name, so a duplicate could bypass a check. Therefore the body is walked: each raw
+value is compared with the bytes at its place, which is a memcmp and not a second parse. Names are compared after JSON
 unescaping.
 
 The body is never rebuilt from parsed values. `rewritten` drops whole members and appends new ones before the last
@@ -18,7 +18,7 @@ from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.intake.body_template import BodyTemplate
 from warmroute_proxy.server.intake.large_body import LargeBody
 
-MAX_NAMES: Final = 1000  # in a body; engines know some hundred, and a walk takes 3 us for each
+MAX_NAMES: Final = 1000  # in a body; engines know a few hundred, and the walk takes 3 us for each
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NAME: Final = msgspec.json.Decoder(str)
@@ -63,7 +63,7 @@ class Body:
         self.spans, self.close = _walk(raw, members)
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
-        """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
+        """The body without the members in `drop`, and with `add` (`"name":value,...`) before the last brace."""
         if drop.isdisjoint(self.members):
             separator = b"," if self.members and add else b""
             return [memoryview(self.raw)[: self.close], separator + add + b"}"]
@@ -74,7 +74,7 @@ class Body:
 
 
 class TemplatedBody:
-    """A request's body that matches a body template: its members are parsed only when they are asked for."""
+    """A body that matches a body template (`body_template`). Its members are parsed only when they are asked for."""
 
     __slots__ = ("_body", "_template", "raw")
 
@@ -97,7 +97,7 @@ AnyBody = Body | TemplatedBody | LargeBody
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:
-    """Spans of all members and the place of the closing brace."""
+    """The spans of all members, and the place of the closing brace."""
     spans: dict[str, Span] = {}
     at = _skip(raw, _skip(raw, 0) + 1)
     while raw[at] != 0x7D:  # }
@@ -106,7 +106,7 @@ def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span],
         at = _skip(raw, _skip(raw, at) + 1)  # past the colon
         value = members.get(name)
         if name in spans or value is None or not raw.startswith(memoryview(value), at):
-            # The name came before, or a later duplicate's value replaced this value in the map.
+            # The name is a duplicate, or the value of a later duplicate has replaced this value in the map.
             raise _duplicate(name)
         at += len(memoryview(value))
         spans[name] = Span(start, at)
@@ -124,13 +124,13 @@ def _name(raw: bytes, at: int) -> tuple[str, int]:
     if raw.find(b"\\", at, end) < 0:
         return raw[at + 1 : end].decode(), end + 1
     rest = _REST_OF_NAME.match(raw, at + 1)
-    assert rest is not None  # the body is valid JSON
+    assert rest is not None  # because the body is valid JSON
     end = rest.end() - 1
     return _NAME.decode(raw[at : end + 1]), end + 1
 
 
 def _skip(raw: bytes, at: int) -> int:
-    if raw[at] not in _SPACE:  # the usual case
+    if raw[at] not in _SPACE:  # usually there are no spaces
         return at
     spaces = _SPACES.match(raw, at)
     assert spaces is not None
@@ -138,14 +138,14 @@ def _skip(raw: bytes, at: int) -> int:
 
 
 def spaces_begin(raw: bytes, end: int) -> int:
-    """The beginning of the spaces that end at `end`."""
+    """The position where the spaces before `end` begin."""
     while raw[end - 1] in _SPACE:
         window = raw[max(end - _WINDOW_BYTES, 0) : end]
         end -= len(window) - len(window.rstrip(_SPACE))
     return end
 
 
-NO_BODY: Final = Body(b"{}")  # replaces a body that is not needed any more
+NO_BODY: Final = Body(b"{}")  # stands in for a body that is not needed any more
 
 
 def _duplicate(name: str) -> Refusal:

@@ -1,7 +1,7 @@
-"""The members of a request body, checked and decoded by the dialect's list of fields.
+"""Checks and decodes the members of a request body, by the list of fields that the API dialect allows.
 
-A `ReadPlan` says what to read. Bodies whose members have the same names share a plan. Clients send few kinds of body,
-so plans are kept.
+A `ReadPlan` says which members to read. Bodies whose members have equal names share a plan. Clients send few kinds of
+bodies, so plans are cached.
 """
 
 from typing import Any, Final
@@ -14,14 +14,14 @@ from warmroute_proxy.dialects.tool_grammars import tools_problem
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.intake.body import Body
 
-MAX_PLANS: Final = 512  # a further plan drops all of them
+MAX_PLANS: Final = 512  # the next plan drops all cached plans
 MAX_PLAN_NAMES: Final = 64
 MAX_PLAN_CHARS: Final = 1024
 _OF_TOOLS: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 """The members that engines refuse if the list of tools is empty."""
 
 _EMPTY: Final = b"[] \t\r\n"
-_EMPTY_BYTES: Final = 64  # of the list of tools, to see whether it is empty
+_EMPTY_BYTES: Final = 64  # the start of the list of tools, which shows whether it is empty
 KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # the intake keeps their decoded values
 
 
@@ -34,7 +34,7 @@ class ReadPlan:
         self.session_fields = tuple(name for name in SESSION_FIELDS if name in names)
 
     def refuse_steering(self) -> None:
-        """Raises: Refusal, if a field would steer an engine."""
+        """Raises: Refusal, if a field of the body would steer an engine."""
         if self.forbidden is not None:
             problem = f"field {self.forbidden!r} is set by the proxy, not by clients; remove it"
             raise Refusal(400, problem, code="forbidden_field", param=self.forbidden)
@@ -77,7 +77,7 @@ def _check_tools(body: Body) -> None:
 
 
 def read_member(body: Body, route: str, name: str) -> Any:
-    """Check and decode a member that every body of the route has. Raises: Refusal."""
+    """Check and decode a member that every body of the route must have. Raises: Refusal."""
     raw = body.members.get(name)
     try:
         value = None if raw is None else FIELDS_OF_ROUTE[route][name].read(name, raw, NO_PERMISSIONS)

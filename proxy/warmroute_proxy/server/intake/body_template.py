@@ -1,19 +1,19 @@
-"""What the bodies of one caller have in common: all the bytes around their messages.
+"""Recognises bodies that differ from an earlier body of the caller only in their messages, by the bytes around these.
 
-A client sends the same model, settings and tools with each request; only its messages change. A *body template* holds
-the bytes before and behind the messages of a body that was read member by member. If another body begins and ends with
-these bytes, and its rest is one JSON array of messages, then it differs in its messages alone: it has the same members
-at the same places. `known_body.py` says how much work this saves.
+A client sends an unchanged model, settings and tools with each request; only its messages change. A *body template*
+holds the bytes before and after the messages of a body that was read member by member. If another body begins and ends
+with these bytes, and its rest is one JSON array of messages, then it differs only in its messages: all other members
+are equal and at known places. `known_body.py` says how much work this saves.
 """
 
 from typing import Final
 
 MAX_DROP_SETS: Final = 16
-COPIED_BYTES: Final = 65_536  # a body up to this size is rewritten as one piece
+COPIED_BYTES: Final = 65_536  # a rewritten body up to this size is copied into one piece
 
 
 class MemberSpan:
-    """Where a member is: from its name's first quote to its value's end."""
+    """Where a member is: from the first quote of its name to the end of its value."""
 
     __slots__ = ("end", "name", "start")
 
@@ -27,15 +27,17 @@ class BodyTemplate:
     __slots__ = ("_close", "_members", "_names", "_runs", "head", "start", "tail", "tail_bytes")
 
     def __init__(self, raw: bytes, start: int, end: int, close: int, members: list[MemberSpan]) -> None:
-        """The messages of `raw` go from `start` to `end`. `close`: its last brace. `members`: all its members."""
+        """The messages of `raw` go from `start` to `end`. `close`: where its last brace is. `members`: all its
+        members.
+        """
         self.head: bytes | tuple[()] = raw[:start]
-        self.tail = raw[end - 1 :]  # with the bracket that ends the messages
+        self.tail = raw[end - 1 :]  # including the bracket that ends the messages
         self.start = start
         self.tail_bytes = len(raw) - end
         size = len(raw)
         self._close = size - close
         self._names = frozenset([each.name for each in members])
-        # Places behind the messages are counted from the end of the body.
+        # Places after the messages are counted from the end of the body.
         self._members = [
             MemberSpan(
                 each.name,
@@ -47,7 +49,7 @@ class BodyTemplate:
         self._runs: dict[frozenset[str], list[tuple[int, int]]] = {}
 
     def rewritten(self, raw: bytes, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
-        """A body of this template without the members in `drop` and with `add` before the last brace."""
+        """A body of this template without the members in `drop`, and with `add` inserted before the last brace."""
         view = memoryview(raw)
         if drop.isdisjoint(self._names):
             return [view[: len(raw) - self._close], b",%b}" % add if add else b"}"]
@@ -64,11 +66,11 @@ class BodyTemplate:
         return parts if len(raw) > COPIED_BYTES else [b"".join(parts)]
 
     def forget(self) -> None:
-        """Match no body any more: `startswith(())` is false for all bytes."""
+        """Do not match any body from now on: `startswith(())` is false for all bytes."""
         self.head, self.tail = (), b""
 
     def _runs_without(self, drop: frozenset[str]) -> list[tuple[int, int]]:
-        """The slices of a body that hold all members but those in `drop`. Neighbouring members share a slice."""
+        """The slices of a body that hold all members except those in `drop`. Neighbouring members share a slice."""
         runs = self._runs.get(drop)
         if runs is None:
             runs = []

@@ -1,11 +1,13 @@
-"""The sender of a request: all that follows from the request's head, kept for later requests with the same head.
+"""Identifies the sender of a request by the request's head, and keeps what follows from the head for later requests.
 
-A client sends the same head with each request of a session, so its tenant, its session's keys and its agent are worked
-out once. A caller also keeps its known bodies (`known_body.py`).
+A client sends an unchanged head (HTTP headers) with each request of a session. So the tenant, the session's keys and
+the agent are worked out only once. A caller also keeps its known bodies: earlier bodies whose unchanged parts need not
+be read again (`known_body.py`).
 
 Limits: `MAX_CALLERS`, divided by tenant (`warmroute.contract.shares`): the oldest caller of the tenant with most
-callers goes first. A caller keeps `MAX_KNOWN_BODIES` bodies; a further one drops all of them. `KnownBodies` limits long
-tails and conversations. The rest of a known body grows with its members, of which it has at most `MAX_MEMBERS`.
+callers is dropped first. A caller keeps `MAX_KNOWN_BODIES` known bodies; one more drops all of them. `KnownBodies`
+limits the memory of conversations and of long tails (the bytes after the messages). What else a known body holds grows
+with its members, of which it has at most `MAX_MEMBERS`.
 """
 
 from collections.abc import Mapping
@@ -39,13 +41,13 @@ from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Prefix
 from warmroute_proxy.server.intake.standing import Standing, standing_of
 
 MAX_CALLERS: Final = 4096
-MAX_KEY_CHARS: Final = 2048  # a caller whose names and headers have more is not kept
+MAX_KEY_CHARS: Final = 2048  # a caller whose names and headers are longer is not kept
 
 EXPECTED: Final = {"tool": TOOLS, "human": PERSON, "end": OVER}
-"""Values of `x-warmroute-expect`. The header steers only how long KV is protected, so other values are ignored."""
+"""Values of `x-warmroute-expect`. Other values are ignored, because the header only steers how long KV is protected."""
 
 COUNTS_ALONE: Final = b'"counts_alone":true'
-"""A member of receipts, if the tenant has limits and each proxy of the region counts them alone."""
+"""A member of receipts, if the tenant has limits and each proxy of the region counts them without the other proxies."""
 
 PARENTS: Final = frozenset(PARENT_SESSION_HEADERS)
 
@@ -89,10 +91,11 @@ class Caller:
         *,
         served_here: bool = True,
     ) -> None:
-        """`key_id`: the id of its API key, empty if unknown. `region`: that of the proxy that forwards its requests.
-        `served_here`: whether its tenant may be served in this region; if not, none of its texts are kept.
+        """`key_id`: the id of the API key, empty if unknown. `region`: if another region's proxy forwards the requests,
+        that region. `served_here`: whether the tenant may be served in this region; if not, texts of its prompts are
+        not kept.
 
-        Raises: Refusal, if a session key is not valid.
+        Raises: Refusal, if the session key is not valid.
         """
         identity = identity_headers(headers)
         self.path = path
@@ -116,8 +119,8 @@ class Caller:
             parent_hex, self.parent = secrets.session_of(tenant.share_group, parent)
         self.standing = self._standing(identity, secrets)
         agent = kind = ""
-        self.known_bodies: list[KnownBody] = []  # the longest tails first: a short tail may be the end of a longer one
-        self.candidates: list[int] = []  # hashes of the last unknown bodies, without their messages
+        self.known_bodies: list[KnownBody] = []  # longest tails first: a short tail may be a longer one's end
+        self.candidates: list[int] = []  # hashes of the last unknown bodies without their messages
         if identity:
             self._read_session(identity, secrets)
             agent, kind = described(identity)
@@ -153,7 +156,7 @@ class Caller:
     def seen_again(self, around: int) -> bool:
         """Whether one of the last unknown bodies had the hash `around`, which covers all members but the messages.
 
-        Some clients change these members with each request. Keeping their bodies would save nothing.
+        Some clients change these members with each request; keeping their bodies would not save anything.
         """
         if around in self.candidates:
             self.candidates.remove(around)
@@ -164,8 +167,8 @@ class Caller:
 
 
 def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
-    """The members of a receipt about the sender, as JSON without braces: key, agent, parent, kind, name and harness,
-    if known.
+    """The members of a receipt about the sender, as JSON without braces: key, agent, parent, kind, name and agent
+    program (harness), if known.
     """
     members = {**given, "name": session_name(identity), "harness": harness(identity)}
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
@@ -174,7 +177,7 @@ def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that name sessions, agents and parents; usually at most one.
 
-    Values that are valid UTF-8 are decoded as UTF-8, so a key is the same in a header and in a body.
+    Values that are valid UTF-8 are decoded as UTF-8, so that a key in a header equals that key in a body.
     """
     found: dict[str, str] = {}
     for name in headers.keys() & IDENTITY_HEADERS:
@@ -200,8 +203,8 @@ class Callers:
         *,
         counts_alone: bool = False,
     ) -> None:
-        """`region`: that of this proxy; None if each tenant may be served here. `counts_alone`: whether this proxy
-        counts budgets and limits without the other proxies of its region.
+        """`region`: the region of this proxy; None if every tenant may be served here. `counts_alone`: whether this
+        proxy counts budgets and limits without the other proxies of its region.
         """
         self.known_bodies = KnownBodies()
         self.prefix_breaks = prefix_breaks
@@ -213,7 +216,7 @@ class Callers:
         self._division: Division[tuple[str, ...], Caller] = Division(lambda _, caller: caller.tenant.name)
 
     def forget(self) -> None:
-        """Drop all callers, because they were read by a config that is no longer in force."""
+        """Drop all callers, because they were made from a config that is no longer in force."""
         self._callers.clear()
         self._division = Division(lambda _, caller: caller.tenant.name)
         self.known_bodies = KnownBodies()
@@ -239,7 +242,7 @@ class Callers:
         return caller
 
     def _divide(self, key: tuple[str, ...]) -> None:
-        """Count a new caller, and drop another one if there are too many."""
+        """Count a new caller, and drop another caller if there are too many."""
         self._division.stored(key, self._callers)
         if len(self._callers) > MAX_CALLERS:
             gone = self._division.next_to_go()

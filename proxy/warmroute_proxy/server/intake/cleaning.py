@@ -1,9 +1,10 @@
-"""Cleans chat bodies by their model's rules before they are read, because some texts would spoil a prefix.
+"""Removes texts that would spoil a cached prefix from chat bodies, by the normalising rules of their model.
 
-Translators clean the bodies that they translate. Of other chat bodies, only prompts of Claude Code that a gateway has
-translated need the default rules. So only these are cleaned by default. They are recognised by the request's head, or
-by the first bytes of the body, where a system prompt begins. If a model has other rules on, all chat bodies are
-cleaned. If a model's template takes one system message, bodies with several are cleaned.
+Bodies of other APIs are cleaned when they are translated. Of all other chat bodies, only prompts of Claude Code that a
+gateway has translated need the default rules. So by default only these prompts are cleaned. They are recognised by the
+request's head, or by the first bytes of the body, where a system prompt begins. If some model has further rules
+switched on, all chat bodies are cleaned. If a model's template takes only one system message, bodies with several
+system messages are cleaned.
 """
 
 from typing import Final
@@ -26,19 +27,19 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def cleans_all(config: Config) -> bool:
-    """Whether a model has rules on besides the default rules and `LATE_SYSTEM`."""
+    """Whether some model has rules switched on besides the default rules and `LATE_SYSTEM`."""
     return any(model.normalise - DEFAULT_NAMES - {LATE_SYSTEM} for model in config.models)
 
 
 def has_strict(config: Config) -> bool:
-    """Whether a model's template takes only one system message."""
+    """Whether some model's template takes only one system message."""
     return any(LATE_SYSTEM in model.normalise for model in config.models)
 
 
 def may_need_cleaning(raw: bytes, caller: Caller, *, is_strict: bool) -> bool:
     """Whether a body looks like a prompt of Claude Code, or may have several system messages while `is_strict`.
 
-    Never true for a forwarded body: the proxy that forwards it has cleaned it.
+    False for a forwarded body, because the proxy that forwarded it has cleaned it.
     """
     if caller.region is not None:
         return False
@@ -48,8 +49,8 @@ def may_need_cleaning(raw: bytes, caller: Caller, *, is_strict: bool) -> bool:
 
 
 def cleaned(raw: bytes, config: Config, work: TranslationWork) -> tuple[bytes, Changes]:
-    """A chat body without the texts that its model's rules take out. Raises: Refusal, if the body is not one JSON
-    object, or holds more messages than `work` allows; TooMuch, as `TranslationWork` says.
+    """A chat body without the texts that its model's rules remove. Raises: Refusal, if the body is not one JSON object,
+    or holds more messages than `work` allows; TooMuch, as `TranslationWork` says.
     """
     body = Body(raw)
     messages, texts = body.members.get("messages"), Texts(_rules(body, config))
@@ -78,5 +79,5 @@ def _rules(body: Body, config: Config) -> frozenset[str]:
     try:
         model = config.model_of(_decode_text(body.members.get("model", b"")))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        model = None  # the next step that reads the body says what is wrong
+        model = None  # the next step that reads the body reports what is wrong
     return frozenset() if model is None else model.normalise

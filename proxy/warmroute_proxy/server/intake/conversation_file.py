@@ -1,11 +1,12 @@
-"""Keeps the conversations without a session key on disk, so that they go on after a restart of the proxy.
+"""Keeps conversations without a session key on disk, so that the proxy recognises them after a restart.
 
-The file `conversations.json` in the state folder has the key of each conversation, its tenant and the hash at the end
-of its newest request. Hashes are made under the tenant's key. The file holds no text, so a message that comes back
-shortened is not found again after a restart. Every `WRITE_EVERY_S` seconds, if there is something new, a thread writes
-a new file, and then replaces the old one with it. A killed process loses what is new since the last write.
+The file `conversations.json` in the state folder has the key of each conversation, its tenant and the hash of its
+newest prompt. Hashes are made under the tenant's key. The file does not hold text. So if a client sends an earlier
+message in shortened form, its conversation is not recognised by that message after a restart. Every `WRITE_EVERY_S`
+seconds, if there is something new, a thread writes a new file, and then replaces the old file with it. A killed process
+loses what is new since the last write.
 
-Limits: the conversations in memory (`MAX_CONVERSATIONS`), and `MAX_BYTES` of the file.
+Limits: `MAX_CONVERSATIONS` in memory, and `MAX_BYTES` for the file.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class ConversationFile:
         self._failed = False
 
     def restore(self) -> None:
-        """Take in the conversations that were written before this start."""
+        """Take in the conversations that were written before this start of the proxy."""
         try:
             with self._path.open("rb") as file:
                 stored = msgspec.json.decode(file.read(MAX_BYTES), type=_Stored)
@@ -51,7 +52,7 @@ class ConversationFile:
         self._written = self._conversations.changes
 
     async def keep(self) -> None:
-        """Write the file again and again, until this is cancelled."""
+        """Write the file periodically, until this task is cancelled."""
         while self._writes:
             await asyncio.sleep(WRITE_EVERY_S)
             if stored := self._new():

@@ -1,7 +1,7 @@
-"""Reads a request into a `ParsedRequest`, which has all that placement and a dispatch need, or refuses it.
+"""Reads a request into a `ParsedRequest`, which has all that placement and dispatch need, or refuses the request.
 
 All checks that need no engine are here: the model, the fields and their types. The prompt is read once, as raw slices,
-for its fingerprint; its text is not kept beyond the body itself.
+for its fingerprint. The only copy of its text is the body.
 """
 
 from collections.abc import Callable
@@ -52,19 +52,19 @@ from warmroute_proxy.server.intake.known_body import (
 from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, ParsedRequest, ReadRequest
 
 _QUOTE: Final = 0x22
-MAX_PROMPTS: Final = 512  # of one completion; each prompt has a bootstrap room, see `engines.engines`
+MAX_PROMPTS: Final = 512  # in one completion; each prompt takes a bootstrap room, see `engines.engines`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected if the client sets no maximum
-MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
+MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a client's maximum says little: agents' turns are short
 
 
 def check_light(raw: bytes | memoryview) -> None:
-    """Raises: TooMuch, if a body is too large or too dense for the event loop."""
+    """Raises: TooMuch, if a body is too large, or has too many values for its size, to be read in the event loop."""
     if len(raw) > LARGE_BYTES or is_dense(raw):
         raise TooMuch
 
 
 def read(request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light) -> ReadRequest:
-    """Check and read a request in the event loop. `check` gets the bytes of the body that are not known.
+    """Check and read a request in the event loop. `check` gets those bytes of the body that were not read before.
 
     Raises: Refusal, and what `check` raises.
     """
@@ -76,7 +76,7 @@ def read(request: Request, caller: Caller, callers: Callers, config: Config, che
             try:
                 return _read_known(raw, known, caller, callers, (config.proxy.media, check))
             except MalformedPrompt:
-                break  # `read_whole` reads the body, or says what is wrong; no body is read three times
+                break  # `read_whole` reads the body, or reports what is wrong; no third reading
     check(raw)
     return read_whole(raw, caller, callers, config)
 
@@ -84,7 +84,7 @@ def read(request: Request, caller: Caller, callers: Callers, config: Config, che
 def _read_known(
     raw: bytes, known: KnownBody, caller: Caller, callers: Callers, bounds: tuple[Addresses, Check]
 ) -> ReadRequest:
-    """Read only the messages of a body. Raises: MalformedPrompt, if the body is not of the known template."""
+    """Read only the messages of a body. Raises: MalformedPrompt, if the body does not match the known template."""
     body_template, known_bodies = known.template, callers.known_bodies
     addresses, check = bounds
     start, end = body_template.start, len(raw) - body_template.tail_bytes
@@ -113,7 +113,7 @@ def _read_known(
 def conversing(
     parsed: ParsedRequest, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
 ) -> ParsedRequest:
-    """A copy of a request without a session, with the session of the conversation that its prompt is part of."""
+    """A copy of `parsed`, which has no session, with the session of the conversation to which its prompt belongs."""
     conversation = _conversation(prompt, caller, callers.conversations)
     session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
     lineage = _key(identity, prompt.tools_system_digest, prompt, session)
@@ -126,7 +126,7 @@ def conversing(
 
 
 class ReadBody(NamedTuple):
-    """What was read of an unknown body. `converses`: the body names no session, so `conversing` finds one."""
+    """What was read of an unknown body. `converses`: the request names no session, so `conversing` has to find one."""
 
     parsed: ParsedRequest
     body: Body
@@ -137,7 +137,7 @@ class ReadBody(NamedTuple):
 
 
 def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> ReadRequest:
-    """Read a body without a known template. Raises: Refusal."""
+    """Read a body that matches no known template. Raises: Refusal."""
     found = read_body(raw, caller, callers.secrets, config)
     parsed = replace(found.parsed, prefix_breaks=callers.prefix_breaks)
     if found.converses:
@@ -214,7 +214,7 @@ def _around(body: Body) -> int:
 
 
 def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
-    """Keep a body as a template for later ones, unless its parts around the messages are too large."""
+    """Keep a body as a template for later bodies, unless its parts around the messages are too large."""
     body = found.body
     raw, spans = body.raw, body.spans
     messages = body.members["messages"]
@@ -256,7 +256,9 @@ def model_for(asked: str, tenant: TenantConfig, config: Config) -> ModelConfig:
 
 
 def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:
-    """The key of a lineage or a thread. Without a session, the first hash of the prompt stands for the session."""
+    """The key of a lineage (conversation branch) or of a thread (the lineage without its system prompt). Without a
+    session, the first hash of the prompt stands for the session.
+    """
     return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
 
 
@@ -289,14 +291,14 @@ def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
 
 
 def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[str | None, int | None]:
-    """The hash of the session key: as hex digits for receipts and rows, as a number for placement."""
+    """The hash of the session key: as hex digits for receipts and ledger rows, as a number for placement."""
     if session is caller.session:
         return caller.session_hex, caller.session_key
     return (None, None) if session is None else secrets.session_of(caller.tenant.share_group, session.key)
 
 
 def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
-    """The conversation that a prompt continues or begins. The prompt's text is kept only if it may be served here."""
+    """The conversation that a prompt continues or begins. Its last message is kept only if it may be served here."""
     last_returned = prompt.returned[-MAX_RETURNED:]
     returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
     asked = _asked(prompt.asked) if prompt.asked is not None and caller.served_here else None
@@ -304,7 +306,9 @@ def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversati
 
 
 def _asked(message: UserPart) -> Asked | None:
-    """A user's message that may come back shortened, without its last quote; None if it is not a text, or too long."""
+    """A user's message (without its last quote) that the client may later send in shortened form; None if it is not a
+    text, or is too long.
+    """
     cuts, stem, text = message
     if text[-1] != _QUOTE or len(text) > MAX_ASKED_BYTES:
         return None
@@ -312,8 +316,8 @@ def _asked(message: UserPart) -> Asked | None:
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The client's metadata without the session, which Claude Code puts into `user_id` and LiteLLM into `session_id`;
-    None if there is no session in it.
+    """The client's metadata without the session, which Claude Code puts into `user_id` and LiteLLM into `session_id`.
+    None if the metadata do not name a session.
     """
     if not metadata or session_of({}, {"metadata": metadata}) is None:
         return None

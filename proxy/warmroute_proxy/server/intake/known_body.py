@@ -1,18 +1,20 @@
-"""Keeps the last bodies of a caller, so that only the new messages of the next bodies are read.
+"""Keeps the last bodies of a caller, so that only the new messages of its next bodies have to be read.
 
-A *known body* is a body template with all that was found in it. Its *conversation* is the last body of the template and
-what was read of its messages. If the next body begins with the same bytes, only the bytes behind them are read: a
-comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body must not reach an
-engine by resembling one that was checked.
+A *body template* is what bodies of a caller have in common: all bytes before and after their messages. A *known body*
+is a template with all that was found when it was read. Its *conversation* is the last body that matched the template,
+with what was read of its messages. If the next body begins with the bytes of that conversation, only the bytes after
+these are read: a comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body
+must not reach an engine merely by resembling a body that was checked.
 
-`intake.read_whole` can read the same bodies, with the same result: a property test checks that. With it alone, a
-chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
+`intake.read_whole` can read all these bodies, too, with equal results, as a property test checks. With `read_whole`
+alone, a chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
 (`python -m bench instructions`, w1 and w3).
 
-Limits: a tail has at most `MAX_TAIL_BYTES`. Tails above `SHORT_TAIL_BYTES` are kept once for all templates, with
-`MAX_LONG_BYTES` in total, for `MAX_LONG` templates. Conversations have `MAX_KEPT_BYTES` in total. Both are divided by
-tenant (`warmroute.contract.shares`): the least recently used of the tenant that has most go first. Most bodies of
-conversations are also in `core/placement/hot_prompts.py`, which holds the same bytes and makes no copy.
+Limits: a tail (the bytes after the messages) has at most `MAX_TAIL_BYTES`. A tail above `SHORT_TAIL_BYTES` is stored
+once for all templates that have it, with `MAX_LONG_BYTES` in total, for `MAX_LONG` templates. Conversations have
+`MAX_KEPT_BYTES` in total. Long tails and conversations are divided by tenant (`warmroute.contract.shares`): of the
+tenant that has most, the least recently used is dropped first. Most bodies of conversations are also in
+`core/placement/hot_prompts.py`, which refers to these bytes objects and does not copy them.
 """
 
 from collections.abc import Callable
@@ -35,13 +37,13 @@ SHORT_TAIL_BYTES: Final = 1024
 MAX_LONG: Final = 8192
 MAX_LONG_BYTES: Final = 33_554_432
 MAX_MEMBERS: Final = 32
-MAX_DECODED_BYTES: Final = 1024  # of a member that each known body keeps decoded, which takes ten times the memory
-MIN_KNOWN_BYTES: Final = 16_384  # of messages: shorter ones are read again
+MAX_DECODED_BYTES: Final = 1024  # of a member that a known body keeps decoded, in ten times the memory
+MIN_KNOWN_BYTES: Final = 16_384  # of messages; shorter messages are read again
 MAX_KEPT_BYTES: Final = 67_108_864
 MAX_MARKS: Final = 8
-MAX_RETURNED: Final = 8  # users' messages in front of a mark
+MAX_RETURNED: Final = 8  # users' messages that are kept for one mark
 
-_BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
+_BYTES_PER_CUT: Final = 96  # a hash and an end, each an int object in a list
 _SPACE: Final = b" \t\r\n"
 
 
@@ -53,7 +55,7 @@ def no_check(unknown: bytes | memoryview) -> None:
 
 
 class Mark:
-    """The end of one request's messages: the number of bytes before it, and the fingerprint of these bytes."""
+    """The end of one request's messages: the number of bytes before it, and what `Fingerprint` says of these bytes."""
 
     __slots__ = ("asked", "cuts", "digest", "length", "messages", "returned", "structural_bytes", "turn")
 
@@ -83,7 +85,7 @@ class KnownConversation:
 
 
 class KnownBody:
-    """A body template, and what its bytes say of each body of one caller."""
+    """A body template, and all that is known of every body that matches it."""
 
     __slots__ = (
         "conversation",
@@ -107,8 +109,9 @@ class KnownBody:
         *,
         derives: bool,
     ) -> None:
-        """`parsed`: the parsed request of the first body, without its prompt. `identity`: tells lineages apart.
-        `derives`: whether the session is that of the conversation which the messages continue.
+        """`parsed`: the parsed request of the first body, without its prompt. `identity`: a part of the keys of
+        lineages (conversation branches). `derives`: whether the request names no session, so that the session follows
+        from the conversation which the messages continue.
         """
         self.template = template
         self.parsed = parsed
@@ -126,7 +129,7 @@ class KnownBody:
 
 
 class _Tail:
-    """A long tail, and how many templates have it."""
+    """A long tail, and the number of templates that have it."""
 
     __slots__ = ("templates", "text")
 
@@ -148,16 +151,16 @@ class KnownBodies:
         min_bytes: int = MIN_KNOWN_BYTES,
         max_long_bytes: int = MAX_LONG_BYTES,
     ) -> None:
-        """`min_bytes`: the least size of messages that are worth comparing."""
+        """`min_bytes`: messages of a smaller size are not compared but read again."""
         self._max_long_bytes = max_long_bytes
         self.min_bytes = min_bytes
         self.bytes = 0
         self._max_bytes = max_bytes
-        self._sizes: dict[KnownBody, int] = {}  # of conversations, the least recently used first
+        self._sizes: dict[KnownBody, int] = {}  # sizes of conversations, the least recently used first
         self._division: Division[KnownBody, int] = Division(_tenant_of, lambda _, size: size)
         self._tails: dict[bytes, _Tail] = {}
         self._tail_bytes = 0
-        self._long: dict[KnownBody, int] = {}  # with the bytes of its tail
+        self._long: dict[KnownBody, int] = {}  # known bodies with a long tail, and its bytes
         self._long_division: Division[KnownBody, int] = Division(_tenant_of, lambda _, size: size)
 
     def add(self, body: KnownBody) -> None:
@@ -189,7 +192,8 @@ class KnownBodies:
             self._tail_bytes -= len(text)
 
     def read(self, body: KnownBody, raw: bytes, end: int, addresses: Addresses, check: Check = no_check) -> Fingerprint:
-        """The fingerprint of the messages that end at `end`. `check` gets the bytes of them that are not known.
+        """The fingerprint of the messages that end at `end`. `check` gets those of their bytes that were not read
+        before.
 
         Raises: MalformedPrompt, if they are not one array of messages, and what `check` raises.
         """
@@ -203,7 +207,7 @@ class KnownBodies:
                     return self._continued(body, known, mark, (raw, end, addresses))
         check(memoryview(raw)[start:end])
         prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed, addresses)
-        if prompt.turn > 1:  # the conversation is under way
+        if prompt.turn > 1:  # the prompt contains an answer, so the conversation is under way
             body.conversation = KnownConversation(raw, prompt, _mark(prompt, raw, start, end))
             self._keep(body, body.conversation)
         return prompt
@@ -234,7 +238,7 @@ class KnownBodies:
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
         prompt = fingerprint_rest(b"[" + rest[1:], begun, body.tools, addresses)
-        if len(prompt.chain.hashes) > MAX_PARTS:  # there may be too many messages: `read_whole` counts them
+        if len(prompt.chain.hashes) > MAX_PARTS:  # maybe too many messages: `read_whole` counts them
             raise MalformedPrompt("messages", "may hold too many items")
         marks = known.marks[: known.marks.index(mark) + 1]
         known.marks = [*marks[-MAX_MARKS + 1 :], _mark(prompt, raw, start, end)]
@@ -246,7 +250,7 @@ class KnownBodies:
         return prompt
 
     def _keep(self, body: KnownBody, known: KnownConversation) -> None:
-        """Make a conversation the most recently used one, and drop others while all together are too large."""
+        """Make a conversation the most recently used, and drop others while all of them together are too large."""
         sizes = self._sizes
         size = len(known.raw) + _BYTES_PER_CUT * len(known.chain.hashes)
         self.bytes += size - sizes.pop(body, 0)
@@ -262,6 +266,6 @@ class KnownBodies:
 
 
 def _mark(prompt: Fingerprint, raw: bytes, start: int, end: int) -> Mark:
-    """The mark behind the last of the messages that end at `end`."""
-    end = spaces_begin(raw, end) - 1  # before the bracket
+    """The mark after the last of the messages that end at `end`."""
+    end = spaces_begin(raw, end) - 1  # before the closing bracket
     return Mark(spaces_begin(raw, end) - start, prompt)

@@ -1,14 +1,15 @@
-"""Has large and dense bodies read in another process, so that none of them holds the event loop.
+"""Has large bodies, and bodies with very many values, read in another process, to keep the event loop free.
 
 A body of 30 MB takes 0.1 to 0.3 s to parse and to hash. A thread would not help, because it would hold the
-interpreter's lock meanwhile. The first such body starts the reading process; each process of the proxy has its own. The
-reading process takes one body at a time; the other bodies wait here. The tenant whose bodies have taken the least CPU
-time is next, so one tenant gets at most half of the CPU time while another one waits.
+interpreter's lock all that time. The first large body starts the reading process; each process of the proxy has its own
+reading process. It reads one body at a time, while the other bodies wait here. The tenant whose bodies have taken the
+least CPU time is next, so one tenant gets at most half of the CPU time while another tenant's bodies wait.
 
-The kernel ends the reading process if a body takes more CPU time than its size allows. The proxy ends it in three
-cases: at the shutdown, if it has said nothing for `SILENT_S`, and if it still reads a body `LEFT_S` after the client
-has left. The next body starts a new process. A body whose process has ended is read once more, unless it took too much
-CPU time, its client has left, or the process may have overwritten it. Bodies wait for their turn without a time limit.
+The kernel ends the reading process if a body takes more CPU time than its size allows. The proxy ends the reading
+process at shutdown, if it has not answered for `SILENT_S`, and if it still reads a body `LEFT_S` after the client has
+left. The next body starts a new reading process. If the process has ended while it read a body, the body is read once
+more, unless it took too much CPU time, its client has left, or the process may have overwritten it. Bodies wait for
+their turn without a time limit.
 """
 
 import asyncio
@@ -46,18 +47,18 @@ from warmroute_proxy.server.intake.large_reading import (
 )
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
-# The process that reads large bodies, as the proxy sees it: it gets one body at a time, and answers or ends.
+# How the proxy uses the process that reads large bodies: the process gets one body at a time, and answers or ends.
 #
-# A thread waits for its answers, so a process that is stopped half way through an answer blocks nothing else.
+# A thread waits for answers, so a process that stops half way through an answer does not block anything else.
 
 TOO_LONG: Final = -signal.SIGPROF
-"""The exit code of a process whose body has taken more CPU time than it may."""
+"""The exit code of a reading process whose body has taken more CPU time than allowed."""
 
 
 class LargeReader:
-    """One process. Both callbacks run in the event loop; `on_end` runs once, with the exit code of the process.
+    """One reading process. Both callbacks run in the event loop; `on_end` runs once, with the exit code of the process.
 
-    Raises: OSError, RuntimeError, if no process or no thread can be made.
+    Raises: OSError, RuntimeError, if the process or its thread cannot be started.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class LargeReader:
         theirs.close()
         try:
             Thread(target=self._listen, daemon=True, name="large-bodies").start()
-        except RuntimeError:  # no thread can be made
+        except RuntimeError:  # the thread cannot be started
             self._process.kill()
             raise
 
@@ -91,13 +92,13 @@ class LargeReader:
         self._process.kill()
 
     def _listen(self) -> None:
-        """Pass on the answers of the process until it ends; runs in a thread of its own."""
+        """Pass on the answers of the process until it ends. Runs in a separate thread."""
         try:
             while True:
                 self._call(self._on_reply, self._connection.recv())
         except (EOFError, OSError):
             pass
-        except Exception:  # its answer cannot be read
+        except Exception:  # an answer that cannot be decoded
             self._process.kill()
         self._process.join()
         self._call(self._on_end, self._process.exitcode or 0)
@@ -109,7 +110,7 @@ class LargeReader:
     ) -> None:
         try:
             self._loop.call_soon_threadsafe(function, self, argument)  # type: ignore[arg-type]
-        except RuntimeError:  # the loop has been closed
+        except RuntimeError:  # the event loop has been closed
             pass
 
 
@@ -117,14 +118,14 @@ log = logging.getLogger(__name__)
 
 ALLOWED_S: Final = 2.0
 BYTES_PER_S: Final = 4_194_304
-"""A body may take ALLOWED_S of CPU time, and a second per BYTES_PER_S bytes."""
+"""A body may take ALLOWED_S of CPU time, plus one second per BYTES_PER_S bytes."""
 
 LEFT_S: Final = 1.0
 SILENT_S: Final = 120.0
 SLOW_S: Final = 5.0
-"""Once a body has waited this long, the process is the bottleneck, and `/ready` says so."""
+"""Once a body has waited this long, the reading process is a bottleneck, and `/ready` says so."""
 
-MAX_READ: Final = 2  # times that one body is read
+MAX_READ: Final = 2  # how often one body is read at most
 
 OnRead = Callable[[ReadRequest | Refusal, TranslatedBody | None], None]
 
@@ -140,13 +141,13 @@ class _Waiting:
         self.on_read = on_read
         self.since_s = asyncio.get_running_loop().time()
         self.reads = 0
-        self.began_s = 0.0  # when the process last got it
-        self.is_changed = False  # the process may have overwritten it
+        self.began_s = 0.0  # when the process last got this body
+        self.is_changed = False  # whether the process may have overwritten the body
         self.left = False
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether it is as it came, its client waits, and it has been read fewer than `MAX_READ` times."""
+        """Whether the body is unchanged, its client still waits, and it was read fewer than `MAX_READ` times."""
         return self.reads < MAX_READ and not self.is_changed and not self.left
 
     @property
@@ -162,13 +163,13 @@ class LargeBodies:
         self._callers = callers
         self._loop = loop
         self._metrics = metrics
-        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant; no queue is empty
-        self._used_s: dict[str, float] = {}  # CPU time of each waiting tenant's bodies, above the least of all
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant; empty queues are removed
+        self._used_s: dict[str, float] = {}  # by tenant: its bodies' CPU time above the least
         self._reading: _Waiting | None = None
         self._reader: LargeReader | None = None
         self._guard: asyncio.TimerHandle | None = None
         self._closed = False
-        self._is_stale = False  # the process has an old config
+        self._is_stale = False  # whether the process has an old config
 
     def read(
         self,
@@ -178,10 +179,11 @@ class LargeBodies:
         on_read: OnRead,
         translate: Translate | None = None,
     ) -> None:
-        """Read the request of an exchange, with the body `shared`, and call `on_read` in the event loop, unless the
+        """Read the request of an exchange, whose body is `shared`, and call `on_read` in the event loop, unless the
         client leaves.
 
-        `translate`, a function at the top of a module, makes a chat body of it; `on_read` also gets the translation.
+        `translate`: a function that makes a chat body of the body; it must be defined at the top of a module, to be
+        pickled. `on_read` also gets the translation.
         """
         sender = caller.tenant, exchange.request.headers, caller.key_id, caller.region
         asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate, allowed_s(shared.size))
@@ -194,13 +196,13 @@ class LargeBodies:
         self._next()
 
     def replace(self, config: Config) -> None:
-        """Read by another config: a new process replaces the old one, once the old one has read its body."""
+        """Use another config: a new process replaces the old one, once the old one has finished its body."""
         self._config = config
         self._is_stale = True
         self._next()
 
     def shut_down(self) -> None:
-        """Refuse all bodies that are not read yet, and end the process."""
+        """Refuse all bodies that are not read yet, and end the reading process."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -212,7 +214,7 @@ class LargeBodies:
             self._end(each, shutting_down())
 
     def waiting_s(self) -> float:
-        """How long the oldest body has waited. The body that is being read counts, too."""
+        """How long the oldest body has waited, including the body that is being read."""
         since_s = [queue[0].since_s for queue in self._waiting.values()]
         if self._reading is not None:
             since_s.append(self._reading.since_s)
@@ -227,7 +229,7 @@ class LargeBodies:
         return [Problem(Trouble.LARGE_BODIES_WAIT, text)]
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows of this process."""
+        """The gauges of this proxy process for `/metrics`."""
         return [
             (declared.LARGE_BODIES_WAITING, (), float(self._count())),
             (declared.LARGE_BODIES_WAITING_SECONDS, (), self.waiting_s()),
@@ -248,7 +250,7 @@ class LargeBodies:
             queue.append(waiting)
 
     def _next(self) -> None:
-        """Have the next body read, if the process reads nothing now."""
+        """Have the next body read, if the process is free."""
         while self._reading is None and self._waiting:
             tenant = min(self._waiting, key=self._used_s.__getitem__)
             queue = self._waiting[tenant]
@@ -272,7 +274,9 @@ class LargeBodies:
             self._guard = self._loop.call_later(SILENT_S, self._silent, waiting)
 
     def _took(self, tenant: str, took_s: float) -> None:
-        """Count a tenant's CPU time. Then lower all times: the least of this tenant and those that wait becomes 0."""
+        """Count a tenant's CPU time. Then lower the times of this tenant and of those that wait: the least becomes
+        0.
+        """
         self._used_s[tenant] = self._used_s.get(tenant, 0.0) + took_s
         present = {*self._waiting, tenant}
         least = min(self._used_s[each] for each in present)
@@ -312,12 +316,12 @@ class LargeBodies:
         self._next()
 
     def _ended(self, reader: LargeReader, exit_code: int) -> None:
-        """The process has ended: by us, by the kernel, or by a fault."""
+        """The reading process has ended, by a signal of the proxy or the kernel, or by a fault."""
         if reader is not self._reader:
             return
         self._reader = None
         waiting = self._stop_reading()
-        if waiting is not None:  # its CPU time is unknown, so elapsed time counts; its client may have left on purpose
+        if waiting is not None:  # its CPU time is unknown, so elapsed time counts, even if the client has left
             allowed_s = waiting.asked.allowed_s
             took_s = allowed_s if exit_code == TOO_LONG else min(allowed_s, self._loop.time() - waiting.began_s)
             self._took(waiting.tenant, took_s)
@@ -333,12 +337,12 @@ class LargeBodies:
         self._next()
 
     def _silent(self, waiting: _Waiting) -> None:
-        """End the process if it still reads this body: it said nothing for long, or the client has left."""
+        """End the process if it still reads this body: it has been silent for too long, or the client has left."""
         if self._reading is waiting and self._reader is not None:
             self._reader.kill()
 
     def _left(self, waiting: _Waiting) -> None:
-        """The client has left: its body is not read, or its reading is given up."""
+        """The client has left: its body is not read, or the reading is given up."""
         waiting.left = True
         self._counted("client_left")
         queue = self._waiting.get(waiting.tenant)
@@ -363,7 +367,7 @@ class LargeBodies:
             self._go_on(waiting, read, found.translated)
 
     def _read(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> ReadRequest:
-        request.body = b""  # drops a view: `rewritten` and `was_read` need all views gone
+        request.body = b""  # drops a view of the memory, because `rewritten` and `was_read` need all views gone
         if found.size is not None:
             shared.rewritten(found.size)
         shared.was_read(found.sha256)
@@ -378,7 +382,7 @@ class LargeBodies:
         self._go_on(waiting, refusal, None)
 
     def _go_on(self, waiting: _Waiting, found: ReadRequest | Refusal, translated: TranslatedBody | None) -> None:
-        """Go on with the request of a body. An error there must not keep the other bodies waiting."""
+        """Continue the request of a body. An error in it must not keep the other bodies waiting."""
         if waiting.left:
             return
         waiting.exchange.on_gone = None

@@ -1,11 +1,11 @@
-"""The body of a large request, with the places of its members, which another process has found."""
+"""Holds the body of a large request, with the places of its members, which another process has found."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class NamedSpan(NamedTuple):
-    """Where a member is: from its name's first quote to its value's end."""
+    """Where a member is: from the first quote of its name to the end of its value."""
 
     name: str
     start: int
@@ -13,7 +13,7 @@ class NamedSpan(NamedTuple):
 
 
 class LargeBody:
-    """A body in shared memory. Its bytes are sent from there; the event loop never copies or reads them."""
+    """A body in shared memory. Its bytes are sent from this memory; the event loop never copies or reads them."""
 
     __slots__ = ("_spans", "raw")
 

@@ -1,6 +1,6 @@
-"""The process that reads large bodies: it calls `intake.read_body` on memory that the proxy's process has filled.
+"""Runs the process that reads large bodies: calls `intake.read_body` on memory that the proxy's process has filled.
 
-The kernel ends this process by SIGPROF if a body takes more CPU time than it may.
+The kernel ends this process by SIGPROF if a body takes more CPU time than allowed.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ from warmroute_proxy.server.intake.mending import mended, with_dropped
 from warmroute_proxy.server.intake.parsed_request import CHAT
 
 PR_SET_PDEATHSIG: Final = 1
-NICENESS: Final = 10  # if processors are scarce, the event loop goes first, and gets nine tenths of one
+NICENESS: Final = 10  # if CPUs are scarce, the event loop gets nine tenths of one
 
 
 class TranslatedBody(Protocol):
@@ -42,16 +42,17 @@ class TranslatedBody(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """What the translation changed, beside the format."""
+        """What the translation changed besides the format."""
 
 
 Translate = Callable[[bytes, Terms], TranslatedBody]
 
 
 class LargeRequest(NamedTuple):
-    """All that the process needs to read a request. `where`: the path of its `size` bytes in memory.
+    """All that the process needs to read a request. `where`: the path of the body's `size` bytes in memory.
 
-    `translate`: makes a chat body of it; None if it needs no translation. `allowed_s`: the CPU time that it may take.
+    `translate`: makes a chat body of the body; None without translation. `allowed_s`: the CPU time that reading may
+    take.
     """
 
     where: str
@@ -66,10 +67,10 @@ class LargeRequest(NamedTuple):
 
 
 class LargeAnswer(NamedTuple):
-    """What the process found. `read`: without its body, and with copies of the config's tenant and model.
+    """What the process found. `read`: the request without its body, with copies of the config's tenant and model.
 
-    `size`: that of the body that now stands in the place of the client's; None if the client's body is still there.
-    `translated`: the translation, without its body.
+    `size`: the size of the body that has replaced the client's body in memory; None if the client's body is still
+    there. `translated`: the translation, without its body.
     """
 
     read: ReadBody
@@ -92,7 +93,7 @@ class Refused(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What was found of a body, and the CPU time that this took. `failed`: the type of an internal error, or empty."""
+    """What was found in a body, and the CPU time that this took. `failed`: the type of an internal error, or empty."""
 
     found: LargeAnswer | Refused | None
     took_s: float
@@ -100,7 +101,7 @@ class Reply(NamedTuple):
 
 
 class _Reading:
-    """Reads bodies by one config."""
+    """Reads bodies under one config."""
 
     def __init__(self, config: Config, secrets: Secrets) -> None:
         self._config = config
@@ -109,7 +110,7 @@ class _Reading:
         self._is_strict = has_strict(config)
 
     def read(self, asked: LargeRequest, before_write: Callable[[], None]) -> LargeAnswer | Refused:
-        """Read a body. `before_write` is called before another body is put in its place."""
+        """Read a body. `before_write` is called before a translated, cleaned or mended body overwrites the client's."""
         raw = _content(asked.where, asked.size)
         changes, translated, is_other = NO_CHANGES, None, False
         try:
@@ -124,7 +125,7 @@ class _Reading:
                 pieces = [] if left is raw else [left]
                 del left
             if pieces:
-                is_other, raw = True, b""  # two are in memory at most: the old body, the pieces, the new body
+                is_other, raw = True, b""  # at most two of old body, pieces and new body are in memory at once
                 before_write()
                 size = _put(asked.where, pieces)
                 pieces.clear()
@@ -147,7 +148,7 @@ class _Reading:
         nothing: Any = None
         prompt = found.prompt
         if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
-            prompt = replace(prompt, asked=None)  # too long to be found when it comes back shortened, so it is not sent
+            prompt = replace(prompt, asked=None)  # too long to be recognised in shortened form, so it is not sent
         without_body = found._replace(parsed=replace(found.parsed, changes=changes), body=nothing, prompt=prompt)
         size_now = len(raw) if is_other else None
         return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size_now, translated)
@@ -162,13 +163,13 @@ def _content(where: str, size: int) -> bytes:
 
 
 def _put(where: str, pieces: list[Piece]) -> int:
-    """Put pieces in the place of a body. Returns their size."""
+    """Overwrite a body with pieces. Returns their size."""
     with Path(where).open("r+b", buffering=0) as memory:
         return sum(memory.write(piece) for piece in pieces)
 
 
 def _check_values(raw: bytes) -> None:
-    """Raises: Refusal, if a body holds too many values. Counts them before any is decoded."""
+    """Raises: Refusal, if a body holds too many values. They are counted before any value is decoded."""
     try:
         check_values(raw)
     except BadRequest as error:
@@ -176,11 +177,12 @@ def _check_values(raw: bytes) -> None:
 
 
 def serve(connection: "Connection[Reply | None, LargeRequest]", config: Config, secrets: Secrets) -> None:
-    """Read one body after the other, until the proxy ends. The thread of its event loop has started this process.
+    """Read one body after the other, until the proxy ends. The thread of the proxy's event loop has started this
+    process.
 
-    For each body a `Reply` is sent. If another body is about to be put in its place, None is sent first.
+    For each body a `Reply` is sent. If the body is about to be overwritten with another, None is sent first.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals all processes; the proxy ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals all processes; the proxy ends this one
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICENESS)
     reading = _Reading(config, secrets)

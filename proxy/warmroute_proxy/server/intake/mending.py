@@ -1,7 +1,7 @@
-"""Mends refused chats and completions that can be served after a small change.
+"""Mends small faults in refused chats and completions, so that these can be served.
 
-The faults are halves of surrogate pairs, and those that `dialects/chat_history.py` knows. Only refused requests are
-looked at, so the others lose no time.
+The faults are halves of surrogate pairs, and the faults that `dialects/chat_history.py` knows. Only refused requests
+are examined, so other requests are not slowed down.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ _CODES: Final = ("invalid_json", "invalid_value")
 
 
 def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, Mapping[str, int]]:
-    """A refused body, mended, and how many parts of its messages were dropped or changed, by type.
+    """The mended body, and how many parts of its messages were dropped or changed, by type.
 
-    Raises: the refusal, if nothing can be done; TooMuch, as `TranslationWork` says.
+    Raises: `refusal`, if the body cannot be mended; TooMuch, as `TranslationWork` says.
     """
     if refusal.code not in _CODES:
         raise refusal

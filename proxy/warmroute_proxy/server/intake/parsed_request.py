@@ -1,4 +1,4 @@
-"""The `ParsedRequest`: what was read of a request, with all that placement and a dispatch need."""
+"""Defines `ParsedRequest`: what was read of a request, with all that placement and dispatch need."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,7 @@ ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What was read of a request that may be dispatched. `session`: 16 hex digits that replace its key, or None."""
+    """What was read of a request that may be dispatched. `session`: its session key's hash (16 hex digits), or None."""
 
     tenant: TenantConfig
     route: str
@@ -45,9 +45,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     dropped: frozenset[str] = frozenset()
     """Members of the body that no engine gets, because they are not on the list of fields."""
     bounded: bool = True
-    """Whether all members that engines get are on the list of fields, and need no grant."""
+    """Whether all members that engines get are on the list of fields, and none needs a permission."""
     changes: Changes = NO_CHANGES
-    """What a dialect or a rule changed in the body before it was read."""
+    """What a dialect's translation or a normalising rule changed in the body before it was read."""
     conversation: Conversation | None = None
     """The conversation that the request continues or begins, if its client names no session."""
 
@@ -58,10 +58,10 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """The id of the client's API key; empty if unknown."""
 
     messages: list[int] = []
-    """The ends and the roles of the prompt's messages, as in `Fingerprint`."""
+    """The ends and the roles of the prompt's messages, as in `Fingerprint.messages`."""
 
     prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
-    """Compares the prompt with earlier prompts."""
+    """Compares the prompt with earlier prompts, to find what broke a cached prefix."""
 
     agent: int = 0
     """A hash of the session's agent that sends the request; 0 if the head names no agent."""
@@ -85,10 +85,12 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """Whether the streamed answer begins with the tokens of the prompt."""
 
     standing: Standing = NO_STANDING
-    """The request's place in its tenant's queue, as its client or its tenant's config states."""
+    """Priority and program, which decide the request's place in its tenant's queue."""
 
     def forwarded(self) -> list[bytes]:
-        """The member of the receipt that names the region of arrival, and the round-trip time from there."""
+        """The receipt's member about a forwarded request: the region where it arrived, and the round-trip time from
+        there.
+        """
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
 
     def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
@@ -96,7 +98,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         return self.prefix_breaks.look(self.routing, self.messages, body, self.salt, self.agent)
 
     def is_compacted(self, body: AnyBody) -> bool:
-        """Whether the prompt goes on from a summary of its history. False for bodies that another process reads."""
+        """Whether the prompt continues from a summary of its history. False for bodies that another process reads."""
         if not self.messages or isinstance(body, LargeBody):
             return False
         try:
@@ -105,14 +107,14 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
             return False  # a body that cannot be read again counts as not compacted
 
     def left_unanswered(self) -> None:
-        """Note that the request got no answer. If it is sent again, it belongs to the same conversation."""
+        """Note that the request got no answer. If the client sends it again, it then belongs to this conversation."""
         if self.conversation is not None:
             self.conversation.left_unanswered(self.routing.chain.hashes[-1])
 
     @property
     def engine_priority(self) -> int:
-        """The priority for an engine that takes priorities; the highest goes first. 0 if the engines serve several
-        tenants, because an engine has one order for all of them.
+        """The priority for an engine that takes priorities; the highest goes first. 0 if there are several tenants,
+        because an engine has only one order for all tenants.
         """
         return 0 if self.routing.tenant else NORMAL - self.standing.priority
 
@@ -128,7 +130,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def several(self) -> bool:
-        """Whether the engine divides the request into several, which have their own ids and share computed prefixes."""
+        """Whether the engine divides the request into several, which have separate ids and share computed prefixes."""
         return self.choices > 1 or self.prompts > 1
 
 

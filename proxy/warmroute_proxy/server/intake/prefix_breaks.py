@@ -1,11 +1,11 @@
-"""Names what broke the prefix of a turn, in a member of its receipt: the part, the cause and the cost.
+"""Names in a turn's receipt what broke its cached prefix: the part of the prompt, the cause and the cost.
 
-A prompt is compared only if it does not continue a known prompt. It is compared before it is sent, while its text is in
-memory. The receipt names a break only if tokens are lost as `prefix_changed`. Each process knows only the prompts that
-it has served since its start.
+A prompt is compared with earlier prompts only if it does not continue a known prompt. This is done before it is sent,
+while its text is in memory. The receipt names a break only if tokens have the loss class `prefix_changed`. Each process
+knows only the prompts that it has served since its start.
 
-Limits: prompts below `MIN_BYTES` are too short to be worth it. Prompts in a `LargeBody` are too long: another process
-reads them, and their text is not parsed here.
+Limits: prompts below `MIN_BYTES` are too short to be worth the work. Prompts in a `LargeBody` are too long: another
+process reads them, and their text is not parsed here.
 """
 
 from typing import Final, NamedTuple
@@ -30,7 +30,7 @@ COMPACTION: Final = "compaction"
 
 
 class Looked(NamedTuple):
-    """What was found of a prompt that continues no known prompt. `before`: the earlier prompt that it breaks."""
+    """The result for a prompt that continues no known prompt. `before`: the earlier prompt whose prefix it changes."""
 
     prompt: KnownPrompt
     found: Break | None = None
@@ -46,11 +46,11 @@ class PrefixBreaks:
     def look(
         self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
-        """Compare a prompt. Returns the known prompt that this one continues, or `Looked` if it continues none; None if
-        this prompt must not be remembered.
+        """Compare a prompt. Returns the known prompt that it continues; `Looked` if it continues no known prompt; None
+        if it is not to be remembered.
 
         `messages`: the prompt's `Fingerprint.messages`. `agent`: a hash of the session's agent that sends it, 0 if
-        unknown. Prompts of two agents are not compared, because a sub-agent begins anew, with its own tools.
+        unknown. Prompts of two agents are not compared, because a sub-agent begins a new prompt with its own tools.
         """
         session, chain = routing.session, routing.chain
         if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
@@ -88,7 +88,7 @@ class PrefixBreaks:
         decision: Decision,
         agent: int = 0,
     ) -> None:
-        """Store a prompt that was served. `agent` as in `look`."""
+        """Store a prompt that was served. `looked`: the result of `look`. `agent`: as in `look`."""
         session = routing.session
         if session is None:
             return
@@ -106,7 +106,7 @@ NO_PREFIX_BREAKS: Final = PrefixBreaks(0)
 
 
 def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region: str) -> LastTurn | None:
-    """The turn whose prefix was broken, as the memory of prompts knows it; None if the memory does not know it."""
+    """The turn whose prefix was broken, from the memory of prompts; None if the memory does not know it."""
     if not isinstance(looked, Looked) or looked.before is None:
         return None
     before = looked.before
@@ -118,7 +118,7 @@ def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region:
 
 
 def member(looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
-    """The member of the receipt that says what broke the prefix; empty if that is unknown."""
+    """The member of the receipt that says what broke the prefix; empty if this is unknown."""
     if not isinstance(looked, Looked) or looked.found is None or looked.before is None or lost_tokens <= 0:
         return []
     where, cause = looked.found

@@ -1,4 +1,4 @@
-"""Reads the requests of all callers: small ones at once, large ones in another process."""
+"""Reads the requests of all callers: small requests at once, large requests in another process."""
 
 from asyncio import AbstractEventLoop
 
@@ -38,9 +38,9 @@ class RequestParser:
         self.large_bodies.replace(config)
 
     def refuse_late_system(self, models: frozenset[str], config: Config) -> None:
-        """Turn on `LATE_SYSTEM` for these models: their templates refuse a system message behind other messages.
+        """Switch `LATE_SYSTEM` on for these models: their templates refuse a system message after other messages.
 
-        `config`: the one in force.
+        `config`: the config in force.
         """
         self._strict = models
         self.replace(config)
@@ -71,7 +71,7 @@ class RequestParser:
         try:
             found = self._read(request, request.body, caller)
         except TooMuch:
-            request.body = raw  # the process that reads it mends it
+            request.body = raw  # the process that will read it also mends it
             raise
         return found._replace(parsed=replace(found.parsed, changes=with_dropped(found.parsed.changes, dropped)))
 
@@ -85,7 +85,7 @@ class RequestParser:
         return read(request, caller, self.callers, self._config, no_check)
 
     def unserved(self, request: Request, caller: Caller) -> ReadRequest:
-        """Read a request that will not be served, and note it in no conversation. Raises: Refusal."""
+        """Read a request that will not be served; do not add it to a conversation. Raises: Refusal."""
         found = read_body(bytes(request.body), caller, self.callers.secrets, self._config)
         return ReadRequest(found.parsed, found.body)
 
@@ -102,5 +102,5 @@ class RequestParser:
             found = read(request, caller, self.callers, self._config)
             return found._replace(parsed=replace(found.parsed, changes=changes))
         except TooMuch:
-            request.body = raw  # the process that reads it cleans it
+            request.body = raw  # the process that will read it also cleans it
             raise

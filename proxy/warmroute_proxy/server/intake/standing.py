@@ -1,13 +1,13 @@
-"""What a client says of a request's place in its tenant's queue (`core.queue.programs`): its priority and its program.
+"""Reads what decides a request's place in its tenant's queue (`core.queue.programs`): its priority and its program.
 
     x-warmroute-priority             interactive, normal or background
-    x-gateway-inference-objective    the same words, or flex, batch, priority: the names of objectives that clusters use
-    service_tier (body)              flex or priority, as OpenAI has them; other tiers say nothing here
-    x-gateway-inference-fairness-id  a program by its name, within the tenant of the key
+    x-gateway-inference-objective    these words, or flex, batch, priority: the names of objectives that clusters use
+    service_tier (body)              flex or priority, as OpenAI has them; other tiers are ignored
+    x-gateway-inference-fairness-id  the name of a program of the API key's tenant
 
-The first of these that says a priority counts. If none does, the tenant's `default_priority` counts. Headers with other
-values, and all other `STANDING_HEADERS`, change nothing; the record of the decision names them. llm-d also has these
-headers with `x-llm-d-` (https://llm-d.ai/docs/api-reference/epp-http-headers).
+The first of these that states a priority counts; if there is no such header or member, the tenant's `default_priority`
+counts. Headers with other values, and all other `STANDING_HEADERS`, have no effect; the record of the decision names
+them. In llm-d these headers may also begin with `x-llm-d-` (https://llm-d.ai/docs/api-reference/epp-http-headers).
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ _BY_TIER: Final[Mapping[str, int]] = {"priority": INTERACTIVE, "flex": BACKGROUN
 
 
 class Standing(NamedTuple):
-    """A request's place in its tenant's queue. `stated`: whether the client says a priority. `program`: the client's
-    name for the program, or empty. `program_key`: a hash of this name under the tenant's key. `ignored`: headers that
-    change nothing. `parent`: the session that started the request's session, if the client names one.
+    """What decides a request's place in its tenant's queue. `stated`: whether the client states a priority. `program`:
+    the client's name for the program, or empty. `program_key`: a hash of this name under the tenant's key. `ignored`:
+    headers without effect. `parent`: the session that started the request's session, if the client names it.
     """
 
     priority: int = NORMAL
@@ -39,7 +39,7 @@ class Standing(NamedTuple):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the record of a decision shows it: the client said something, or the priority is not `normal`."""
+        """Whether decision records show it: the client stated something, or the priority is not `normal`."""
         return self.stated or self.priority != NORMAL or bool(self.program or self.ignored)
 
     def with_default(self, word: str) -> "Standing":
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
         return self if self.stated or priority == self.priority else self._replace(priority=priority)
 
     def with_tier(self, tier: object) -> "Standing":
-        """A copy with a `service_tier`, which counts if no header says a priority."""
+        """A copy with the priority of a `service_tier`, which counts if no header states a priority."""
         priority = None if self.stated or not isinstance(tier, str) else _BY_TIER.get(tier)
         return self if priority is None else self._replace(priority=priority, stated=True)
 
