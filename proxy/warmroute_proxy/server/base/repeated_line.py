@@ -1,4 +1,4 @@
-"""A log line that outsiders can cause without end: written once a minute at most, with the number of lines left out."""
+"""A log line that outsiders can cause any number of times. Logged at most once a minute, with the number left out."""
 
 import logging
 from collections.abc import Callable
