@@ -54,7 +54,7 @@ class ProxyConfig:
     """The addresses of the other proxies of this region, which use the same engines."""
 
     counts_alone: bool = False
-    """Whether each proxy of the region counts budgets and limits by itself. A budget can then be spent once for each."""
+    """Whether each proxy of the region counts budgets and limits by itself. A budget can then be spent once by each."""
 
     log_format: Literal["text", "json"] = "text"
     tls_cert: Path | None = None

@@ -157,7 +157,7 @@ class Table:
         return tuple(value)
 
     def names_among(self, key: str, known: Sequence[str], default: frozenset[str]) -> frozenset[str]:
-        """A list of words from `known`; it may be empty. The problem of a misspelt word names the nearest known word."""
+        """A list of words from `known`; may be empty. The problem of a misspelt word names the nearest known word."""
         is_given = self.has(key)
         found = self.names(key, ())
         if not is_given:

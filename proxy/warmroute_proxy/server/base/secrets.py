@@ -173,7 +173,7 @@ class Secrets:
         self._reasoning_keys: dict[tuple[str, str], bytes] = {}
 
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
-        """The 16 hex digits that replace a session key in receipts, ledger rows and logs, and their value as a number."""
+        """The 16 hex digits that replace a session key in receipts, ledger rows and logs, and the number they write."""
         found = self._sessions.get((share_group, key))
         if found is None:
             text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
@@ -264,7 +264,7 @@ class KeyOwner(NamedTuple):
 
 
 class ApiKeys:
-    """API key -> its owner, by the key's SHA-256. Only valid keys are cached, so invalid ones cannot flush the cache."""
+    """API key -> owner, by the key's SHA-256. Only valid keys are cached, so invalid keys cannot flush the cache."""
 
     def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
         self._by_digest: dict[str, KeyOwner] = {}
