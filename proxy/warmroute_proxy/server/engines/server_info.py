@@ -71,7 +71,7 @@ def _priority_sign(info: dict[str, Any]) -> int:
 def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str, role: str) -> KvSource | None:
     """The address for a subscription to an engine's KV events, or None if the proxy does not use them.
 
-    An engine with a session cache keeps tagged blocks from eviction, so the proxy sends it no tags, and does not use its
+    An engine with a session cache keeps tagged blocks from eviction, so the proxy sends it no tags, and ignores its
     events.
     """
     unwanted = not config.kv_events or role == "decode"

@@ -54,7 +54,7 @@ class EventShape:
     __slots__ = ("counts", "head", "tail")
 
     def __init__(self, head: bytes, tail: bytes, *, counts: bool) -> None:
-        """`counts`: whether the events state token counts. `tail`: ends in the blank line; lacks digits with `counts`."""
+        """`counts`: the events state token counts. `tail`: includes the blank line; with `counts`, lacks the digits."""
         self.head = head
         self.tail = tail
         self.counts = counts
