@@ -1,4 +1,4 @@
-"""A log line that outsiders can cause any number of times. Logged at most once a minute, with the number left out."""
+"""A log line that outsiders can cause without limit: logged at most once a minute, with a count of the lines left out."""
 
 import logging
 from collections.abc import Callable

@@ -10,7 +10,8 @@ same message. The secret is the same in all proxies of a fleet, and survives res
 
 The secret is one line. During a rotation its file has several lines: the first signs what lives for seconds (tokens
 between proxies) and the admin key, and every line is accepted. The keys above are derived from the *lasting secret*:
-the line `caches: `, which signs no token, or the only line. A new lasting secret makes every cache cold.
+the line `caches: `, which signs no token; without such a line, the only line. A new lasting secret makes all caches
+cold.
 
 A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. A dict has at most `MAX_CACHED`
 entries and is cleared when full, since refilling it costs less than tracking which entry was used last.

@@ -8,7 +8,7 @@ READ_AHEAD_BYTES: Final = 65536  # the socket is not read while more bytes wait
 
 
 class ReadAhead:
-    """Bytes that came after a request that is being answered. `full`: so many that the socket is not read."""
+    """Bytes that came after a request that is being answered. `full`: the socket is not read, since too many wait."""
 
     def __init__(self, reservation: BodyReservation) -> None:
         self.data = bytearray()

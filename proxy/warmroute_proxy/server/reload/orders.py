@@ -102,7 +102,7 @@ class ReloadOrders:
                 log.error("the config is not applied: %s", type(error).__name__)
 
     def look(self, *, dry_run: bool) -> Difference:
-        """What the file would change. Raises: ConfigError. Except in a `dry_run`, `problems` then reports its problems."""
+        """What the file would change. Raises: ConfigError, whose problems `problems` then reports, unless `dry_run`."""
         try:
             return self.reloads.look(self._source)
         except ConfigError as error:
