@@ -52,7 +52,7 @@ class ConfigSource:
 
 
 class RefusedMark:
-    """A file that tells all processes of a proxy that the config file was refused. It is there until one is accepted."""
+    """A file that tells all processes of a proxy that the config file was refused, until a config file is accepted."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / REFUSED_FILE

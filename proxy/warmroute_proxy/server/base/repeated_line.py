@@ -1,4 +1,4 @@
-"""A log line that outsiders can cause without limit: logged at most once a minute, with a count of the lines left out."""
+"""A log line that outsiders can cause without limit: logged at most once a minute, with a count of those left out."""
 
 import logging
 from collections.abc import Callable

@@ -20,8 +20,8 @@ class Readiness:
         degraded: Sequence[Callable[[], list[Problem]]],
         other_regions_up: Callable[[], bool],
     ) -> None:
-        """`degraded`: functions that return problems of parts which do not keep the proxy from serving requests.
-        `other_regions_up`: whether turns can be forwarded to another region.
+        """`degraded`: functions that return problems with which the proxy still serves requests. `other_regions_up`:
+        returns whether turns can be forwarded to another region.
         """
         self._other_regions_up = other_regions_up
         self._open_requests = open_requests

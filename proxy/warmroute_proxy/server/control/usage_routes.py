@@ -91,7 +91,8 @@ class Asking:
         """The sums of all tenants, or of the tenant that the question names, over all regions. Raises: Refusal."""
         tenant = tenant_of(question, self.live.now)
         turns, session = _turns(request, question, tenant, self._secrets)
-        # A token for another region's proxy must name a tenant. Its path says that an operator asks, about all tenants.
+        # A token for another region's proxy must name a tenant, even if the question is about all tenants. The path in
+        # the token says that an operator asks.
         name = tenant or _any_tenant(self.live.now)
         own = self._usage.here(turns, question.by, operator=True)
         asked = Elsewhere(name, _target(OPERATOR_PATH, question), session, of_all=tenant is None)

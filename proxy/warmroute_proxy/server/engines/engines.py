@@ -45,7 +45,7 @@ class Drains:
         self._since_by_source: dict[DrainedBy, dict[str, float]] = {by: {} for by in SOURCES}
 
     def set(self, engine_id: str, by: DrainedBy, draining: bool, unix_s: float) -> bool:
-        """Set whether one source lets the engine drain. Returns whether the engine begins or ceases to drain."""
+        """Set whether the source `by` makes the engine drain. Returns whether the engine begins or ceases to drain."""
         since = self._since_by_source[by]
         before = self.draining(engine_id)
         if not draining:

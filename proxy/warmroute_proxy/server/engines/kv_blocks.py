@@ -76,7 +76,7 @@ class _Prompt:
 
 
 class KvBlocks:
-    """The blocks of one worker. `hashes` are the engine's, of blocks; keys are the prefix index's, of cuts."""
+    """The blocks of one worker. Hashes are the engine's, of blocks; keys are hashes of cuts in the prefix index."""
 
     def __init__(self, max_blocks: int = MAX_BLOCKS, max_tags: int = MAX_TAGS) -> None:
         self._max_blocks = max_blocks

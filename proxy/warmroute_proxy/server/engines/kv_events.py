@@ -193,7 +193,7 @@ class _Subscription:
         return found
 
     def _in_turn(self, step: Callable[[], None]) -> None:
-        """Run a step when it is the engine's turn, unless it waits for a turn already."""
+        """Run a step when it is the engine's turn, unless the step is already waiting."""
         if self._owner.turns is None:
             step()
         elif step not in self._awaits_turn:

@@ -2,8 +2,8 @@
 
 Each round of probes requests `/ready` of each engine, then `/v1/loads` (a snapshot of its work) if the engine is up. A
 server that answers `/ready` with 404 counts as ready. An engine that was ready and answers 503 drains: it finishes its
-requests and gets no new ones. Every `REGISTERED_EVERY_S`, the bootstrap server of a prefill engine, from which decode
-engines learn where its KV is, is asked for the engine's ranks. If it does not have them, the engine is down.
+requests and gets no new ones. A prefill engine has a bootstrap server, from which decode engines learn where its KV is.
+Every `REGISTERED_EVERY_S` this server is asked for the engine's ranks. If it lacks them, the engine is down.
 
 `/server_info` is read when an engine comes up, and every `INFORM_EVERY_S`. An engine is up only once it has answered
 `/server_info` as an engine does, because another server may listen at a wrong address. The report has the engine's
@@ -38,7 +38,7 @@ from warmroute_proxy.server.engines.upstream import Upstream
 # Each engine renders a small chat, which shows whether its chat template takes a system message after other messages.
 #
 # Templates of some models (Qwen 3.x, Gemma) raise an error then, and the engine answers 400 or 500. A chat without a
-# late system message is rendered first, since a server that renders nothing must not count as one that refuses these.
+# late system message is rendered first: a server that renders no chat at all must not count as refusing late messages.
 
 PATH: Final = "/v1/tokenize"
 TIMEOUT_S: Final = 2.0

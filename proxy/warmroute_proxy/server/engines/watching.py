@@ -1,4 +1,4 @@
-"""Watches the reports of engines: keeps each worker's last two, and judges conditions of workers and of the region.
+"""Watches engines: keeps the last two reports of each worker, and judges conditions of workers and of the region.
 
 A condition is a lasting problem, such as a worker that answers nothing. The memory is bounded: it has reports and
 counts for each worker, and one state per condition for each worker and for the region.

@@ -18,7 +18,7 @@ from warmroute_proxy.server.http.shared_bytes import SharedBytes
 log = logging.getLogger(__name__)
 
 LEFT_TARGET: Final = "/v1/forward/left"
-"""The path of the request that a proxy sends after a forwarded request on the same connection, if its client leaves."""
+"""The path of the request that a proxy sends on the connection of a forwarded request, if the client has left."""
 
 Problem = str | Refusal
 """Why an answer cannot be translated: an error in the answer (str), or something that the proxy lacks (Refusal)."""
@@ -42,8 +42,7 @@ class Request:
     a gathered answer; None if nothing is reserved.
     """
 
-    # Most requests keep these values and seldom read them. As defaults of the class they make construction cheap, but
-    # reads slower.
+    # These members are seldom set or read. As defaults of the class they make construction cheap, but reads slower.
     query = b""
     version = "1.1"
     body: bytes | memoryview = b""
@@ -125,8 +124,7 @@ class Exchange:
     client reads too slowly, and with False when it has caught up.
     """
 
-    # Most answers keep these values and seldom read them. As defaults of the class they make construction cheap, but
-    # reads slower.
+    # These members are seldom set or read. As defaults of the class they make construction cheap, but reads slower.
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
     on_unreadable: Callable[[Problem], None] | None = None

@@ -30,7 +30,7 @@ from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 from warmroute_proxy.server.http.request_reader import RequestReader, head_bytes
 from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
-MAX_PIPELINED: Final = 16  # how many requests may wait for the answers before theirs
+MAX_PIPELINED: Final = 16  # how many requests may wait until earlier requests are answered
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at shutdown, an idle connection stays open this long, to refuse a late request
 LINGER_BODY_BYTES: Final = 65536  # bodies of refused requests up to this size are read, to keep the connection
@@ -219,7 +219,7 @@ class Connection:
         except Refusal as refusal:
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 raise
-            request.refusal = refusal.with_traceback(None)  # no cycle: the traceback refers to the request
+            request.refusal = refusal.with_traceback(None)  # the traceback refers to the request, so it makes a cycle
         headers = request.headers
         if "expect" in headers and headers["expect"].lower() == "100-continue" and request.length != 0:
             self._expects = True

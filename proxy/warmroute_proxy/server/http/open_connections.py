@@ -84,7 +84,7 @@ class OpenConnections:
         self._idle: list[tuple[int, OpenConnection]] = []
         """The connections that were idle at the last check. The last in the list is closed first.
 
-        The number of each is how many connections of its tenant became idle after it.
+        The number beside a connection is how many connections of its tenant became idle after it.
         """
 
         self._looked_at_s = self._look_at_s = 0.0

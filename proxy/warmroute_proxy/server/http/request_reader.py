@@ -125,7 +125,7 @@ class RequestReader:
         self.open = False
         self.refusal = refusal
         request = self.request or Request(self._clock())
-        request.refusal = refusal.with_traceback(None)  # no cycle: the traceback refers to the request
+        request.refusal = refusal.with_traceback(None)  # the traceback refers to the request, so it makes a cycle
         request.keep_alive = False
         request.body_reservation = None
         self.request = None

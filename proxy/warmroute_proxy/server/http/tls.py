@@ -36,7 +36,7 @@ class Tls:
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         """`cert`: PEM, the server's certificate first, then the intermediate certificates. `key`: PEM, not encrypted.
-        `client_ca`: PEM, the authorities of clients' certificates, which only a picker's gRPC server requires.
+        `client_ca`: PEM, the authorities of clients' certificates. Only a picker's gRPC server asks for certificates.
         """
         self._cert = cert
         self._key = key

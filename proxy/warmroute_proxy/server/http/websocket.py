@@ -394,7 +394,7 @@ class WebSocket:
         if self._closing:
             self.abort()
         elif self._paused:
-            drained = self._written - self._unsent_bytes()  # not just the unsent bytes: more may have been written
+            drained = self._written - self._unsent_bytes()  # not the unsent bytes, since new writes add to them
             if drained <= self._drained:
                 self.abort()
             self._drained = drained
