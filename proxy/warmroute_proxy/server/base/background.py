@@ -1,4 +1,4 @@
-"""Keeps references to tasks that nobody waits for: the event loop alone would let them be collected."""
+"""Keeps references to tasks that nobody awaits, since the event loop alone would let them be garbage-collected."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """The background tasks of one object, which bounds their number."""
+    """The background tasks of one object. Their number is not bounded here: the object must bound it."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()

@@ -1,6 +1,6 @@
-"""The configuration of a proxy: frozen, checked values, which `config_file` reads.
+"""The configuration of a proxy, as frozen dataclasses whose values `config_file` reads and checks.
 
-The server gives plain values to `core`, and never these objects.
+The server passes plain values to `core`, the package that makes decisions, and never these objects.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,24 +54,26 @@ class ProxyConfig:
     """The addresses of the other proxies of this region, which use the same engines."""
 
     counts_alone: bool = False
-    """Whether each proxy of the region counts budgets and limits alone. N proxies can then spend a budget N times."""
+    """Whether each proxy of the region counts budgets and limits by itself. A budget can then be spent once by each."""
 
     log_format: Literal["text", "json"] = "text"
     tls_cert: Path | None = None
-    """The certificate of the clients' port; None: no TLS. `tls_key` has its key."""
+    """The certificate of the port for clients; None: no TLS. `tls_key` is the file of the certificate's key."""
 
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
-    """The CAs of the certificates that gateways must show to a picker; None: gateways need no certificate."""
+    """The CAs of the certificates that gateways must show to a picker, which chooses engines for a gateway; None:
+    gateways need no certificate.
+    """
 
     picker_addresses: Annotated[int, within(1, 8)] = 3
-    """How many engines a picker names to its gateway, the cheapest first."""
+    """How many engines a picker names to its gateway for a request, the cheapest first."""
 
     websockets: Annotated[bool, LIVE] = True
     """Whether the proxy serves `/v1/responses` over WebSockets, too."""
 
     cors_origins: Annotated[tuple[str, ...], LIVE] = ()
-    """The origins whose pages may read answers in a browser; `*`: all."""
+    """The origins whose web pages may read answers in a browser; `*`: all origins."""
 
     watch_config: Annotated[bool, LIVE] = False
     """Whether the proxy applies a changed config file without a request to do so."""
@@ -82,7 +84,7 @@ class ProxyConfig:
     def others_than(self, host: str) -> tuple[str, ...]:
         """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config.
 
-        `host`: the machine's name. The own address begins with it, and has `port`, or a picker's `admin_port`.
+        `host`: the machine's name. This proxy's address begins with `host`, and has `port`, or a picker's `admin_port`.
         """
         own, ports = host.partition(".")[0], {self.port, self.admin_port}
         return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))
@@ -95,7 +97,7 @@ class ProxyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The table [limits]: the most bytes, time and requests that clients and engines may use."""
+    """The table [limits]: how many bytes, seconds and requests clients and engines may use at most."""
 
     body_bytes: Annotated[int, within(1_024, 2**31 - 1, live=True)] = 33_554_432
     body_memory_bytes: Annotated[int, within(1_024, 2**40)] = 1_073_741_824
@@ -150,25 +152,27 @@ class EngineConfig:
     bootstrap_host: str | None = None
     bootstrap_port: Annotated[int, within(1, 65_535)] | None = None
     store: Annotated[str, NAME] | None = None
-    """The name of the KV store that it shares with other engines; None: it does not share a store."""
+    """The name of the KV store that the engine shares with other engines; None: it does not share a store."""
 
     kv_events: bool = True
-    """Whether the proxy follows its KV events, if it publishes any."""
+    """Whether the proxy follows the engine's KV events, if the engine publishes any."""
 
     key_file: Path | None = None
-    """The file with the key for its requests; None: they need no key."""
+    """The file with the key for requests to the engine; None: requests need no key."""
 
     admin_key_file: Path | None = None
-    """The file with the key for aborts; None: the key of `key_file`, if any."""
+    """The file with the key for aborting requests; None: the key of `key_file`, if any."""
 
     keys_within: tuple[Path, ...] = ()
-    """The folders that both key files must be in; empty: anywhere. Discovery sets them; a file of engines cannot."""
+    """The folders that must contain `key_file` and `admin_key_file`; empty: any folder. Discovery sets `keys_within`; a
+    file that names engines cannot.
+    """
 
     max_running: Annotated[int, within(1, 1_000_000)] | None = None
     """The most concurrent requests of each rank; None: the number that the engine reports."""
 
     provider: Provider = UNKNOWN
-    """For `kind = "openai"`: how a request names its session to the server."""
+    """For `kind = "openai"`: the provider, which decides how a request names its session to the server."""
 
     model_names: Mapping[str, str] = field(default_factory=dict)
     """Model name in this config -> the engine's name of the model."""
@@ -179,7 +183,7 @@ SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
-    """A source of further engines, besides those of the config.
+    """A source of engines besides those of the config.
 
     `kind`: a folder of files, SRV records of a DNS name, or a Service or InferencePool of a Kubernetes cluster.
     """
@@ -191,7 +195,7 @@ class DiscoveryConfig:
     """The folder."""
 
     key_folder: Path | None = None
-    """Another folder that may have its engines' key files; None: they are in `path`."""
+    """Another folder that may contain the key files of the source's engines; None: the key files are in `path`."""
 
     name: str = ""
     """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`; or the name of the Service or InferencePool."""
@@ -201,7 +205,7 @@ class DiscoveryConfig:
     """`host:port` of the DNS servers to ask; empty: the system's DNS servers."""
 
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of [[engine]], the same for all engines of the DNS name, Service or InferencePool."""
+    """Keys of [[engine]] that all engines of the DNS name, Service or InferencePool have in common."""
 
     namespace: str = ""
     """The namespace of the Service or InferencePool; empty: the namespace of this pod."""
@@ -213,48 +217,48 @@ class DiscoveryConfig:
     """The address of the API server; empty: the API server of the cluster that runs this process."""
 
     credentials: Path = Path(SERVICE_ACCOUNT)
-    """The folder with `token`, `ca.crt` and `namespace`."""
+    """The folder with the files `token`, `ca.crt` and `namespace` of a service account."""
 
     deletion_cost: bool = False
-    """Whether the proxy sets `pod-deletion-cost` on the engines' pods by how much their caches hold warm."""
+    """Whether the proxy sets `pod-deletion-cost` of each engine's pod by how much warm KV the engine's cache holds."""
 
     @property
     def keys_within(self) -> tuple[Path, ...]:
-        """The folders that its engines' key files must be in; empty if the config itself names the files."""
+        """The folders that must contain the key files of the source's engines; empty if the config names the files."""
         return tuple(folder for folder in (self.path, self.key_folder) if folder is not None)
 
 
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
-    """The most copies of a body in memory: the body as it came, and a copy for each engine of a request."""
+    """The most copies of a request's body in memory: the body as received, and one for each engine that serves it."""
     return 3 if any(engine.role == "prefill" for engine in engines) else 2
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model and its price books."""
+    """A model and its price books. A price book has the model's rates from a date on."""
 
     name: Annotated[str, NAME]
     aliases: tuple[str, ...] = ()
     books: tuple[PriceBook, ...] = ()
-    """Price books of the config file; the database may have more."""
+    """The price books in the config file; the database may have more."""
 
     context_tokens: Annotated[int, within(1, 1_000_000_000)] | None = None
     continue_broken: bool = False
-    """Whether another engine continues an answer after its engine has failed."""
+    """Whether another engine continues an answer whose engine has failed."""
 
     vocabulary_tokens: Annotated[int, within(1, 100_000_000)] | None = None
-    """The number of its token ids; None: unknown, and requests with token ids are refused."""
+    """The number of the model's token ids; None: unknown, so requests with token ids are refused."""
 
     normalise: Annotated[frozenset[str], among(*NAMES)] = DEFAULT_NAMES
-    """The rules that take out texts which would spoil the prefixes of its prompts."""
+    """The normalising rules: each removes one kind of text that varies and so would spoil the prefixes of prompts."""
 
     has_own_rules: bool = False
-    """Whether the config sets `normalise`; then `Config.with_rule` adds no rule for its engines' template."""
+    """Whether the config sets `normalise`; then `Config.with_rule` adds no rule for the engines' chat template."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """A tenant, which shares its cache only with tenants of the same `share_group`."""
+    """A tenant, which shares cached prompts only with tenants of the same `share_group`."""
 
     name: Annotated[str, NAME]
     key_sha256: tuple[str, ...]
@@ -263,13 +267,13 @@ class TenantConfig:
     regions: frozenset[str] = frozenset({ANY})
     salt_epoch: Annotated[int, within(0, 2**31 - 1)] = 0
     limits: TenantLimits | None = None
-    """Limits per minute and of concurrent requests; None: no limit."""
+    """Per-minute limits and the limit of concurrent requests; None: no limit."""
 
     granted_fields: Annotated[frozenset[str], among(*sorted(GRANTABLE_FIELDS))] = frozenset()
-    """The fields that the tenant may use although they run a client's own grammar in an engine."""
+    """The request fields that the tenant may use although they make an engine run a grammar of the client."""
 
     unlisted_fields: Unlisted = "drop"
-    """The treatment of unknown members of a request."""
+    """What happens to unknown members of a request."""
 
     default_priority: Priority = "normal"
     """The priority of a request whose client states none."""
@@ -283,27 +287,27 @@ class TenantConfig:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseConfig:
-    """The PostgreSQL database of a fleet's ledger, keys and price books."""
+    """The PostgreSQL database with the ledger (one row for each turn), API keys and price books of a fleet."""
 
     dsn_file: Path
-    """The file with its address, which may hold a password."""
+    """The file with the database's address, which may contain a password."""
 
     keep_days: Annotated[int, within(1, 36_500)] | None = None
-    """How many days the database keeps rows; None: for ever."""
+    """How many days the database keeps ledger rows; None: for ever."""
 
     key_max_age_s: Annotated[float, within(2.0, 31_536_000.0)] = 3_600.0
-    """How long its API keys stay valid while the database cannot be reached."""
+    """How long API keys of the database stay valid while it cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFileConfig:
-    """Limits of a proxy's ledger file. Without a database, this is the only ledger, and keeps all rows by default."""
+    """Limits of a proxy's ledger file. Without a database, it is the only ledger, and keeps all rows by default."""
 
     ledger_file_days: Annotated[int, within(1, 36_500)] | None = None
-    """Days after which rows are deleted, once the database has them; None without a database: never."""
+    """After how many days a row is deleted, but not before the database has it; None without a database: never."""
 
     ledger_file_bytes: Annotated[int, within(1_048_576, 2**50)] | None = None
-    """The size beyond which the oldest of these rows are deleted; None: no limit."""
+    """The size of the file beyond which the oldest rows that may be deleted are deleted; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +315,10 @@ class RedisConfig:
     """The Redis or Valkey that proxies share."""
 
     url_file: Path
-    """The file with its address, which may hold a password."""
+    """The file with the address of Redis, which may contain a password."""
 
     timeout_s: Annotated[float, within(0.01, 5.0)] = 0.25
-    """The deadline of each call."""
+    """The time limit of each call."""
 
 
 @dataclass(frozen=True)
@@ -322,21 +326,21 @@ class TracingConfig:
     """Tracing: the collector that gets spans by OTLP over HTTP, and the share of requests that are traced."""
 
     endpoint: Annotated[str, ADDRESS]
-    """The collector's address, before `/v1/traces`."""
+    """The collector's address, to which `/v1/traces` is appended."""
 
     ratio: Annotated[float, within(0.0, 1.0)] = 0.01
     follow_clients: bool = False
     """Whether the `sampled` flag of a client's `traceparent` decides instead of `ratio`."""
 
     headers_file: Path | None = None
-    """The file with headers for the collector, which may hold a key; None: no further headers."""
+    """The file with further headers for the collector, which may contain a key; None: no further headers."""
 
     service_name: str = "warmroute"
     queue_requests: Annotated[int, within(64, 1_000_000)] = 1_024
     """The most finished requests that may wait for the exporter."""
 
     timeout_s: Annotated[float, within(0.05, 60.0)] = 10.0
-    """Time limit of one export with its retries, seconds."""
+    """Time limit of one export including its retries, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +352,7 @@ class Config:
     ledger_sync: Literal["process", "disk"]
     ledger_file: LedgerFileConfig
     database: DatabaseConfig | None
-    """None: rows stay in the ledger file of this proxy."""
+    """None: ledger rows stay in the ledger file of this proxy."""
 
     limits: Limits
     regions: tuple[RegionConfig, ...]
@@ -356,33 +360,33 @@ class Config:
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
     redis: RedisConfig | None
-    """The Redis of limits and markers; None: each process keeps its own."""
+    """The Redis with limits and idempotency markers; None: each process keeps its own limits and markers."""
 
     budgets: tuple[Budget, ...]
-    """One budget for each period. Tenants of a budget always have `limits`, which may be empty."""
+    """The amounts of [[budget]], one for each period. Tenants of a budget always have `limits`, which may be empty."""
 
     group_limits: tuple[ScopeLimits, ...]
-    """Per-minute limits and concurrency limits of budgets."""
+    """The per-minute limits and concurrency limits of [[budget]]."""
 
     discoveries: tuple[DiscoveryConfig, ...]
     model_by_name: dict[str, ModelConfig] = field(repr=False)
-    """By name and by alias."""
+    """Name or alias -> model."""
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
     credit_moved: bool = False
-    """Whether a turn that placement moves gets a credit for the tokens cached at its home worker."""
+    """Whether a turn that placement moves gets a credit for the tokens cached at the session's previous worker."""
 
     tracing: TracingConfig | None = None
     """None: requests are not traced."""
 
     @property
     def kept_prompt_bytes(self) -> int:
-        """Bytes of prompts that each process may keep."""
+        """How many bytes of prompts each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
 
     @property
     def prompt_parts_bytes(self) -> int:
-        """Bytes that each process may keep for the structure of prompts."""
+        """How many bytes each process may keep for the structure of prompts."""
         return self.limits.prompt_parts_bytes // self.proxy.processes
 
     @property
@@ -398,7 +402,9 @@ class Config:
         return next((model for alias, model in patterns if fnmatchcase(asked, alias)), None)
 
     def with_rule(self, rule: str, names: frozenset[str]) -> "Config":
-        """The config with one more rule for the models `names` (`*`: all), except models with rules of their own."""
+        """This config with one more normalising rule for the models `names` (`*`: all), except models whose rules the
+        config sets.
+        """
 
         def changed(model: ModelConfig) -> ModelConfig:
             has_it = not model.has_own_rules and names & {model.name, ANY}
@@ -421,7 +427,7 @@ class Config:
         return [*of_tenants, *self.group_limits]
 
     def tenant_by_sha256(self) -> dict[str, str]:
-        """API key digest -> tenant name, for `secrets.ApiKeys`."""
+        """SHA-256 of an API key -> name of its tenant, for `secrets.ApiKeys`."""
         return {digest: tenant.name for tenant in self.tenants for digest in tenant.key_sha256}
 
 

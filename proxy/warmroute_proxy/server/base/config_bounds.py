@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 from msgspec import Meta
 
 LIVE: Final = Meta(extra={"live": True})
-"""Marks a field of [proxy] or [limits] that may change while the proxy runs. Lists such as [[tenant]] may change as a
-whole, without this mark (`config_difference`).
+"""Marks a field of [proxy] or [limits] that may change while the proxy runs. Lists such as [[tenant]] need no mark:
+`config_difference` says which lists may change.
 """
 
 NAME: Final = Meta(extra={"form": "name"})
@@ -71,7 +71,7 @@ def fields_of(kind: Any) -> list[tuple[str, Any, Any]]:
 
 
 def annotated(hint: Any) -> tuple[Any, Meta | None, Mapping[str, Any]]:
-    """The type of a field without None, its `Meta`, and the `extra` of that `Meta`."""
+    """The type of a field (without None), the field's `Meta`, and the `extra` of the `Meta`."""
     if get_origin(hint) in {Union, UnionType}:
         (hint,) = (member for member in get_args(hint) if member is not NoneType)
     meta = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Meta)), None)

@@ -1,8 +1,8 @@
 """Finds the differences between two configs, and those that can be applied while the proxy runs. Pure.
 
-A change names its table, element and keys, and never its values, which may be secret. `merged` takes the fields that
-may change from the new config, and all others from the running one. So `compare(merged(a, b), b)` lists the changes
-that wait for a restart.
+A change names its table, element and keys, but no values, since a value may be secret. `merged` takes the fields that
+may change from the new config, and all other fields from the running config. So comparing the merged config with the
+new one lists the changes that wait for a restart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from warmroute_proxy.server.base.config_bounds import live_fields
 from warmroute_proxy.server.base.config_prices import CONFIG_BOOK, FREE
 
 LIVE_LIMITS: Final = live_fields(Limits)
-"""The keys of [limits] that may change while the proxy runs. Memory and connections are divided at the start."""
+"""The keys of [limits] that may change while the proxy runs. Memory and connections are allotted once, at the start."""
 
 LIVE_PROXY: Final = live_fields(ProxyConfig)
 _LIVE_LISTS: Final[Mapping[str, str]] = {
@@ -40,11 +40,11 @@ class Kind(Enum):
     REMOVED = "removed"
     CHANGED = "changed"
     MOVED = "moved"
-    """The elements are in another order, which counts: the first matching alias pattern wins."""
+    """The elements are in another order. The order counts, since the first matching alias pattern wins."""
 
 
 class ConfigChange(NamedTuple):
-    """One difference. `name`: the element; empty for a change of the whole table. `keys`: the keys that changed."""
+    """One difference. `name`: that of the element; empty if the whole table changed. `keys`: the keys that changed."""
 
     table: str
     name: str
@@ -68,7 +68,7 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Confi
 
 
 def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
-    """The new config as far as it can apply without a restart. `live`: see `live_lists`."""
+    """The running config with all changes of the new one that need no restart. `live`: see `live_lists`."""
     return replace(
         running,
         proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in LIVE_PROXY}),
@@ -87,9 +87,9 @@ def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
 
 
 def live_lists(started: Config) -> Mapping[str, str]:
-    """Table -> field of `Config`, for the lists that may change while a proxy runs.
+    """Table -> its field of `Config`, for the lists that may change while a proxy runs.
 
-    Budgets may change if the proxy has a store for them, which depends on the config that it started with.
+    Budgets may change if the proxy has a store for them, which depends on the config with which it started.
     """
     has_store = started.database is not None or bool(started.budgets)
     return {**_LIVE_LISTS, "budget": "budgets"} if has_store else _LIVE_LISTS
@@ -117,12 +117,12 @@ def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) ->
 
 
 def _budgets(config: Config) -> Sequence[Budget | ScopeLimits]:
-    """The records made of the tables [[budget]]: amounts by period, per-minute limits and concurrency limits."""
+    """The records made from the tables [[budget]]: amounts by period, per-minute limits and concurrency limits."""
     return [*config.budgets, *config.group_limits]
 
 
 def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]]:
-    """Name -> values of the elements. Elements with the same name are merged, such as a budget with two periods."""
+    """Name of an element -> its values. Elements with the same name are merged, such as a budget with two periods."""
     found: dict[str, dict[str, object]] = {}
     for element in elements:
         values = _values(element)
@@ -133,7 +133,7 @@ def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]
 
 
 def _values(record: Any) -> dict[str, object]:
-    """The keys of a table with their values. A nested structure is replaced by its own keys."""
+    """The keys of a table with their values. Limits, scopes and price books are replaced by the keys within them."""
     names = [field.name for field in fields(record)] if is_dataclass(record) else record._fields
     found: dict[str, object] = {}
     for name in names:

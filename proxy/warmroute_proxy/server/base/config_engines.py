@@ -43,7 +43,7 @@ def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineC
 
 
 def _provider(table: Table, url: str, kind: str) -> Provider:
-    """The provider that the table names, else the one whose host is in the URL, else `UNKNOWN`."""
+    """The provider that the table names, else the provider whose host is in the URL, else `UNKNOWN`."""
     if kind == "sglang":
         for key in ("provider", "model_names"):
             if table.has(key):
@@ -59,15 +59,15 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "endpointslices": _IN_CLUSTER | {"port"},
     "inferencepool": _IN_CLUSTER,
 }
-"""For each kind of [[discovery]]: its keys, except those that all kinds have."""
+"""Kind of [[discovery]] -> its keys, except the keys that all kinds have."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OF_RECORDS: Final = ("id", "url", "region")
-"""Keys of an [[engine]] that a found SRV record or pod gives."""
+"""Keys of an [[engine]] that follow from its SRV record or pod, so a config must not set them."""
 
 
 def read_discoveries(found: object, folder: Path, region: str, problems: list[str]) -> tuple[DiscoveryConfig, ...]:
-    """The sources of the tables [[discovery]]. `found`: the tables in the document; `region`: that of the proxy."""
+    """The sources in the tables [[discovery]]. `found`: the tables in the document; `region`: that of the proxy."""
     if not isinstance(found, list | None):
         problems.append("discovery: must be a list of tables, written [[discovery]]")
         return ()
@@ -112,7 +112,7 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
 
 
 def _check_cluster(made: DiscoveryConfig, table: Table) -> None:
-    """Check a source in a cluster: its names go into paths of the API, and its token must go over TLS."""
+    """Check a source in a Kubernetes cluster. Its names become parts of API paths, and its token must go over TLS."""
     if made.kind not in _OF_CLUSTER:
         return
     for key, value in (("name", made.name), ("namespace", made.namespace or "default")):
@@ -123,7 +123,7 @@ def _check_cluster(made: DiscoveryConfig, table: Table) -> None:
 
 
 def _check_engine(one: DiscoveryConfig, path: str, folder: Path, region: str, problems: list[str]) -> None:
-    """Check the keys that all engines of a source share, together with an invented record."""
+    """Check the keys that all engines of a source share, by reading an invented engine that has them."""
     table = Table({**one.engine, **record_values("a", one.scheme, "a", 1, region)}, path, problems)
     for key in _OF_RECORDS:
         if key in one.engine:
@@ -132,5 +132,5 @@ def _check_engine(one: DiscoveryConfig, path: str, folder: Path, region: str, pr
 
 
 def record_values(engine_id: str, scheme: str, host: str, port: int, region: str) -> dict[str, Any]:
-    """The keys of an [[engine]] that follow from an SRV record."""
+    """The keys of an [[engine]] that follow from an SRV record, and their values."""
     return {"id": engine_id, "url": f"{scheme}://{host}:{port}", "region": region}

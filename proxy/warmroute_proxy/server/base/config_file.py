@@ -1,10 +1,10 @@
-"""Reads the config file: TOML into the frozen dataclasses of `config`. All problems are reported at once.
+"""Reads the config file, in TOML, into the frozen dataclasses of `config`. All problems are reported at once.
 
     [proxy] [secret] [ledger] [limits] [prices] [redis] [tracing]         one table each; all but [proxy] are optional
     [[region]] [[engine]] [[discovery]] [[model]] [[tenant]] [[budget]]   lists
 
-An unknown key is an error that names the nearest known key: otherwise a misspelt limit would not be set. Paths are
-relative to the folder of the config file, so that a proxy can be started from anywhere.
+An unknown key is an error that names the nearest known key: otherwise a misspelt limit would silently be left unset.
+Paths are relative to the folder of the config file, so that a proxy can be started from anywhere.
 """
 
 import os
@@ -53,7 +53,7 @@ def usable_cores(cgroups: Path = _CGROUPS) -> int:
 
 
 def _quota(cgroups: Path) -> float | None:
-    """The CPU quota in cores, by version 2 or 1 of control groups; None without a quota."""
+    """The CPU quota in cores, from version 2 or 1 of Linux control groups; None without a quota."""
     try:
         given, period = (cgroups / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -65,7 +65,7 @@ def _quota(cgroups: Path) -> float | None:
             return None
     try:
         quota = int(given) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max"
+    except (ValueError, ZeroDivisionError):  # "max" means no quota
         return None
     return quota if quota > 0 else None
 
@@ -102,7 +102,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_config(content: bytes, folder: Path, source: str, instead: dict[str, Any] | None = None) -> Config:
-    """The config in the content of a file. `instead`: values that replace keys of [proxy]. Raises: ConfigError."""
+    """The config in a file's `content`. `instead`: values that replace keys of [proxy]. Raises: ConfigError."""
     try:
         document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -188,7 +188,7 @@ def _check_all_engines(
 
 
 def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:
-    """Check that half of the memory for bodies, which is a tenant's share, holds one body of the largest size."""
+    """Check that half of the memory for bodies holds one body of the largest size: one tenant may use half of it."""
     least = 2 * copies_of_bodies(engines) * limits.body_bytes
     if limits.body_memory_bytes < least:
         why = f"a body of body_bytes could never be received; it must be at least {least}"
@@ -251,7 +251,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
 
 
 def _read(kind: type[_Record], table: Table) -> _Record:
-    """A record from a table, whose keys are the record's fields alone."""
+    """A record read from a table, which may have no other keys than the record's fields."""
     record = table.read(kind)
     table.close()
     return record
@@ -266,7 +266,7 @@ def _model(table: Table, needs_price: bool) -> ModelConfig:
 
 
 def _read_tenants(document: dict[str, Any], needed: bool, problems: list[str]) -> tuple[TenantConfig, ...]:
-    """The tenants of the file. `needed`: without a database, tenants and keys must be in the file."""
+    """The tenants of the file. `needed`: the file must have tenants with keys, since there is no database."""
     if not needed and "tenant" not in document:
         return ()
     return tuple(read_tenant(table, needed) for table in _tables(document, "tenant", problems))
@@ -341,7 +341,7 @@ def check_engine_models(
 
 
 def check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
-    """A server without cache salts has one cache for all tenants, so only tenants of one share group may use it."""
+    """Check that only tenants of one share group use a server without cache salts, which has one cache for all."""
     for at, engine in enumerate(engines):
         if engine.kind != "openai" or engine.provider.salted:
             continue

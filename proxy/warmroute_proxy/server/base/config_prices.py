@@ -1,8 +1,8 @@
-"""Reads price books: of a [[model]], and of a file for `warmroute prices import`.
+"""Reads price books (rates from a date on) of a [[model]], and of a file for `warmroute prices import`.
 
-input, cached, output               of a [[model]]: a book without a date, which is named `config`
-[[model.price]]                     books with a date and a name
-free = true                         every turn costs nothing, by a book that is named `free`
+input, cached, output               keys of a [[model]] that make a book without a date, which is named `config`
+[[model.price]]                     tables that make books with a date and a name
+free = true                         makes a book that is named `free`, by which every turn costs nothing
 """
 
 from typing import Any, Final
@@ -44,7 +44,9 @@ def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[Pric
 
 
 def read_credit_moved(values: Any, problems: list[str]) -> bool:
-    """Whether turns that placement moves get a credit for tokens cached at their home worker, by the table [prices]."""
+    """The key `credit_moved` of the table [prices]: whether a turn that placement moves away from the worker that has
+    its session's KV gets a credit for the tokens cached there.
+    """
     table = Table({} if values is None else values, "prices", problems)
     is_on = table.flag("credit_moved")
     table.close()

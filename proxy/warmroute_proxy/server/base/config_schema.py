@@ -1,6 +1,6 @@
-"""The JSON Schema of the config file, made from the fields of its records, for editors and tenants' settings. Pure.
+"""The JSON Schema of the config file and of tenants' settings, made from the fields of `config`'s records. Pure.
 
-`_WRITTEN` has the schemas of fields that a file writes in another form than its record.
+`_WRITTEN` has the schemas of fields whose form in the file differs from their form in the record.
 """
 
 from collections.abc import Mapping

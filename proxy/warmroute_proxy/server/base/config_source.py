@@ -1,4 +1,4 @@
-"""The config file, which is read again while the proxy runs, and the config in force."""
+"""The config file, which is read again while the proxy runs, and the config that is in force."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ ACCEPTED_FILE: Final = "config.toml"
 """In the state folder: a copy of the config file that the supervisor accepted last, for its processes to read."""
 
 REFUSED_FILE: Final = "config.refused"
-"""In the state folder: the number of problems of the config file that was refused last, for all processes to read."""
+"""In the state folder: how many problems the last config file had, if it was refused, for all processes to read."""
 
 _DIGEST_CHARS: Final = 16
 
@@ -28,7 +28,7 @@ class ReadConfig(NamedTuple):
 
 
 class ConfigSource:
-    """One config file. `instead`: values that replace keys of its [proxy]."""
+    """One config file. `instead`: values that replace keys of its table [proxy]."""
 
     def __init__(self, path: Path, instead: Mapping[str, Any], folder: Path | None = None) -> None:
         """`folder`: where relative paths start; by default the folder of the file."""
@@ -43,7 +43,7 @@ class ConfigSource:
         return ReadConfig(config, hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS], content)
 
     def accepted(self, state_dir: Path) -> "ConfigSource":
-        """The copy that `accept` writes."""
+        """The source that reads the copy which `accept` writes."""
         return ConfigSource(state_dir / ACCEPTED_FILE, self._instead, self._folder)
 
     def accept(self, read: ReadConfig, state_dir: Path) -> None:
@@ -52,7 +52,7 @@ class ConfigSource:
 
 
 class RefusedMark:
-    """Tells all processes of a proxy that the config file was refused, until a file is accepted."""
+    """A file that tells all processes of a proxy that the config file was refused, until a config file is accepted."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / REFUSED_FILE
@@ -77,7 +77,7 @@ class RefusedMark:
 
 
 class LiveConfig:
-    """Holds the config that was applied last. `reload` gives a new config to objects that keep values of the old."""
+    """Holds the config that was applied last. The package `reload` updates objects that keep values of a config."""
 
     def __init__(self, config: Config) -> None:
         self.now = config

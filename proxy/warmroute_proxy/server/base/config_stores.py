@@ -25,13 +25,13 @@ from warmroute_proxy.server.base.config_table import Table, nearest, shown
 from warmroute_proxy.server.base.secrets import config_key_id
 
 LEDGER_FILE_DAYS: Final = 7
-"""Days for which the ledger file keeps rows that the database has: a restored database may be this old."""
+"""How many days the ledger file keeps rows that the database has, since a restored database may lack the newest."""
 
 MAX_USD: Final = 1_000_000_000
 _NANO: Final = 1_000_000_000
 _KEY_ID: Final = re.compile(r"[a-z]-[0-9a-f]{10}")
 _IN_REDIS: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
-"""Limits of a budget or a tenant that only Redis counts over several proxies."""
+"""Limits of a budget or a tenant that only Redis can count over several proxies."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("month", "usd_per_month"))
 
 
@@ -48,7 +48,7 @@ def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
 
 
 def read_ledger_file(ledger: Table, *, has_database: bool) -> LedgerFileConfig:
-    """What the ledger file keeps, by a table [ledger]."""
+    """What the ledger file keeps, by the keys of a table [ledger]."""
     read = ledger.read(LedgerFileConfig)
     follows = read.ledger_file_days is None and has_database
     return replace(read, ledger_file_days=LEDGER_FILE_DAYS) if follows else read
@@ -62,7 +62,7 @@ def read_tenant_limits(table: Table) -> TenantLimits | None:
 
 
 def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig | None:
-    """The Redis of a table [redis]; None if there is none."""
+    """The Redis of a table [redis]; None without the table."""
     if values is None:
         return None
     table = Table(values, "redis", problems)
@@ -72,7 +72,7 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
 
 
 def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingConfig | None:
-    """The trace collector of a table [tracing]; None without the table: no request has a trace then."""
+    """The trace collector of a table [tracing]; None without the table: then no request is traced."""
     if values is None:
         return None
     table = Table(values, "tracing", problems)
@@ -84,7 +84,7 @@ def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingCo
 
 
 class BudgetKeys(NamedTuple):
-    """The keys of a [[budget]], beside its amounts of USD, whose keys are in `PERIODS`."""
+    """The keys of a [[budget]], except those for amounts of USD, which are in `PERIODS`."""
 
     scope: Scope
     limits: TenantLimits
@@ -93,8 +93,8 @@ class BudgetKeys(NamedTuple):
 
 
 class ReadBudgets(NamedTuple):
-    """What the tables [[budget]] say. `budgets`: one in USD for each period with a limit; `limits`: limits per minute
-    and of concurrent requests; `tenants`: as `with_limits` returns them.
+    """What the tables [[budget]] say. `budgets`: one in USD for each period with a limit; `limits`: per-minute limits
+    and concurrency limits; `tenants`: as `with_limits` returns them.
     """
 
     tenants: tuple[TenantConfig, ...]
@@ -130,10 +130,10 @@ def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: lis
 def with_limits(
     tenants: Sequence[TenantConfig], budgets: Sequence[Budget], limits: Sequence[ScopeLimits]
 ) -> tuple[TenantConfig, ...]:
-    """The tenants. A tenant without limits gets empty ones if a budget may apply to its requests.
+    """The tenants. A tenant without limits gets empty limits if a budget may apply to its requests.
 
-    Admission checks only requests of tenants with limits. A key may be of any tenant, so a budget for keys gives limits
-    to all tenants.
+    Admission checks budgets only for requests of tenants with limits. A key may belong to any tenant, so a budget for
+    keys gives limits to all tenants.
     """
     scopes = [budget.scope for budget in budgets] + [of.scope for of in limits]
     held = {name for scope in scopes for name in scope.tenants}
@@ -147,7 +147,9 @@ def with_limits(
 
 
 def _scope(table: Table, name: str, of_config: Sequence[TenantConfig] | None) -> Scope:
-    """Whose use a [[budget]] limits. `of_config`: all tenants; None if a database may have further tenants and keys."""
+    """Whose use a [[budget]] limits. `of_config`: the tenants to check its names against; None if a database may have
+    further tenants and keys.
+    """
     tenants, keys = table.names("tenants", ()), table.names("keys", ())
     if tenants and keys:
         table.problem("tenants", "and keys are both there: a budget is of one or the other")
@@ -183,7 +185,9 @@ def _limits(table: Table, scope: Scope) -> list[ScopeLimits]:
 
 
 def _cached_weight(table: Table) -> float:
-    """How much of a cached token counts against `tokens_per_minute`, without which the table must not have this key."""
+    """The fraction of a cached token that counts against `tokens_per_minute`. A table without `tokens_per_minute` must
+    not have `cached_weight`.
+    """
     weight = table.number("cached_weight")
     if table.has("cached_weight") and not table.has("tokens_per_minute"):
         table.problem("cached_weight", "is for tokens_per_minute, which is missing: add it, or leave cached_weight out")
@@ -217,8 +221,8 @@ def check_counted(
     has_redis: bool,
     problems: list[str],
 ) -> None:
-    """Check that limits which several proxies share have a store. If there are other proxies or regions, amounts of USD
-    need the database. If the region has other proxies, per-minute and concurrency limits need Redis.
+    """Check that limits which several proxies share have a store. Amounts of USD need the database if there are other
+    proxies or regions. Per-minute and concurrency limits need Redis if the region has other proxies.
 
     `regions`: the names of all regions.
     """
@@ -252,7 +256,9 @@ def limited(tenants: Iterable[TenantConfig]) -> list[str]:
 
 
 def counts_limits_alone(config: Config) -> bool:
-    """Whether this proxy, one of several, counts tenants' limits alone for lack of Redis, not by `counts_alone`."""
+    """Whether this proxy is one of several, but counts tenants' limits by itself because the config names no Redis.
+    False if the config orders this by `counts_alone`.
+    """
     proxy = config.proxy
     return bool(proxy.other_proxies and not proxy.counts_alone and config.redis is None and limited(config.tenants))
 

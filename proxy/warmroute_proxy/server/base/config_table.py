@@ -1,7 +1,7 @@
 """Reads the keys of one TOML table, each by its type, and collects problems instead of stopping.
 
-The caller reads every key that it knows; `close` reports the others as unknown. A key with a wrong value gives its
-default, so that everything else can still be checked. Problems show values only if they cannot be secret.
+The caller reads every key that it knows; `close` reports all other keys as unknown. A key with a wrong value reads as
+its default, so that everything else can still be checked. Problems show only values that cannot be secret.
 """
 
 import difflib
@@ -23,7 +23,7 @@ _Record = TypeVar("_Record")
 
 
 class Table:
-    """One TOML table. Problems name it by its path."""
+    """One TOML table. `path`: the name of the table in problems."""
 
     def __init__(self, values: object, path: str, problems: list[str]) -> None:
         self._values: dict[str, Any] = values if isinstance(values, dict) else {}
@@ -35,13 +35,13 @@ class Table:
             problems.append(f"{path}: must be a table, written [{path}]")
 
     def of(self, kind: type) -> "Table":
-        """This table, which takes the bounds of its numbers from the fields of a record."""
+        """This table, with the bounds of its numbers taken from the fields of a record."""
         self._bounds = bounds(kind)
         return self
 
     def read(self, record: type[_Record], /, folder: Path = _HERE, **given: Any) -> _Record:
-        """A record, each field read from the key of the same name. `given`: values of fields that the caller has read.
-        Relative paths start at `folder`.
+        """A record, each field read from the key with the field's name. `given`: values of fields that the caller has
+        read. Relative paths start at `folder`.
         """
         self.of(record)
         rest = (field for field in fields_of(record) if field[0] not in given)
@@ -54,7 +54,7 @@ class Table:
         return key in self._values
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string. Without a default it is required, and must not be empty."""
+        """A string. Without a default, the key is required, and must not be empty."""
         value = self._take(key, required=default is None)
         if value is None:
             return default or ""
@@ -122,7 +122,7 @@ class Table:
         return float(value) if self._in_range(key, value, wanted) else instead
 
     def url(self, key: str, *, required: bool = True) -> str:
-        """An http or https address without its trailing slash; may be empty unless required."""
+        """An http or https address without its trailing slash. It may be empty unless required."""
         value = self.text(key, None if required else "").rstrip("/")
         if value and (wrong := _url_problem(value)):
             self.problem(key, f"{shown(value)} {wrong}")
@@ -130,7 +130,7 @@ class Table:
         return value
 
     def urls(self, key: str) -> tuple[str, ...]:
-        """A list of http or https addresses without their trailing slashes; empty if there is none."""
+        """A list of http or https addresses without their trailing slashes; empty without the key."""
         found = tuple(url.rstrip("/") for url in self.names(key, ()))
         wrong = [(at, problem) for at, url in enumerate(found) if (problem := _url_problem(url))]
         for at, problem in wrong:
@@ -138,7 +138,7 @@ class Table:
         return () if wrong else found
 
     def file(self, key: str, folder: Path) -> Path | None:
-        """The path of a file, relative to a folder; None if none is named."""
+        """The path of a file, relative to a folder; None without the key."""
         name = self.text(key, "")
         return folder / name if name else None
 
@@ -157,7 +157,7 @@ class Table:
         return tuple(value)
 
     def names_among(self, key: str, known: Sequence[str], default: frozenset[str]) -> frozenset[str]:
-        """A list of words from `known`, which may be empty. The problem of a misspelt word names the nearest one."""
+        """A list of words from `known`; may be empty. The problem of a misspelt word names the nearest known word."""
         is_given = self.has(key)
         found = self.names(key, ())
         if not is_given:
@@ -168,7 +168,7 @@ class Table:
         return frozenset(found)
 
     def texts(self, key: str) -> dict[str, str]:
-        """A table of strings by name, `{ name = "text" }`; empty if there is none."""
+        """A table of strings by name, `{ name = "text" }`; empty without the key."""
         value = self._take(key)
         if value is None:
             return {}
@@ -178,7 +178,7 @@ class Table:
         return dict(value)
 
     def table(self, key: str) -> dict[str, Any]:
-        """A table within the table, whose keys the caller checks; empty if there is none."""
+        """A table within this table; empty without the key. The caller checks the keys of the inner table."""
         value = self._take(key)
         if not isinstance(value, dict | None):
             self.problem(key, f"must be a table, not {shown(value)}")
@@ -186,7 +186,7 @@ class Table:
         return dict(value or {})
 
     def instant(self, key: str) -> datetime | None:
-        """A time with its offset and in whole seconds, as TOML writes it; None if there is none."""
+        """A time in whole seconds with its UTC offset, as TOML writes it; None without the key."""
         value = self._take(key)
         if value is None:
             return None
@@ -197,7 +197,7 @@ class Table:
         return value
 
     def tables(self, key: str) -> "list[Table]":
-        """A list of tables in this one; empty if there is none."""
+        """A list of tables within this table; empty without the key."""
         value = self._take(key)
         if not isinstance(value, list | None):
             self.problem(key, f"must be a list of tables, written [[{self._path.partition('[')[0]}.{key}]]")
@@ -205,7 +205,7 @@ class Table:
         return [Table(entry, f"{self._path}.{key}[{at}]", self._problems) for at, entry in enumerate(value or ())]
 
     def digest(self, key: str) -> str | None:
-        """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that was put here by mistake."""
+        """A SHA-256 in lower-case hex. The value is never shown: it may be a key that was put here by mistake."""
         value = self._take(key)
         if value is None:
             return None
@@ -228,7 +228,7 @@ class Table:
                 self.problem(key, f"unknown key{nearest(key, self._known)}")
 
     def _field(self, key: str, hint: Any, default: Any, folder: Path) -> Any:
-        """Read a field's key by the type and form in the field's annotation."""
+        """The value of a field's key, read by the type and form in the field's annotation."""
         member, _, extra = annotated(hint)
         is_optional, form, origin = NoneType in get_args(hint), extra.get("form"), get_origin(member)
         if form in {"digest", "urls"}:

@@ -1,6 +1,6 @@
 """Every metric, declared once: its name, and its description in `# HELP` and in docs/reference/metrics.md.
 
-Code that counts uses these objects: a misspelt name fails in the type check and at import, not at a scrape.
+Code that counts uses these objects, so a misspelt name fails in the type check and at import, not at a scrape.
 """
 
 from collections.abc import Mapping
@@ -230,7 +230,7 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
         "body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
     }.items()
 }
-"""Gauges of what a process holds, by the fields of `Gauges`."""
+"""Field of `Gauges` -> the gauge of what a process holds."""
 
 OF_WORKERS: Final[Mapping[str, Metric]] = {
     name: Metric(f"warmroute_worker_{name}", description)
@@ -255,7 +255,7 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         "proven": "1 once the worker has shown its speed since it began.",
     }.items()
 }
-"""Gauges of a worker, by their names in the router's snapshot."""
+"""Name in the router's snapshot -> the gauge of a worker."""
 
 BY_NAME: Final[Mapping[str, Metric]] = {
     each.name: each

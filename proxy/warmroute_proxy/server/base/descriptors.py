@@ -1,29 +1,29 @@
 """Raises the process's limit of file descriptors, and divides them between clients and its own needs.
 
-At the start the proxy raises its soft limit as far as it needs and the system allows. It then divides what it has: a
-reserve for engines, the ledger, the admin port and log files comes first, client connections get the rest. So a flood
-of clients cannot take the descriptors with which the proxy serves requests and writes rows.
+At the start the proxy raises its soft limit as far as it needs and the system allows. It then divides the descriptors:
+a reserve for engines, the ledger, the admin port and log files comes first, and client connections get the rest. So a
+flood of clients cannot take the descriptors with which the proxy serves requests and writes ledger rows.
 """
 
 import resource
 from typing import Final, NamedTuple
 
 ADMIN_CONNECTIONS: Final = 24
-"""Connections that the admin listener takes."""
+"""How many connections the admin listener takes."""
 
 RESERVED: Final = 64
-"""Descriptors of the process itself: loop, listeners, ledger, journal, logs, admin connections."""
+"""Descriptors of the process itself: event loop, listeners, ledger, its journal, logs, admin connections."""
 
 PER_ENGINE: Final = 16
 """Connections for probes, KV events and aborts of one engine, beside those that carry requests."""
 
 PER_REQUEST: Final = 3
-"""A client connection may have two legs at engines (prefill and decode)."""
+"""Descriptors of a client connection: its own socket, and those of two requests to engines (prefill and decode)."""
 
 
 class Division(NamedTuple):
     """How descriptors are divided. `limit`: the soft limit to set; `connections`: the client connections to accept;
-    `lowered`: whether these are fewer than wanted.
+    `lowered`: whether `connections` is less than wanted.
     """
 
     limit: int
@@ -32,7 +32,7 @@ class Division(NamedTuple):
 
 
 def divide(soft: int, hard: int, connections: int, engines: int) -> Division:
-    """Return how `connections` clients fit with `engines` engines under the limits of the process.
+    """Divide descriptors between `connections` clients and `engines` engines, under the limits of the process.
 
     Raises `ValueError` if the hard limit leaves no connection at all.
     """

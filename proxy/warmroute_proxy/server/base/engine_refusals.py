@@ -1,7 +1,7 @@
 """Translates an engine's refusal for the client: a status and a code that clients know, with the engine's words.
 
-Status, code and words decide whether a refusal is about the client's request, or about the engine or its operator's
-account alone. `Meaning` says which. Another engine may help unless the refusal is about the request.
+Status, code and words show whether a refusal is about the client's request, or only about the engine or its operator's
+account. `Meaning` has these cases. Another engine may serve the request unless the refusal is about the request.
 """
 
 import json
@@ -15,19 +15,19 @@ from typing import Any, Final, NamedTuple
 from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
 from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
 
-# `words_of` reads message, code and type of an engine's error, whatever form its body has.
+# `words_of` reads the message, code and type of an engine's error, whatever form its body has.
 #
 # Servers write errors as OpenAI does, flat as SGLang does, with `detail` as FastAPI does, as problem details (RFC
-# 7807), in a list, as a text, or as a page of HTML. Gateways put one error into the message of another one. The
-# words that come out are bounded, without secrets and without paths of the engine's machine.
+# 7807), in a list, as a text, or as a page of HTML. Gateways put one error into the message of another. The result is
+# bounded, without secrets and without paths of the engine's machine.
 
 MAX_READ_CHARS: Final = 65_536
 MAX_CODE_CHARS: Final = 256
 MAX_DEPTH: Final = 4
-MAX_PROBLEMS: Final = 8  # entries of a list of errors that are read
+MAX_PROBLEMS: Final = 8  # how many entries of a list of errors are read
 
 _SOURCE_LINES: Final = re.compile(r"\n\n  File |Traceback \(most recent call last\)")
-"""After this marker, SGLang's messages contain server file paths and echo the request body."""
+"""The marker after which an SGLang message contains file paths of the server and echoes the request's body."""
 
 _TITLE: Final = re.compile(r"<(title|h1)[^>]{0,200}>(?P<text>.{1,200}?)</\1", re.IGNORECASE | re.DOTALL)
 _MARKUP: Final = re.compile(r"\s{0,8}<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
@@ -46,7 +46,7 @@ _TEXT_MEMBERS: Final = ("message", "msg", "detail", "error_message", "reason", "
 
 
 class Words(NamedTuple):
-    """What an error says. `kind`: its type; `more`: the JSON object that holds it."""
+    """What an error says. `kind`: the error's type; `more`: the JSON object that holds the error."""
 
     message: str
     code: str | None
@@ -109,7 +109,7 @@ def _inside(found: Mapping[str, Any], message: str, depth: int) -> Words | None:
 
 
 def _text_in(found: Mapping[str, Any], depth: int) -> str:
-    """The message of an error object, by the names that servers use. A title stands in front of its detail."""
+    """The message of an error object, under any name that servers use. A title is put in front of its detail."""
     texts: list[str] = []
     for name in _TEXT_MEMBERS:
         value = found.get(name)
@@ -135,7 +135,7 @@ def _of_text(text: str, depth: int) -> Words:
 
 
 def _of_list(found: Sequence[object], depth: int) -> Words:
-    """The words of a list of errors, or of FastAPI's problems, each with its place (`loc`)."""
+    """The words of a list of errors, or of FastAPI's validation problems, each with its place (`loc`)."""
     each = [_problem(one, depth) for one in found[:MAX_PROBLEMS]]
     messages = [words.message for words in each if words.message]
     first = each[0] if each else Words("", None, "", None, {})
@@ -151,7 +151,7 @@ def _problem(found: object, depth: int) -> Words:
 
 
 def _short(value: object) -> str | None:
-    """A code, a type or the name of a parameter, if it is a short text or a number."""
+    """A code, a type or a parameter's name as text; None if it is neither a short text nor a number."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 10**9 else None
     return value if isinstance(value, str) and 0 < len(value) <= MAX_CODE_CHARS else None
@@ -206,14 +206,14 @@ class Meaning(Enum):
     """The client's request: any engine would refuse it."""
 
     BUSY = "busy"
-    """The engine cannot take this request now, without a fault of its own: another engine may."""
+    """The engine cannot take this request now, but is not at fault: another engine may take it."""
 
     BROKEN = "broken"
     """The engine cannot be used: it has failed, or its operator's account or key was refused."""
 
 
 class EngineRefusal(NamedTuple):
-    """A refusal for the client, and what it means."""
+    """A refusal for the client, and what the engine's refusal was about."""
 
     refusal: Refusal
     meaning: Meaning
@@ -237,11 +237,11 @@ NO_WAITS: Final = Waits()
 def refusal_from_engine(
     status: int, body: bytes | object, waits: Waits = NO_WAITS, now_s: float = 0.0
 ) -> EngineRefusal:
-    """The refusal for the client that an engine's error means. `body`: its bytes as received, or a decoded JSON value;
-    `now_s`: unix seconds, for a `retry-after` that is a date.
+    """The refusal that the client gets for an engine's error. `body`: the error's bytes as received, or a decoded JSON
+    value; `now_s`: unix seconds, for a `retry-after` that is a date.
 
-    A message that names the engine's internals is replaced by its meaning. The refusal's `internals` are the words that
-    the log may keep.
+    A message that names the engine's internals is replaced by its meaning, and the refusal's `internals` have the words
+    of the message that may be logged.
     """
     words = words_of(body)
     after_s = _after_s(waits, words, now_s)
@@ -268,7 +268,7 @@ def _of_account(status: int, words: Words) -> EngineRefusal | None:
 
 
 def _of_length(status: int, words: Words) -> EngineRefusal | None:
-    """A refusal of a prompt that is too long. Clients compact their context when they get its code."""
+    """A refusal of a prompt that is too long. Its code makes clients compact their context."""
     if status not in _LENGTH_STATUSES or not (
         {words.code, words.kind} & _TOO_LONG_CODES or _TOO_LONG.search(words.message)
     ):
@@ -282,7 +282,7 @@ def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | 
         code = words.code if words.code and not words.code.isdecimal() else "rate_limit_exceeded"
         refusal = Refusal(429, _message_of(429, words), code=code, param=words.param, retry_after_s=after_s or 1)
         return EngineRefusal(refusal, Meaning.BUSY)
-    if status == 529:  # Anthropic's
+    if status == 529:  # Anthropic's "overloaded"
         return EngineRefusal(
             Refusal(503, _message_of(503, words), code="engine_error", retry_after_s=after_s or 1), Meaning.BUSY
         )
@@ -290,7 +290,7 @@ def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | 
 
 
 def _of_engine(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
-    """The engine has failed. A 503 may mean a queue that is full for a short time."""
+    """A failure of the engine. After a 503 the client may retry: the engine's queue may be full for a short time."""
     if status == 408:
         return _broken(504, _message_of(504, words), code="engine_timeout")
     if status < 400:
@@ -302,7 +302,7 @@ def _of_engine(status: int, words: Words, after_s: int | None) -> EngineRefusal 
 
 
 def _of_request(status: int, words: Words) -> EngineRefusal:
-    """A refusal of the request itself. After a 404, another engine may have the model."""
+    """A refusal of the request itself. A 404 or 425 is `BUSY`: another engine may have the model, for example."""
     code = words.code if words.code and not words.code.isdecimal() else None
     refusal = Refusal(status, _message_of(status, words), code=code, param=words.param)
     return EngineRefusal(refusal, Meaning.BUSY if status in {404, 425} else Meaning.REQUEST)
@@ -320,7 +320,9 @@ def _is_moderated(words: Words) -> bool:
 
 
 def status_of_engine_error(error: Mapping[str, Any]) -> int:
-    """The HTTP status for an error object that came with status 200. SGLang sends it as `code`, others send a name."""
+    """The HTTP status for an error object that came with status 200. SGLang sends the status as `code`; other servers
+    send a name.
+    """
     for name in ("code", "status", "status_code"):
         code = error.get(name)
         if isinstance(code, str) and code.isdecimal() and len(code) == 3:
@@ -343,7 +345,7 @@ _STATUSES: Final = {
 
 
 def _after_s(waits: Waits, words: Words, now_s: float) -> int | None:
-    """Whole seconds until a retry; None if neither headers nor body have a time that can be read."""
+    """Whole seconds until a retry; None if neither headers nor body state a time that can be read."""
     stated = [
         _seconds(waits.retry_after_ms, "ms"),
         _seconds(waits.retry_after, "s"),
@@ -355,7 +357,7 @@ def _after_s(waits: Waits, words: Words, now_s: float) -> int | None:
 
 
 def _seconds(value: object, unit: str) -> float | None:
-    """A duration in seconds; None if it is not one. `unit`: that of a number without a unit."""
+    """A duration in seconds; None if `value` is not a duration. `unit`: the unit of a number that states none."""
     if isinstance(value, bool) or value is None:
         return None
     found = _DURATION.fullmatch(str(value).strip()[:64])
@@ -366,7 +368,7 @@ def _seconds(value: object, unit: str) -> float | None:
 
 
 def _until(value: str | None, date: str | None, now_s: float) -> float | None:
-    """Seconds until a date, by the engine's own `date` if it sent one, else by `now_s`."""
+    """Seconds until the date `value`, counted from the engine's `date` header if it sent one, else from `now_s`."""
     at = _time(value)
     return None if at is None else at - (_time(date) or now_s)
 
@@ -381,7 +383,7 @@ def _time(value: str | None) -> float | None:
 
 
 def _in_body(words: Words) -> list[tuple[object, str]]:
-    """The times of a retry in the body, with their units: some servers' members, Google's `retryDelay`, or words."""
+    """The retry times in the body, with their units: in members of some servers, Google's `retryDelay`, or words."""
     more, found = words.more, list[tuple[object, str]]()
     metadata = more.get("metadata")
     for each in (more, metadata if isinstance(metadata, dict) else {}):

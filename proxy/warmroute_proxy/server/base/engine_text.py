@@ -1,9 +1,9 @@
 """Error texts in which engines name their internals: what a client is told instead, and what the log keeps.
 
-Internals are ids of requests, bootstrap rooms, ranks and addresses. They are of no use to a client, which gets the
-meaning of such a text instead. Operators need the text, but engines quote requests in their errors, and nothing of a
-request may be logged. So the log keeps only the words of a fixed list (`_WORDS`), and small numbers of ranks. The rest
-of the text is in the engine's own log, under the request id that our log names beside these words.
+Internals are ids of requests, bootstrap rooms (SGLang's numbers for transfers of KV), ranks and addresses. They are of
+no use to a client, which gets the meaning of the text instead. Operators need the text, but engines quote requests in
+their errors, and nothing of a request may be logged. So the log keeps only words of a fixed list (`_WORDS`), and small
+numbers of ranks. The whole text is in the engine's log, under the request id that our log names beside the words.
 """
 
 import re
@@ -63,7 +63,7 @@ def names_internals(status: int, message: str) -> bool:
 
 
 def names_hand_over(words: str) -> bool:
-    """Whether an error, in the `words` of `loggable`, is about a failed transfer of KV from prefill to decode."""
+    """Whether an error is about a failed transfer of KV from prefill to decode. `words`: the result of `loggable`."""
     return _HAND_OVER.search(words) is not None
 
 

@@ -25,10 +25,10 @@ from typing import Any, Final
 
 import msgspec
 
-MAX_MESSAGE_CHARS: Final = 4096  # some engines quote the whole request
-MAX_NAME_CHARS: Final = 256  # of a code or a parameter
+MAX_MESSAGE_CHARS: Final = 4096  # longer messages are cut, since some engines quote the whole request
+MAX_NAME_CHARS: Final = 256  # length of a code or a parameter's name
 MAX_QUOTED_CHARS: Final = 128
-MAX_MODELS: Final = 10  # that one message names
+MAX_MODELS: Final = 10  # how many models one message names
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -40,7 +40,7 @@ class Refusal(Exception):
     """The error with which a request is answered. `message` says what is wrong, where, and what to do."""
 
     internals: str | None = None
-    """The words of an engine's error that the log may keep."""
+    """Words of an engine's error that may be logged, but not sent to the client."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ def is_websocket(headers: Mapping[str, str]) -> bool:
 
 
 def check_plain(headers: Mapping[str, str]) -> None:
-    """Raises: Refusal, if a body is compressed. Such bodies are not read, since a short one may become a long one."""
+    """Raises: Refusal, if a body is compressed. Compressed bodies are not read: a few bytes may expand to very many."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         problem = f"compressed bodies ({quoted(encoding)}) are not read: send plain JSON, without content-encoding"
@@ -83,7 +83,7 @@ def check_plain(headers: Mapping[str, str]) -> None:
 
 
 def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
-    """The refusal of a method other than POST: 405, or 426 for a WebSocket, after which clients use POST at once."""
+    """The refusal of a method other than POST: 405, or 426 for a WebSocket. After a 426, clients use POST at once."""
     if is_websocket(headers):
         message = f"{path} is not served as a WebSocket: send a POST"
         return Refusal(426, message, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),))
@@ -91,7 +91,7 @@ def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
 
 
 def quoted(value: str) -> str:
-    """A client's value in quotes, for a message; only the beginning of a long value."""
+    """A client's value in quotes, for a message. Only the beginning of a long value is quoted."""
     return repr(value) if len(value) <= MAX_QUOTED_CHARS else f"{value[:MAX_QUOTED_CHARS]!r}..."
 
 

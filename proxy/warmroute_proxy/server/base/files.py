@@ -1,4 +1,4 @@
-"""Writes small files whole (a draft replaces the old file), reads them, and tells which files have changed."""
+"""Writes small files atomically (a draft replaces the old file), reads them, and tells whether files have changed."""
 
 import logging
 import os
@@ -12,7 +12,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that only this user may read. A reader sees the whole new content or the old. Raises: OSError."""
+    """Write a file that only this user may read. Readers see either the old content or all of the new content. Raises:
+    OSError.
+    """
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -24,8 +26,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_kept(path: Path, kind: type[T], default: T, *, max_bytes: int = -1, lost: str = "") -> T:
-    """Read what `write_kept` kept for the next start; the default if the file is missing or unreadable. An unreadable
-    file is logged with `lost`, which says what its loss means.
+    """Read what `write_kept` kept before this start; the default if the file is missing or unreadable. An unreadable
+    file is logged with `lost`, which says what the loss of the file means.
     """
     try:
         with path.open("rb") as file:
@@ -46,21 +48,21 @@ def write_kept(path: Path, value: object) -> None:
 
 
 class FileChanges:
-    """Tells whether files have changed since the last look, by ctime (content or mode), size and inode. At the first
-    look a file counts as changed, since its content was read before that look.
+    """Tells whether files have changed since the last call of `found`, by ctime (content or mode), size and inode. At
+    the first call a file counts as changed, since it may have changed after its content was read.
     """
 
     def __init__(self, *paths: Path | None) -> None:
-        """A path of None stands for no file."""
+        """`paths` may contain None, which is ignored."""
         self._seen: dict[Path, tuple[int, int, int] | None] = {}
         self.follow(*paths)
 
     def follow(self, *paths: Path | None) -> None:
-        """Look at these files from now on, and at no others."""
+        """Watch only these files from now on."""
         self._seen = {path: self._seen.get(path) for path in paths if path is not None}
 
     def found(self) -> bool:
-        """Whether a file has changed since the last look. A missing file counts as unchanged."""
+        """Whether a file has changed since the last call. A missing file counts as unchanged."""
         changed = False
         for path, seen in self._seen.items():
             state = _state_of(path)

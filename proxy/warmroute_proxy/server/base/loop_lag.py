@@ -1,7 +1,7 @@
 """Measures how late the event loop is, and what held it, for `warmroute_loop_lag_seconds`.
 
-A timer fires every `EVERY_S`. Its lateness is how long any other callback would have waited at that moment. Steps that
-may take long report how long they ran. The lag is counted for the longest step since the last timer.
+A timer fires every `EVERY_S`. Its lateness is the lag: how long any other callback would have waited at that moment.
+Steps that may take long report how long they ran. A lag is counted for the longest step since the previous timer.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.05
 LOGGED_S: Final = 0.25
-"""The lag from which a warning is logged."""
+"""The shortest lag that is logged, as a warning."""
 
-_REQUEST: Final = HeldBy.REQUEST  # each look at a member of an enum costs 900 instructions in Python 3.11
+_REQUEST: Final = HeldBy.REQUEST  # looked up once, since each look-up in an enum costs 900 instructions in Python 3.11
 _NAMED_SHARE: Final = 0.5  # of the lag that a step must have run to be named as its cause
 
 
@@ -31,10 +31,10 @@ class LoopLag:
         self._held_by = HeldBy.OTHER
         self._collection_began_s = 0.0
         self.turns = Turns(clock, self._step_ran)
-        """The steps that wait in this loop."""
+        """The steps of this event loop that wait for their turn."""
 
     def _step_ran(self, seconds: float) -> None:
-        if seconds > self._longest_s:  # as `ran` does
+        if seconds > self._longest_s:  # does what `ran` does, without a call
             self._longest_s, self._held_by = seconds, _REQUEST
 
     def ran(self, held_by: HeldBy, seconds: float) -> None:
@@ -52,7 +52,9 @@ class LoopLag:
             gc.callbacks.remove(self._collected)
 
     def observe(self, lag_s: float) -> None:
-        """Count a lag for the step that ran longest since the last lag; for `OTHER` if that step was too short."""
+        """Count a lag for the step that ran longest since the last lag, or for `OTHER` if the step was too short to
+        explain the lag.
+        """
         held_by = self._held_by if self._longest_s >= _NAMED_SHARE * lag_s else HeldBy.OTHER
         self._lags[held_by].observe(lag_s)
         if lag_s >= LOGGED_S:

@@ -1,7 +1,8 @@
 """Counters and histograms as plain numbers, rendered in Prometheus' text format on request.
 
-No client library is used on the request path: ten updates cost 60 us a request with one, and 2 us with plain dicts. The
-number of label sets is bounded (routes, statuses, tiers, loss classes, workers); tenants are never a label.
+No Prometheus client library is used on the request path: the ten updates of a request cost 60 us with such a library,
+and 2 us with plain dicts. The number of label sets is bounded: labels are routes, statuses, cache tiers, reasons for
+uncached tokens, and workers, but never tenants.
 """
 
 import operator
@@ -19,7 +20,7 @@ _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0,
 _LAG_BOUNDS_S: Final[tuple[float, ...]] = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 SIZE_BOUNDS: Final = (1_024, 16_384)
-"""The numbers of prompt tokens at which the next size of `SIZES` begins."""
+"""The numbers of prompt tokens at which the second and the third size of `SIZES` begin."""
 
 SIZES: Final = ("short", "medium", "long")
 
@@ -36,16 +37,16 @@ _FROM_THE_START: Final = (
     declared.FORWARD_FAILURES_TOTAL,
     declared.VOIDS_ORDERED_TOTAL,
 )
-"""Counters without labels, exported as 0 from the start: the first event is an increase, not a new series."""
+"""Counters without labels, exported as 0 from the start, so that the first event is an increase, not a new series."""
 
 _ERRORS: Final = (declared.PREDICTION_ERROR_RATIO, declared.OVERPREDICTION_RATIO, declared.UNDERPREDICTION_RATIO)
 
 Labels = tuple[tuple[str, str], ...]
 GaugeRow = tuple[Metric, Labels, float]
-"""A gauge, its labels and its value now."""
+"""A gauge, its labels and its present value."""
 
 Counter = list[int]
-"""A number in a list. Code that often raises a counter keeps the list, which saves the lookup."""
+"""A list with one number. Code that often raises a counter keeps a reference to the list, which saves the lookup."""
 
 
 class HeldBy(Enum):
@@ -68,8 +69,8 @@ _HISTOGRAMS: Final[tuple[tuple[Metric, Labels], ...]] = (
 
 
 class State(NamedTuple):
-    """All numbers of one process, for its reports. `counters`: name, labels, value; `histograms`: counts, sum;
-    `minutes`: the last hour.
+    """All numbers of one process, for its reports to other processes. `counters`: name, labels, value; `histograms`:
+    counts, sum; `minutes`: those of the last hour.
     """
 
     counters: list[tuple[str, Labels, int]]
@@ -78,7 +79,7 @@ class State(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """The trace of a value in a histogram."""
+    """A value in a histogram, and the trace of its request."""
 
     trace_id: str
     value: float
@@ -95,7 +96,7 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
         self.exemplars: dict[int, Exemplar] = {}
-        """The newest exemplar of each bucket, by the bucket's number."""
+        """Number of a bucket -> its newest exemplar."""
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -122,7 +123,7 @@ class Metrics:
     def __init__(self) -> None:
         self._counters: dict[tuple[str, Labels], Counter] = {(metric.name, ()): [0] for metric in _FROM_THE_START}
         self.before_read: list[Callable[[], None]] = []
-        """Called before each read, to flush batched counts."""
+        """Functions to call before the counters are read, since they add counts that were batched."""
 
         self.ttft = Histogram(TTFT_BOUNDS_S)
         self.queue_wait = Histogram(_WAIT_BOUNDS_S)
@@ -130,7 +131,7 @@ class Metrics:
         self.prediction_error, self.overprediction, self.underprediction = [
             tuple([Histogram(ERROR_BOUNDS) for _ in SIZES]) for _ in _ERRORS
         ]
-        """Each has a histogram for every size of a prompt, in the order of `SIZES`."""
+        """Each of the three has one histogram for each size of a prompt, in the order of `SIZES`."""
 
         self.loop_lag = {held_by: Histogram(_LAG_BOUNDS_S) for held_by in HeldBy}
         self.minutes = Minutes()
@@ -147,7 +148,7 @@ class Metrics:
         return counter[0] if counter is not None else 0
 
     def total(self, metric: Metric, *only: tuple[str, str]) -> int:
-        """The sum of a counter over all of its label sets, or over those with some labels."""
+        """The sum of a counter over all of its label sets, or over the label sets that contain the labels `only`."""
         self._flush()
         counters = self._counters.items()
         return sum(count for (found, labels), (count,) in counters if found == metric.name and set(only) <= set(labels))
@@ -161,7 +162,7 @@ class Metrics:
         return [(*named, histogram) for named, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True)]
 
     def state(self) -> State:
-        counters = self.counters()  # flushes the histograms, too
+        counters = self.counters()  # first, since it also adds batched values to the histograms
         histograms = [(list(histogram.counts), histogram.total) for histogram in self._histograms()]
         return State(counters, histograms, self.minutes.encoded())
 

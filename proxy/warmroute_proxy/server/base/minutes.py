@@ -1,7 +1,7 @@
-"""Sums of each tenant and worker by minute, for the last hour, in memory: the page of the admin port shows them first.
+"""Sums of each tenant and worker by minute, for the last hour, in memory. The admin page shows them first.
 
-The ledger sums by hour. `request_metrics` gathers the sums of requests in constant time per turn, and adds them here
-once a minute and before a read. A finished minute is kept as the bytes that go to the other processes of the proxy.
+The ledger has only sums by hour. `request_metrics` gathers the sums of requests in constant time per turn, and adds
+them here once a minute and before a read. A finished minute is kept encoded, as other processes of the proxy get it.
 """
 
 import time
@@ -14,13 +14,13 @@ import msgspec
 
 MINUTES: Final = 60
 MAX_TENANTS: Final = 100
-"""Rows of tenants in a minute; all further tenants share one row, `OTHERS`."""
+"""How many tenants have a row in a minute; all further tenants share one row, `OTHERS`."""
 
 MAX_WORKERS: Final = 200
-"""Rows of workers in a minute; turns of further workers have none."""
+"""How many workers have a row in a minute; turns of further workers count in the tenants' rows alone."""
 
 MAX_SENT_BYTES: Final = 2**19
-"""The most bytes that go to the other processes; the oldest minutes are left out."""
+"""How many bytes go to the other processes at most; if there are more, the oldest minutes are left out."""
 
 OTHERS: Final = "(others)"
 
@@ -31,7 +31,7 @@ FINE_BOUNDS_S: Final[tuple[float, ...]] = tuple(
     for low, high in zip((0.0005, *TTFT_BOUNDS_S), TTFT_BOUNDS_S, strict=False)
     for step in range(1, STEPS + 1)
 )
-"""`STEPS` bounds for each of `TTFT_BOUNDS_S`, which is the last of them: close enough for percentiles."""
+"""The buckets of `TTFT_BOUNDS_S`, each divided into `STEPS` buckets, which are narrow enough for percentiles."""
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     list_nanousd: int = 0
     price_nanousd: int = 0
     warm_prompt_tokens: int = 0
-    """Prompt tokens of turns of the kind `warm`, which hit ratios leave out."""
+    """Prompt tokens of turns of the kind `warm`, which only keep a prompt cached. Hit ratios leave them out."""
 
     warm_cached_tokens: int = 0
     errors: int = 0
@@ -51,7 +51,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
 
     rate_limited: int = 0
     ttft: dict[int, int] = {}
-    """The number of streams by their TTFT, as its index in `FINE_BOUNDS_S`."""
+    """Index in `FINE_BOUNDS_S` -> the number of streams whose TTFT is in this bucket."""
 
     loss: dict[str, int] = {}
 
@@ -64,7 +64,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
             self.loss[name] = self.loss.get(name, 0) + tokens
 
     def ttft_s(self, share: float) -> float | None:
-        """The TTFT that a share of the streams had at most; None without a stream."""
+        """A percentile of the TTFT: `share` of the streams had at most this TTFT; None without a stream."""
         left = share * sum(self.ttft.values())
         for bin_ in sorted(self.ttft):
             left -= self.ttft[bin_]
@@ -78,7 +78,7 @@ SHOWN: Final = tuple(name for name in NUMBERS if not name.startswith("warm_"))
 
 
 class Minute(msgspec.Struct, array_like=True, gc=False):
-    """The sums of one minute. `number`: minutes since 1970; `workers`: turns, prompt and cached tokens of each."""
+    """The sums of one minute. `number`: minutes since 1970; `workers`: worker -> turns, prompt and cached tokens."""
 
     number: int
     tenants: dict[str, Row] = {}
@@ -117,7 +117,9 @@ class Minutes:
         self._now = Minute(0)
 
     def add(self, tenant: str, row: Row, number: int | None = None, worker: str | None = None) -> None:
-        """Add sums of a tenant to a minute, the current one without a `number`. `worker`: served the turns."""
+        """Add sums of a tenant to the minute `number`, by default the current one. `worker`: the one that served the
+        turns.
+        """
         number = int(self._clock()) // 60 if number is None else number
         if number > self._now.number:  # sums of an earlier minute count in the newest one
             if self._now.tenants:
@@ -132,7 +134,7 @@ class Minutes:
             workers[worker] = list(map(add, workers.get(worker, (0, 0, 0)), sums))
 
     def encoded(self) -> list[bytes]:
-        """All minutes for the other processes, the newest first."""
+        """The minutes to send to the other processes, the newest first."""
         found, size = [_encode(self._now)], 0
         for minute in reversed(self._finished):
             size += len(minute)
@@ -147,7 +149,7 @@ class Minutes:
 
 
 def merged(sent: Iterable[list[bytes]], now_s: float) -> list[Minute]:
-    """The last hour up to the current minute, summed over processes. Minutes without a turn are there, too."""
+    """The last hour up to the current minute, summed over processes, including minutes without a turn."""
     current = int(now_s) // 60
     found = {number: Minute(number) for number in range(current - MINUTES + 1, current + 1)}
     for minutes in sent:

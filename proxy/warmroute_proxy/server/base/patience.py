@@ -1,7 +1,8 @@
 """A time limit that does not count the proxy's own lateness: it waits in `STEPS` steps, and a late step counts as one.
 
 If the event loop is held for three seconds, an answer may lie unread in its socket when the loop goes on. A plain limit
-of two seconds would have passed, though the other side answered at once. Of this limit, a sixteenth has passed.
+of two seconds would have expired, although the other side answered at once. With `Patience`, only one of the steps has
+passed.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ def port_owner(port: int) -> str:
         for process in PROC.iterdir() if wanted else ():
             if process.name.isdecimal() and _has(process, wanted):
                 return f" by {(process / 'comm').read_text().strip()}, pid {process.name}"
-    except OSError:  # the process ended meanwhile, or there is no /proc
+    except OSError:  # the process has ended meanwhile, or the system has no /proc
         pass
     return ""
 
@@ -22,7 +22,7 @@ def port_owner(port: int) -> str:
 def _inodes(port: int) -> set[str]:
     """The inodes of sockets that listen on a port.
 
-    Columns of /proc/net/tcp: number, local address, remote address, state; the tenth is the inode.
+    The columns of /proc/net/tcp begin with number, local address, remote address and state; the tenth is the inode.
     """
     found = set()
     for table in ("net/tcp", "net/tcp6"):

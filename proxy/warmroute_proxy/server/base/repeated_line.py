@@ -1,4 +1,4 @@
-"""A log line that outsiders can cause without end: written once a minute at most, with the number of lines left out."""
+"""A log line that outsiders can cause without limit: logged at most once a minute, with a count of those left out."""
 
 import logging
 from collections.abc import Callable

@@ -13,7 +13,9 @@ MANY: Final[Schema] = {"type": "array", "items": {"type": "object"}}
 
 
 class Operation(NamedTuple):
-    """What a route of an API does. `body`: that of a POST, None for a GET; `name`: a parameter in its path, if any."""
+    """What a route of an API does. `body`: the schema of a POST's body, None for a GET; `name`: the parameter in its
+    path, if any.
+    """
 
     summary: str
     answer: Schema

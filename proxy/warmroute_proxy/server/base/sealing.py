@@ -1,7 +1,7 @@
-"""Seals the reasoning that clients keep for us: only proxies with the tenant's key can read or make a seal.
+"""Seals (encrypts) the reasoning that clients keep for the proxy: only proxies with the tenant's key can read it.
 
-The cipher is AES-SIV (RFC 5297), which needs no nonce: the same text under the same key gives the same seal. So an
-answer that is sent twice has the same bytes.
+The cipher is AES-SIV (RFC 5297), which needs no nonce: the same text under the same key gives the same sealed text. So
+an answer that is sent twice has the same bytes.
 """
 
 import base64
@@ -21,10 +21,10 @@ class Seal:
     """Seals and opens texts by one key of 32 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self.key = key  # the cipher is not kept, since a `Seal` goes to other processes
+        self.key = key  # the cipher object is not kept, since a `Seal` is sent to other processes
 
     def seal(self, text: str) -> str:
-        """Seal a text, as base64 that clients may decode and encode again."""
+        """The sealed text, in base64 that clients may decode and encode again."""
         sealed = _cipher(self.key).encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
         return base64.urlsafe_b64encode(_VERSION + sealed).decode()
 

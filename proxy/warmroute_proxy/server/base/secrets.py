@@ -1,19 +1,20 @@
-"""The fleet secret and what is derived from it, the check of API keys, and the keys of engines.
+"""The fleet secret and the keys that are derived from it, the check of API keys, and the keys of engines.
 
     tenant key    = HMAC(lasting secret, share group)
     session hash  = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is stored of a session key
     cache salt    = HMAC(tenant key, "salt" | epoch), hex: the engine's cache namespace of a share group
     reasoning key = HMAC(tenant key, "reasoning" | use): vouches for reasoning that a client sends back
 
-The message of an HMAC is a list of fields, each behind its length in four bytes, so that no two lists give the same
-message. The secret is the same in all proxies of a fleet, and survives restarts.
+The message of an HMAC is a list of fields, each preceded by its length in four bytes, so that no two lists give the
+same message. The secret is the same in all proxies of a fleet, and survives restarts.
 
 The secret is one line. During a rotation its file has several lines: the first signs what lives for seconds (tokens
-between proxies, the admin key), and every line is accepted. Lasting keys are derived from the line `caches: ` alone,
-which signs no token; without that line, from the only line. Another lasting secret makes every cache cold.
+between proxies) and the admin key, and every line is accepted. The keys above are derived from the *lasting secret*:
+the line `caches: `, which signs no token; without such a line, the only line. A new lasting secret makes all caches
+cold.
 
-A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. Each has at most `MAX_CACHED`
-entries and is cleared when full: a refill costs less than keeping an order of use.
+A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. A dict has at most `MAX_CACHED`
+entries and is cleared when full, since refilling it costs less than tracking which entry was used last.
 """
 
 import hashlib
@@ -46,8 +47,8 @@ class SecretError(ValueError):
 
 
 def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False) -> bytes:
-    """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is made
-    (mode 0600); with `private`, a file that others can read is refused. Raises: SecretError.
+    """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is created
+    (mode 0600); with `private`, a file that other users can read is refused. Raises: SecretError.
     """
     text = environ.get(SECRET_ENV)
     if text:
@@ -75,8 +76,8 @@ def is_exposed(file: Path) -> bool:
 
 
 def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
-    """The `authorization` header with the key in `file`; empty without a file. `within`: the file must be in one of
-    these folders; empty: anywhere. Raises: SecretError, if the file has no key.
+    """The value of the `authorization` header with the key in `file`; empty without a file. `within`: the folders that
+    may contain the file; empty: any folder. Raises: SecretError, if the file has no key.
     """
     if file is None:
         return ""
@@ -86,7 +87,7 @@ def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
         raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         key = ""
-    except ValueError as error:  # also a path with a NUL
+    except ValueError as error:  # raised for a path with a NUL, too
         raise SecretError(f"cannot read the engine key in {str(file)!r}: {error}") from None
     if not 0 < len(key) <= MAX_ENGINE_KEY_CHARS or not key.isprintable() or " " in key:
         raise SecretError(f"{file} holds no engine key: up to {MAX_ENGINE_KEY_CHARS} ASCII characters on one line")
@@ -97,12 +98,12 @@ SPECIAL: Final = "special characters of a password are written as %XX there"
 
 
 def load_dsn(file: Path) -> str:
-    """The address of a PostgreSQL database. Raises: as `load_url`."""
+    """The address of a PostgreSQL database. Raises: SecretError, like `load_url`."""
     return load_url(file, ("postgresql", "postgres"))
 
 
 def load_url(file: Path, schemes: tuple[str, ...]) -> str:
-    """The address of a store. Raises: SecretError, which never shows the address: it may hold a password."""
+    """The address of a store. Raises: SecretError, which never shows the address: it may contain a password."""
     try:
         url = read_regular(file, _MAX_FILE_BYTES).decode().strip()
     except OSError as error:
@@ -117,7 +118,7 @@ def load_url(file: Path, schemes: tuple[str, ...]) -> str:
 
 
 def load_headers(file: Path | None) -> dict[str, str]:
-    """Headers of a file, one a line, written `name: value`; empty without a file. Raises: SecretError."""
+    """The headers in a file, one on each line as `name: value`; empty without a file. Raises: SecretError."""
     if file is None:
         return {}
     try:
@@ -136,7 +137,7 @@ def load_headers(file: Path | None) -> dict[str, str]:
 
 
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
-    """HMAC-SHA256 over fields, each behind its length."""
+    """HMAC-SHA256 over fields, each preceded by its length."""
     message = bytearray()
     for field in message_fields:
         raw = field.encode("utf-8", "surrogatepass") if isinstance(field, str) else field
@@ -164,7 +165,7 @@ class Secrets:
     """Derives keys, hashes and salts from the fleet secret."""
 
     def __init__(self, fleet_secret: bytes) -> None:
-        """`fleet_secret`: its lines. Raises: SecretError."""
+        """`fleet_secret`: the lines of the secret. Raises: SecretError."""
         self._accepted, self._lasting = _lines(fleet_secret, "the fleet secret")
         self._tenant_keys: dict[str, bytes] = {}
         self._sessions: dict[tuple[str, str], tuple[str, int]] = {}
@@ -173,7 +174,7 @@ class Secrets:
         self._reasoning_keys: dict[tuple[str, str], bytes] = {}
 
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
-        """16 hex digits that replace a session key in receipts, rows and logs, and these digits as a number."""
+        """The 16 hex digits that replace a session key in receipts, ledger rows and logs, and the number they write."""
         found = self._sessions.get((share_group, key))
         if found is None:
             text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
@@ -182,7 +183,7 @@ class Secrets:
         return found
 
     def cache_salt(self, share_group: str, epoch: int) -> str:
-        """The engine's cache namespace of a share group, 64 hex digits."""
+        """The cache namespace of a share group in engines, 64 hex digits."""
         found = self._salts.get((share_group, epoch))
         if found is None:
             found = mac(self._tenant_key(share_group), "salt", str(epoch)).hex()
@@ -199,10 +200,10 @@ class Secrets:
         return found
 
     def reasoning_key(self, share_group: str, use: str) -> bytes:
-        """The key of 32 bytes that signs or seals reasoning, to recognise it when a client sends it back.
+        """The key of 32 bytes that signs or seals reasoning, so that it is recognised when a client sends it back.
 
-        `use` separates the dialects: `signature` signs, `seal` encrypts. The key does not depend on the salt epoch: a
-        new epoch drops no reasoning from conversations that are under way.
+        `use`: `signature` for the key that signs, `seal` for the key that encrypts. The key does not depend on the salt
+        epoch, so running conversations keep their reasoning in a new epoch.
         """
         found = self._reasoning_keys.get((share_group, use))
         if found is None:
@@ -212,7 +213,7 @@ class Secrets:
 
     def replace(self, fleet_secret: bytes) -> tuple[bool, bool]:
         """Sign and accept by the lines of a new secret. Returns whether the accepted lines differ, and whether the
-        lasting secret differs, which takes effect only at a restart. Raises: SecretError.
+        lasting secret differs. A new lasting secret takes effect only at a restart. Raises: SecretError.
         """
         before, (self._accepted, lasting) = self._accepted, _lines(fleet_secret, "the fleet secret")
         return self._accepted != before, lasting != self._lasting
@@ -222,11 +223,11 @@ class Secrets:
         return len(self._accepted)
 
     def fleet_mac(self, purpose: str, *message_fields: str | bytes) -> bytes:
-        """HMAC for a message between proxies. `purpose` separates its uses."""
+        """HMAC for a message between proxies. It is valid for `purpose` alone."""
         return _fleet_mac(self._accepted[0], purpose, *message_fields)
 
     def is_fleet_mac(self, found: bytes, purpose: str, *message_fields: str | bytes) -> bool:
-        """Whether `found` is the hex of `fleet_mac` by an accepted secret. Each comparison takes constant time."""
+        """Whether `found` is `fleet_mac` in hex by one of the accepted secrets, compared in constant time."""
         for secret in self._accepted:
             if hmac.compare_digest(_fleet_mac(secret, purpose, *message_fields).hex().encode(), found):
                 return True
@@ -241,7 +242,7 @@ class Secrets:
         return f"wr-{self.fleet_mac('api-key', purpose).hex()[:32]}"
 
     def admin_key(self) -> str:
-        """The admin key for a config without one, derived from the fleet secret."""
+        """The admin key for a config that sets none, derived from the fleet secret."""
         return _admin_key(self._accepted[0])
 
     def is_admin_key(self, key: bytes) -> bool:
@@ -264,7 +265,7 @@ class KeyOwner(NamedTuple):
 
 
 class ApiKeys:
-    """API key -> its owner, by the key's SHA-256. Only valid keys are cached: invalid ones cannot flush the cache."""
+    """API key -> owner, by the key's SHA-256. Only valid keys are cached, so invalid keys cannot flush the cache."""
 
     def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
         self._by_digest: dict[str, KeyOwner] = {}
@@ -272,7 +273,7 @@ class ApiKeys:
         self.replace(tenant_by_sha256)
 
     def replace(self, tenant_by_sha256: Mapping[str, str], id_by_sha256: Mapping[str, str] | None = None) -> None:
-        """Know these keys, and no others. `id_by_sha256`: the ids of keys that have one of their own."""
+        """Accept only these keys. `id_by_sha256`: the ids of the database's keys; others get `config_key_id`."""
         ids = id_by_sha256 or {}
         self._by_digest = {
             digest.lower(): KeyOwner(tenant, ids.get(digest) or config_key_id(digest))
@@ -315,11 +316,11 @@ def _checked(content: bytes, source: str) -> bytes:
 
 
 def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
-    """The accepted secrets, the first of which signs, and the lasting secret. `source`: the name of `content` in
+    """The accepted secrets, of which the first signs, and the lasting secret. `source`: the name of `content` in
     errors. Raises: SecretError.
     """
     content = content.strip()
-    is_text = content.isascii() or LASTING in content  # random bytes are one secret
+    is_text = content.isascii() or LASTING in content  # random bytes are one secret, not divided into lines
     pieces = content.splitlines() if is_text else [content]
     lines = [line.strip() for line in pieces if line.strip()] or [b""]
     accepted = tuple(line for line in lines if not line.startswith(LASTING))
@@ -337,7 +338,9 @@ def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
 
 
 def _create(file: Path) -> None:
-    """Make the secret file unless it exists. The file appears whole: proxies that start together use one secret."""
+    """Create the secret file unless it exists. It appears with all of its content, so proxies that start at the same
+    time use one secret.
+    """
     if file.exists():
         return
     draft = file.with_name(f".{file.name}.{os.getpid()}")

@@ -17,6 +17,6 @@ class Terms(NamedTuple):
         return self.secrets.reasoning_key(self.tenant.share_group, use)
 
     def texts(self, model_name: str) -> Texts:
-        """The rules of a model, which clean the texts of a prompt."""
+        """The normalising rules of a model, which remove texts that would spoil a prompt's prefix."""
         model = self.config.model_of(model_name)
         return Texts(frozenset() if model is None else model.normalise)

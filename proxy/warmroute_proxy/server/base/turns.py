@@ -1,15 +1,16 @@
-"""Shares the event loop: work of one tenant waits for its own work, and for one step of each other tenant.
+"""Shares the event loop: work of a tenant waits for earlier work of this tenant, and for one step of each other tenant.
 
 The work is divided into *steps*: requests that begin or are refused, tasks of the control plane, and pieces of engines'
-streams. Each tenant has a line of steps. In one iteration of the loop, steps take `SLICE_S` at most; the others wait.
-The time that the steps of each line have taken decides which line is next: start-time fair queueing (P. Goyal, H. Vin,
-H. Cheng, 1996). Requests without a key share one line, and each engine has one for work of no tenant.
+streams. Each tenant has a line (a queue) of steps. In one iteration of the loop, steps run for `SLICE_S` at most; the
+remaining steps wait. The time that the steps of each line have taken decides which line is next: start-time fair
+queueing (P. Goyal, H. Vin, H. Cheng, 1996). Requests without a key share one line, and each engine has a line for work
+that belongs to no tenant.
 
-A refusal costs mostly the reading of its request. That time is *charged* to the line, which then waits longer for its
-next turn. A task runs after the step that begins it, so only one task begins in an iteration. The time of its steps is
-charged likewise.
+The cost of a refusal is mostly the reading of its request, which is not part of its step. The time is *charged* to the
+line, which then waits longer for its next turn. A task runs after the step that begins it, so only one task begins in
+an iteration. The time of the task's steps is charged to the line, too.
 
-Connections of clients and engines bound the lines: each connection has one step that waits.
+The lines are bounded by the connections of clients and engines: each connection has at most one step that waits.
 """
 
 import asyncio
@@ -29,27 +30,27 @@ Step = Callable[[], None]
 
 class Turns:
     def __init__(self, clock: Callable[[], float], ran: Callable[[float], None]) -> None:
-        """`ran` is told how long a step has held the loop."""
+        """`ran`: called with the seconds for which a step has held the loop."""
         self._clock = clock
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop; None: the running one is looked up."""
+        """The event loop; None: the running loop is looked up."""
 
         self._ran = ran
         self.lines: dict[str, deque[Step]] = {}
-        """The waiting steps by tenant; a line that becomes empty is deleted."""
+        """Tenant -> its line of waiting steps. A line that becomes empty is deleted."""
 
         self.began = False
-        """Whether a step ran or lined up in this iteration of the loop, which has time until `end_s`."""
+        """Whether a step has run or lined up in this iteration of the loop, in which steps may begin until `end_s`."""
 
         self.end_s = 0.0
         self._turns: list[tuple[float, int, str]] = []  # a heap: time, number and tenant of each line
-        self._turn_s = 0.0  # time of the line that went on last
+        self._turn_s = 0.0  # virtual time of the line that ran last
         self._lined_up = 0
-        self._tasks = 0  # tasks that have begun and have not run
+        self._tasks = 0  # tasks that have begun but whose first step has not run
         self._charged_s: dict[str, float] = {}
 
     def take(self, tenant: str, step: Step) -> None:
-        """Run a step: now if no step waits and this iteration has time left, else in the tenant's turn."""
+        """Run a step: now if no step waits and this iteration has time left, else when it is the tenant's turn."""
         if not self.lines:
             now_s = self._clock()
             if not self.began or now_s < self.end_s:
@@ -60,7 +61,7 @@ class Turns:
         self.line_up(tenant, step)
 
     def begin(self, now_s: float) -> None:
-        """Note that a step runs now without a wait."""
+        """Note that a step runs now, without having waited."""
         if not self.began:
             self.began = True
             self.end_s = now_s + SLICE_S
@@ -79,17 +80,17 @@ class Turns:
             self._call_soon()
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """Charge a line `seconds` that a step costs on top of its own time. This iteration has less time, too."""
+        """Charge a line with `seconds` that a step costs besides its run time. This iteration loses them, too."""
         self.end_s -= seconds
         self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 
     def task_begun(self) -> None:
-        """Note that a step has begun a task, which runs in the next iteration. This one ends."""
+        """Note that a step has begun a task. This iteration ends, since the task runs in the next one."""
         self._tasks += 1
         self.end_s = 0.0
 
     def task_ran(self, tenant: str, seconds: float, *, first: bool) -> None:
-        """Charge a step of a task. `first`: whether it is the task's first step, or the task ends without one."""
+        """Charge a line for a task's step. `first`: the step is the task's first, or the task has ended without one."""
         if first:
             self._tasks -= 1
         self._ran(seconds)
@@ -117,7 +118,7 @@ class Turns:
             line = lines[tenant]
             try:
                 line.popleft()()
-            except Exception as error:  # the lines go on; the type is logged, never the text
+            except Exception as error:  # other steps still run; only the error's type is logged, never its text
                 log.error("a step of the event loop failed: %s", type(error).__name__)
             began_s, now_s = now_s, self._clock()
             self._ran(now_s - began_s)

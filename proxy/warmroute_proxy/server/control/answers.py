@@ -1,4 +1,4 @@
-"""Answers of the control plane: JSON, errors in the shape that clients know, and routes that take HEAD too."""
+"""Answers of the control plane: JSON, errors in the form that clients know, and GET routes that take HEAD, too."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ Answering = TypeVar("Answering", bound=Callable[..., Any])
 
 
 def get(app: FastAPI, path: str) -> Callable[[Answering], Answering]:
-    """Add a route for GET, and for HEAD, which gets the same answer without its body."""
+    """Add a route for GET, and for HEAD, whose answer is that of GET without the body."""
     return app.api_route(path, methods=["GET", "HEAD"])
 
 

@@ -1,6 +1,6 @@
 """The control plane: small JSON for tenants (models, usage, receipts) and for operators (metrics, workers, decisions).
 
-Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
+The control plane is two FastAPI applications behind the proxy's own connections. No token of an answer passes through.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from warmroute_proxy.server.stores.prices import Prices
 
 
 def add_models(app: FastAPI, live: LiveConfig, prices: Prices) -> None:
-    """`/v1/models`, and the paths at which clients of other APIs look for models."""
+    """Add `/v1/models`, and the paths at which clients of other APIs look for models."""
 
     @get(app, "/v1/models")
     @described(ListOf[Model])
@@ -80,7 +80,7 @@ def add_models(app: FastAPI, live: LiveConfig, prices: Prices) -> None:
 
 
 def _api_of(request: Request) -> Dialect | None:
-    """The API in whose shape a client reads models; None for OpenAI's."""
+    """The API in whose form a client expects models; None for OpenAI's."""
     return next((api for api in APIS if api.lists_models(request.url.path, request.headers)), None)
 
 
@@ -94,9 +94,9 @@ def _model(model: ModelConfig, prices: Prices) -> Model:
     )
 
 
-# `POST /admin/reload`: apply the config file, or with `?dry_run=true` say what it would change.
+# `POST /admin/reload` applies the config file, or with `?dry_run=true` says what the file would change.
 #
-# It is on the admin listener only.
+# The route is on the admin listener only.
 
 
 def add_reload(app: FastAPI, orders: ReloadOrders) -> None:
@@ -128,7 +128,7 @@ MAX_LISTED_DECISIONS: Final = 1000
 
 
 class PublicParts(NamedTuple):
-    """What the public routes work with."""
+    """The objects that the public routes use."""
 
     live: LiveConfig
     prices: Prices
@@ -139,7 +139,7 @@ class PublicParts(NamedTuple):
 
 
 class AdminParts(NamedTuple):
-    """What operators' routes work with. `directory`: None if there is no database."""
+    """The objects that operators' routes use. `directory`: tenants and keys in the database; None without one."""
 
     page: MetricsPage
     engines: EngineAdmin
@@ -166,7 +166,7 @@ def public_app(parts: PublicParts) -> FastAPI:
 
 
 def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
-    """The application of the admin listener. `files`: those of the page."""
+    """The application of the admin listener. `files`: the files of the admin page."""
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, parts.engines)
     _add_state(app, parts)
@@ -180,7 +180,7 @@ def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
 
 
 def described_routes() -> dict[str, Any]:
-    """The OpenAPI document, from applications that are made without their parts."""
+    """The OpenAPI document, made from applications whose parts are placeholders, since they serve no request."""
     nothing: Any = None
     apps = [public_app(PublicParts(*[nothing] * 6)), admin_app(AdminParts(*[object()] * 11), {})]  # type: ignore[arg-type]
     return description(apps)
@@ -216,7 +216,7 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
             503 if reasons else 200,
         )
 
-    made: asyncio.Task[bytes] | None = None  # takes half a second in a thread, so it is made once
+    made: asyncio.Task[bytes] | None = None  # the document takes half a second in a thread, so it is made once
 
     @get(app, "/openapi.json")
     @described(Json, security=())

@@ -1,7 +1,7 @@
 """Descriptions of the control plane's routes, and the OpenAPI document that FastAPI makes of them.
 
-Types describe a route: those of its answer, its body and its query parameters. Answers are encoded, and bodies decoded,
-by the same types. Schemas are made when the document is asked for, and not at the start.
+A route is described by the types of its answer, its body and its query parameters. The same types encode answers and
+decode bodies. Schemas are made when the document is requested, and not at the start.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,9 +49,9 @@ _ADMIN: Final = [
 
 
 class Description(NamedTuple):
-    """Describes one route. `also`: the types of answers with another status; `asks`: the types of query parameters;
-    `headers`: schemas of request headers, of which `needs` are required; `errors`: the statuses that have an error
-    object; `media_types`: those of an answer that is text.
+    """Describes one route. `answers`: the type of the answer with `status`; `also`: status -> type of another answer;
+    `asks`: the types of query parameters; `headers`: schemas of request headers; `needs`: the required headers;
+    `errors`: the statuses whose answer is an error object; `media_types`: the media types of an answer that is text.
     """
 
     answers: Any
@@ -81,14 +81,15 @@ def described(answers: Any, **more: Any) -> Callable[[Handler], Handler]:
 
 
 admin_route = partial(described, security=("admin_key",))
-"""Describes a route for operators that reads."""
+"""Describes a route for operators that changes nothing."""
 
 changing_route = partial(admin_route, errors=CHANGING)
 """Describes a route for operators that changes something."""
 
 
 def document(apps: list[FastAPI], extra: Mapping[str, Any]) -> Schema:
-    """The paths and components of some applications. Their routes are changed here, so they must serve nothing else.
+    """The paths and components of some applications. Their routes are changed here, so the applications must serve no
+    request.
 
     `extra`: types of components that routes outside of the applications refer to, by name.
     """
@@ -107,7 +108,7 @@ def document(apps: list[FastAPI], extra: Mapping[str, Any]) -> Schema:
         for path, item in app.openapi()["paths"].items():
             for operation in item.values():
                 if "HTTPValidationError" in str(operation["responses"].get("422")):
-                    del operation["responses"]["422"]  # ours is a 400
+                    del operation["responses"]["422"]  # the proxy answers 400 instead
             servers = {"servers": _ADMIN} if path.startswith(("/admin", "/metrics")) else {}
             paths[path] = {**servers, **item}
     return {"paths": paths, "components": {"schemas": components}}
@@ -125,7 +126,7 @@ def _describe(route: APIRoute, one: Description, of_type: Mapping[int, Schema]) 
     if one.media_types:
         content = {each.partition(";")[0]: {"schema": {"type": "string"}} for each in one.media_types}
         route.responses[one.status] = {"description": f"{summary}.", "content": content}
-        route.response_class = Response  # else FastAPI says JSON, too
+        route.response_class = Response  # else FastAPI lists JSON as a media type, too
     extra: Schema = {"security": [{name: []} for name in one.security]}
     extra["parameters"] = [
         *(_parameter(name, "query", of_type[id(kind)]) for name, kind in one.asks.items()),

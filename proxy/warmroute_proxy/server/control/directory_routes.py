@@ -1,10 +1,10 @@
-"""Routes for operators about tenants and API keys in the database, and who changed them.
+"""Routes for operators that show and change tenants and API keys in the database, and show who changed them.
 
-GET, POST            /admin/tenants             list those of config and database; add one
-GET, PATCH, DELETE   /admin/tenants/{name}      show one; change settings; remove it everywhere, and revoke its keys
-GET, POST            /admin/keys                list them; make one, which is shown once
-GET, PATCH, DELETE   /admin/keys/{id}           show one; change its note or end; revoke it
-POST                 /admin/keys/{id}/rotate    make a new key; the old one stays valid for some time
+GET, POST            /admin/tenants             list the tenants of config and database; add a tenant
+GET, PATCH, DELETE   /admin/tenants/{name}      show a tenant; change settings; remove it and revoke its keys
+GET, POST            /admin/keys                list keys; make a key, which is shown only once
+GET, PATCH, DELETE   /admin/keys/{id}           show a key; change its note or expiry; revoke it
+POST                 /admin/keys/{id}/rotate    make a new key; the old key stays valid for some time
 GET                  /admin/audit               who changed what
 
 Lists come in pages of `limit` entries. `after` names the last entry of the previous page. The audit log has `before`
@@ -256,7 +256,7 @@ def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 
 async def _answered(work: Callable[[], Awaitable[Struct]], status: int = 200) -> Response:
-    """The answer of some work, or why there is none."""
+    """The result of some work as an answer, or the refusal if the work fails."""
     try:
         return json_answer(await work(), status)
     except Refusal as refusal:
@@ -281,7 +281,7 @@ async def _body(request: Request, kind: type[B]) -> B:
 
 
 def _asked(request: Request, allowed: Collection[str]) -> dict[str, str]:
-    """The query parameters. Raises: Refusal, if one is unknown or given twice."""
+    """The query parameters. Raises: Refusal, if a parameter is unknown or given twice."""
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in allowed:
@@ -317,7 +317,7 @@ def _kinds(asked: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _page(rows: list[T], limit: int) -> Page[T]:
-    """A page of a list. `rows`: the rows of the page, plus one if the list goes on."""
+    """A page of a list. `rows`: the rows of the page, and one more row if the list goes on."""
     return Page(data=rows[:limit], has_more=len(rows) > limit)
 
 

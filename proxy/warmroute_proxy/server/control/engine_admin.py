@@ -1,10 +1,10 @@
 """Routes for operators that show engines, drain them, and let them take work again. Admin listener only.
 
-    GET    /admin/engines               all engines
-    GET    /admin/engines/{id}          one
-    GET    /admin/engines/{id}/drain    the same, for scripts that wait until it is drained
-    POST   /admin/engines/{id}/drain    no new work; what runs there ends in peace
-    DELETE /admin/engines/{id}/drain    it may get work again, unless its own report says that it drains
+    GET    /admin/engines               show all engines
+    GET    /admin/engines/{id}          show one engine
+    GET    /admin/engines/{id}/drain    show one engine, for scripts that wait until it is drained
+    POST   /admin/engines/{id}/drain    give the engine no new work; running requests continue to their end
+    DELETE /admin/engines/{id}/drain    give the engine work again, unless the engine itself reports that it drains
 
 Each answer shows the engine as it is now. A repeated request changes nothing.
 """
@@ -43,7 +43,7 @@ class EngineAdmin:
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
     ) -> None:
-        """`state_dir`: keeps the orders; `peer_processes`: follow the orders, too."""
+        """`state_dir`: where drain orders are kept; `peer_processes`: the other processes, which get each order."""
         self._engines = engines
         self._router = router
         self._re_prefills = re_prefills
@@ -62,17 +62,18 @@ class EngineAdmin:
         return list(self._engines.by_id)
 
     def drain(self, engine_id: str, draining: bool) -> None:
-        """Drain an engine or end its drain, here and in the other processes, also after a restart."""
+        """Drain an engine or end its drain, here and in the other processes. The order survives a restart."""
         self._engines.drain(engine_id, "operator", draining, self._router)
         drain_orders.note(self._state_dir, engine_id, self._engines.drains.of(engine_id).get("operator"))
         if self._peer_processes is not None:
             self._peer_processes.send_drain(engine_id, draining)
 
     def status(self, engine_id: str) -> EngineState:
-        """One engine as pages show it.
+        """The state of one engine for operators.
 
-        `drained`: it drains, nothing that this proxy sent runs there any more, and none of its hot prompts waits to be
-        computed elsewhere. After `MOVE_WAIT_S` waiting prompts do not count: a fleet may be too busy for them.
+        `drained`: the engine drains, no request of this proxy runs there any more, and none of its hot prompts (recent
+        prompts in memory) waits to be computed elsewhere. After `MOVE_WAIT_S` waiting prompts do not count, since a
+        fleet may be too busy for them.
         """
         engine = self._engines.by_id[engine_id]
         workers = self._router.snapshot(self._clock())["workers"]
@@ -96,7 +97,7 @@ class EngineAdmin:
         )
 
     def _unserved(self, leaving: list[Worker]) -> list[str]:
-        """The models that no engine of the same role serves any more once the workers `leaving` are gone."""
+        """The models that no other engine with this role serves once the workers `leaving` are gone."""
         stay = [
             worker
             for engine in self._engines.by_id.values()

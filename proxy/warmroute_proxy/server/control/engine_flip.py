@@ -1,13 +1,13 @@
 """Switches an engine between prefill and decode while it runs: SGLang's `POST /pd_role_switch`. Admin listener only.
 
-    GET  /admin/engines/{id}/flip    whether it can be flipped, and to what; 409 with the reason if not
-    POST /admin/engines/{id}/flip    flip it; it has to be drained. `graph_gb`: memory of decode graphs, which SGLang
-                                     captures on the first flip to decode
+    GET  /admin/engines/{id}/flip    whether the engine can be flipped; 409 with the reason if not
+    POST /admin/engines/{id}/flip    flip the engine, which must be drained. `graph_gb`: memory for the CUDA graphs that
+                                     SGLang captures on the first flip to decode
 
-SGLang 0.5.23 flips an idle instance that was started with `--enable-pd-role-switch`, never one with speculation
-(`sglang/srt/arg_groups/pd_disaggregation_hook.py:165`), and empties its caches, those in a store included
-(`sglang/srt/disaggregation/role_switch.py`, `_release_prefix_cache_for_role_switch`). The proxy takes the role that
-such an engine reports, so a flip outlives a restart of the proxy.
+SGLang 0.5.23 flips an idle engine that was started with `--enable-pd-role-switch`, but never an engine that uses
+speculative decoding (`sglang/srt/arg_groups/pd_disaggregation_hook.py:165`). A flip empties the engine's caches,
+including its blocks in a store (`sglang/srt/disaggregation/role_switch.py`, `_release_prefix_cache_for_role_switch`).
+The proxy uses the role that the engine reports, so a flip outlives a restart of the proxy.
 """
 
 from typing import Final, Literal
@@ -26,13 +26,13 @@ from warmroute_proxy.server.engines.probing import fetch_server_info
 from warmroute_proxy.server.engines.small_get import ask
 
 FLIP_TIMEOUT_S: Final = 300.0
-"""Long, since SGLang makes its transfer engines again and captures graphs."""
+"""The limit is long, since SGLang creates its transfer engines anew and captures CUDA graphs."""
 
 _OTHER: Final[dict[str, Literal["prefill", "decode"]]] = {"prefill": "decode", "decode": "prefill"}
 
 
 class _Answer(msgspec.Struct):
-    """What SGLang answers (`PdRoleSwitchReqOutput`)."""
+    """SGLang's answer (`PdRoleSwitchReqOutput`)."""
 
     success: bool = False
     message: str = ""
@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct):
 
 
 class EngineFlips:
-    """Flips engines of this region. An engine has one flip at a time."""
+    """Flips engines of this region, each engine at most once at a time."""
 
     def __init__(self, engines: Engines, router: Router, admin: EngineAdmin) -> None:
         self._engines = engines
@@ -49,7 +49,7 @@ class EngineFlips:
         self._flipping: set[str] = set()
 
     def refusal(self, engine_id: str, *, now: bool) -> str | None:
-        """Why an engine cannot be flipped, else None. `now`: it also has to be drained."""
+        """Why an engine cannot be flipped; None if it can. `now`: the engine must also be drained."""
         engine = self._engines.by_id[engine_id]
         role, info = engine.role, engine.info
         if role not in _OTHER:
@@ -67,7 +67,7 @@ class EngineFlips:
         return None
 
     async def flip(self, engine_id: str, graph_gb: float | None) -> str | None:
-        """Flip a drained engine. Returns the reason if that failed, else None."""
+        """Flip a drained engine. Returns None, or the reason why the flip failed."""
         engine = self._engines.by_id[engine_id]
         body: dict[str, object] = {"new_role": _OTHER[engine.role]}
         if graph_gb is not None:

@@ -1,7 +1,7 @@
-"""The two text formats of `/metrics`: Prometheus' own, and OpenMetrics, which has exemplars.
+"""The two text formats of `/metrics`: that of Prometheus, and OpenMetrics, which has exemplars.
 
-OpenMetrics (prometheus.io/docs/specs/om/open_metrics_spec) differs in three ways: the family of a counter has no
-`_total`, a bound is written `1.0` and not `1`, and the page ends with `# EOF`.
+OpenMetrics (prometheus.io/docs/specs/om/open_metrics_spec) also differs in three details: the name of a counter's
+family lacks `_total`, a bound is written `1.0` and not `1`, and the page ends with `# EOF`.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from warmroute_proxy.server.base.declared_metrics import BY_NAME, Metric
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
 Buckets = Iterable[tuple[float, int, tuple[str, float, float] | None]]
-"""Upper bound, count up to it, and its exemplar: trace id, value, unix seconds."""
+"""For each bucket: its upper bound, the count of values up to the bound, and an exemplar (trace id, value, unix s)."""
 
 TEXT_TYPE: Final = "text/plain; version=0.0.4"
 OPEN_METRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -93,7 +93,7 @@ class Page:
 
 
 def rendered(labels: Labels) -> str:
-    """A label set in braces; nothing if it is empty."""
+    """A label set in braces; an empty text for an empty set."""
     if not labels:
         return ""
     inner = ",".join(f'{name}="{_escape(value)}"' for name, value in labels)

@@ -1,6 +1,6 @@
-"""What tenants used, over all regions of the fleet: reads this region's ledger and asks the others at the same time.
+"""What tenants used, over all regions of the fleet: reads this region's ledger and asks other regions at the same time.
 
-The answer names each region that does not answer. Its sums are then without that region.
+If a region does not answer, the answer names this region, and the sums lack it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class Elsewhere(NamedTuple):
-    """A question to other regions: those that may serve the tenant, or all if it is about all tenants (`of_all`)."""
+    """A question to the regions that may serve `tenant`, or to all regions if it is about all tenants (`of_all`)."""
 
     tenant: TenantConfig
     target: str
@@ -40,15 +40,15 @@ class Elsewhere(NamedTuple):
 
 class FleetUsage:
     def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str, *, alone: bool = True) -> None:
-        """`alone`: whether this proxy is the only one of its region. If not, sums lack the rows of the others."""
+        """`alone`: whether this proxy is the only one of its region. If not, sums lack the turns of other proxies."""
         self._alone = alone
         self._ledger = ledger
         self._questions = questions
         self._region = region
 
     async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
-        """The sums of this region. The sums of all turns of a tenant are kept ready, without losses. `operator`: an
-        operator asks. Raises: Refusal.
+        """The sums of this region. The sums of all turns of a tenant are kept ready, but do not say why tokens were not
+        cached. `operator`: an operator asks. Raises: Refusal.
         """
         sums = await self._added_up(turns, by, operator=operator)
         return sums if self._alone else replace(sums, complete=False)
@@ -67,11 +67,11 @@ class FleetUsage:
         return listed if self._alone else replace(listed, complete=False)
 
     async def ladder_here(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
-        """The ladder of the newest turns of this region. Raises: Refusal."""
+        """The ladder of this region's newest turns: the step at which each cached token was lost. Raises: Refusal."""
         return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
     async def everywhere(self, own: Awaitable[T], kind: type[T], asked: Elsewhere) -> tuple[dict[str, str], list[T]]:
-        """Which regions were counted, and their answers. `own`: the answer of this region."""
+        """Region -> whether it was counted, and the answers of the regions. `own`: the answer of this region."""
         tenant, target, session, of_all = asked
         others = self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S, of_all=of_all)
         mine, theirs = await asyncio.gather(own, others)
@@ -85,11 +85,11 @@ class FleetUsage:
         return regions, answers
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:  # noqa: ARG002
-        """A receipt of another proxy. Always None here, without a database: other proxies are asked instead."""
+        """A receipt of another proxy. Always None in this class, which has no database: other proxies are asked."""
         return None
 
     async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:  # noqa: ARG002
-        """A row in the database, and whether it is voided. Always None here, without a database."""
+        """A ledger row in the database, and whether it is voided. Always None in this class, which has no database."""
         return None
 
 
@@ -144,13 +144,13 @@ def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> d
 
 
 def _about(groups: list[Group]) -> dict[str, Any]:
-    """Whose session it is, from the region that knows its earliest turn."""
+    """Facts about the session of the groups, from the region that knows the session's earliest turn."""
     known = [group.about for group in groups if group.about is not None]
     return msgspec.structs.asdict(min(known, key=lambda about: about.began_at)) if known else {}
 
 
 def _order(by: By) -> Callable[[dict[str, Any]], Any]:
-    """The sort key of groups: days and hours in their order, all others by price, the most expensive first."""
+    """The sort key of groups: days and hours by time, all other groups by price, the most expensive first."""
     if by in {"day", "hour"}:
         return lambda group: group["key"]
     return lambda group: (-group["price_nanousd"], group["key"])
@@ -165,7 +165,7 @@ def _sums(added: Iterable[dict[str, int]]) -> dict[str, Any]:
     total["saved_nanousd"] = total["list_nanousd"] - total["price_nanousd"]
     total["losses"] = None
     if all(LOSS_CLASSES[0] in sums for sums in all_sums):
-        # a proxy of an older version may lack some
+        # the answer of a proxy of an older version may lack some classes
         losses = {name: sum(sums.get(name, 0) for sums in all_sums) for name in LOSS_CLASSES}
         total["losses"] = {name: tokens for name, tokens in losses.items() if tokens}
     return total

@@ -1,4 +1,4 @@
-"""`/metrics`: the counters of all processes of this proxy, and gauges of what they hold now."""
+"""The page `/metrics`: the counters of all processes of this proxy, and gauges of what the processes hold now."""
 
 import os
 import ssl
@@ -25,11 +25,11 @@ _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 LOOK_EVERY_S: Final = 1.0
-"""Interval at which a process publishes its troubles to the others."""
+"""Interval at which a process looks for the problems that it publishes to the other processes."""
 
 
 class MetricsPage:
-    """Renders the page, and publishes the share of this process to the others."""
+    """Renders the page, and publishes the metrics of this process to the other processes."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class MetricsPage:
         troubles: Callable[[], tuple[str, ...]],
     ) -> None:
         """`held`: what this process has in memory now. `peer_processes`: the other processes of this proxy; None if
-        there is one. `gauges`: those of other parts. `troubles`: the names of what this process reports at `/ready`.
+        this process is the only one. `gauges`: functions that return the gauges of other parts. `troubles`: returns
+        the names of the problems that this process reports at `/ready`.
         """
         self._metrics = metrics
         self._held = held
@@ -55,7 +56,7 @@ class MetricsPage:
         self._gauges_of_parts = gauges
         self._troubles = troubles
         self._own_troubles: tuple[str, ...] = ()
-        self._look_s = 0.0  # when to ask for troubles again
+        self._look_s = 0.0  # when to call `troubles` again
 
     def publish(self) -> None:
         if self._peer_processes is not None:
@@ -67,7 +68,8 @@ class MetricsPage:
     def render(self, *, open_metrics: bool = False) -> str:
         """The page, in Prometheus' text format or in OpenMetrics.
 
-        The page has this process's current metrics, and those of the others as of their last sweep or page.
+        The page has this process's current metrics, and those that the other processes published at their last sweep
+        or page.
         """
         began_s = self._clock()
         page = self._render(open_metrics)
@@ -82,7 +84,9 @@ class MetricsPage:
         peer_processes = self._peer_processes
         if peer_processes is None:
             return page_of(self._metrics, self._gauges([]), open_metrics=open_metrics)
-        self.publish()  # else another process's page would show older counts of this one, for ever if this one died
+        # Otherwise the next page, rendered by another process, may show older counts of this process than this page
+        # does, and will do so for ever if this process dies.
+        self.publish()
         rows = peer_processes.reports()
         total = summed_metrics(self._metrics, rows)
         alive = [row for row in rows if peer_processes.alive(row)]
@@ -119,14 +123,14 @@ class MetricsPage:
 
 
 class OwnGauges:
-    """Gauges of the whole proxy, the same in each of its processes."""
+    """Gauges of the whole proxy, which have the same value in each of its processes."""
 
     def __init__(self, state_dir: Path, tls: Tls | None) -> None:
-        self._lock = state_dir / "lock"  # taken at the start
+        self._lock = state_dir / "lock"  # its time of change is the start of the proxy
         self._tls = tls
 
     def gauges(self) -> list[GaugeRow]:
-        """The start of the proxy, and with TLS the end of its certificate."""
+        """When the proxy started and, with TLS, when its certificate expires."""
         rows: list[GaugeRow] = [(declared.START_TIME_SECONDS, (), self._lock.stat().st_mtime)]
         if self._tls is not None and self._tls.valid_until:
             expiry_s = float(ssl.cert_time_to_seconds(self._tls.valid_until))
@@ -135,7 +139,7 @@ class OwnGauges:
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process; 0 if the system does not tell."""
+    """The resident memory of this process; 0 if the system does not report it."""
     try:
         return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):

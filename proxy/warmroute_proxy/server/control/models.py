@@ -81,9 +81,9 @@ class Ready(Struct):
     """The oldest and the newest version of messages between proxies that this proxy reads."""
     degraded: list[str] | UnsetType = UNSET
     elsewhere: bool | UnsetType = UNSET
-    """Whether no engine here takes turns, and another region serves them all."""
+    """Whether no engine of this region takes turns, and another region serves them all."""
     counts_alone: bool | UnsetType = UNSET
-    """Whether each proxy of the region counts budgets and limits alone, as its config says."""
+    """Whether each proxy of the region counts budgets and limits by itself, because its config says so."""
 
 
 class Decisions(Struct):
@@ -242,7 +242,7 @@ class EngineState(Struct):
     re_prefills_waiting: Count
     drained: bool
     warm_tokens: Count | UnsetType = UNSET
-    """KV tokens of sessions that its workers hold, if their pools are known."""
+    """KV tokens of sessions that the engine's workers hold, if the sizes of their KV pools are known."""
     warning: str | UnsetType = UNSET
 
 

@@ -1,9 +1,9 @@
-"""The OpenAPI description of what clients and operators reach, served at `/openapi.json`.
+"""The OpenAPI description of all routes for clients and operators, served at `/openapi.json`.
 
-FastAPI describes the routes that it serves (`described`). The inference routes, which it does not serve, are written
-here: what the proxy itself reads, requires and refuses. Further members are allowed everywhere. Engines get the
-members in `dialects.openai_fields`, within the bounds there. Others are dropped unless the tenant's config says
-otherwise.
+FastAPI describes the routes that it serves (`described`). It does not serve the inference routes, so their description
+is written here: the members that the proxy itself reads, requires and refuses. Any other member may be sent. Engines
+get the members in `dialects.openai_fields`, within the bounds there. All other members are dropped unless the tenant's
+config says otherwise.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ from warmroute_proxy.server.dialects.routes import APIS
 
 
 def description(apps: list[FastAPI]) -> Schema:
-    """The whole document. `apps`: applications that are made for it, and serve nothing."""
+    """The whole document. `apps`: applications that are made only for the document, and serve no request."""
     found = document(apps, {"Error": Error})
     inference = {
         "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},

@@ -1,6 +1,6 @@
 """The files of the admin page, which a browser gets without a key, and the headers that isolate the page.
 
-Files are read once, when the proxy starts. The page asks the routes of `view_routes` with the key that a user types.
+Files are read once, when the proxy starts. The page calls the routes of `view_routes` with the key that its user types.
 """
 
 from collections.abc import Mapping

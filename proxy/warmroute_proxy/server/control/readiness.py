@@ -1,4 +1,4 @@
-"""Whether requests should be sent to this proxy now, for `/ready`, `/metrics` and the health of the picker."""
+"""Whether requests should be sent to this proxy now, for `/ready`, `/metrics` and the picker's health check."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -20,8 +20,8 @@ class Readiness:
         degraded: Sequence[Callable[[], list[Problem]]],
         other_regions_up: Callable[[], bool],
     ) -> None:
-        """`degraded`: each part's problems while requests are served. `other_regions_up`: whether turns can be
-        forwarded to another region.
+        """`degraded`: functions that return problems with which the proxy still serves requests. `other_regions_up`:
+        returns whether turns can be forwarded to another region.
         """
         self._other_regions_up = other_regions_up
         self._open_requests = open_requests
@@ -35,7 +35,9 @@ class Readiness:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether turns are served by another region alone. Other regions must not forward theirs here."""
+        """Whether no engine of this region takes turns, but another region can serve them. Then other regions must not
+        forward turns to this region.
+        """
         return bool(self._of_engines()) and self._other_regions_up()
 
     def problems(self) -> list[Problem]:
@@ -59,7 +61,9 @@ class Readiness:
         return []
 
     def can_answer(self) -> bool:
-        """Whether a gateway should ask this picker. Without engines it should: only it tells clients of the lack."""
+        """Whether a gateway should ask this picker (a proxy that chooses engines for the gateway). It should even if no
+        engine is up, since only the picker tells clients of this.
+        """
         return not any(problem.trouble not in OF_ENGINES for problem in self.problems())
 
     def troubles(self) -> tuple[str, ...]:

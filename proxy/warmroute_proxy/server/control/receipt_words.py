@@ -1,4 +1,4 @@
-"""A receipt in words: where the turn went and why, which tokens were not cached and why, and its cost warm and cold."""
+"""A receipt in words: where the turn went, which tokens were not cached, why, and the cost with and without a cache."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -31,7 +31,7 @@ TERMS = {
     "reuse_s": "prompts that are computed again",
     "churn_s": "evicted prompts",
 }
-"""The terms of a candidate's cost, as people say them. The last three are its cost for all other requests."""
+"""The terms of a candidate's cost, in words. The last three are costs that the choice causes to other requests."""
 
 OF_OTHERS = ("others_s", "reuse_s", "churn_s")
 LEAST_S = 0.0005
@@ -39,7 +39,7 @@ LEAST_S = 0.0005
 
 
 def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> list[str]:
-    """Lines about an answer of `GET /v1/usage/receipts/<id>`. `decision`: its placement by `/admin/decisions`."""
+    """Lines about an answer of `GET /v1/usage/receipts/<id>`. `decision`: the turn's entry in `/admin/decisions`."""
     if answer["state"] == "open":
         return [f"{answer.get('id', 'The turn')} is under way."]
     receipt = answer["usage"]["warmroute"]
@@ -123,7 +123,7 @@ def _own_s(candidate: Mapping[str, Any]) -> float:
 
 
 def _differences(chosen: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The terms that are lower at the chosen place, the largest difference first."""
+    """The cost terms that are lower for the chosen candidate, the largest difference first."""
     less = sorted([(other[name] - chosen[name], name) for name in names], reverse=True)
     words = [f"{TERMS[name]} {by_s:.3f} s less" for by_s, name in less if by_s >= LEAST_S]
     return ", ".join(words) or "by less than a millisecond"
@@ -151,7 +151,7 @@ def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
 
 
 def broken_in_words(broken: Mapping[str, Any]) -> Iterator[str]:
-    """What broke the prefix and what that cost, and what a compaction saves."""
+    """What broke the prefix and what the break cost, and what a compaction of the prompt saves."""
     meaning = CAUSES.get(broken["cause"], "it is not what it was")
     cost = f"{broken['tokens']:,} tokens, {usd(broken['nanousd'])} USD"
     yield f"Prefix changed, where: {broken['where']}, {cost}. Cause: {broken['cause']} ({meaning})."

@@ -1,10 +1,11 @@
 """Hints of a client between two turns of its session.
 
-POST /v1/sessions/expect    headers alone: the session, as on its turns, and `x-warmroute-expect`
+POST /v1/sessions/expect    has no body; headers name the session, as on its turns, and say what to expect
 
-`end` ends the protection of the session's KV in the working set; `human` says that the session waits for a person.
-A session is found by its tenant's keyed hash, so that a key of another tenant names another session. The answer is the
-same whether or not the session is known.
+The header `x-warmroute-expect` says `end` or `human`. `end` ends the protection of the session's KV in the working set
+(the sessions whose KV workers should keep); `human` says that the session waits for a person. A session is found by a
+hash that depends on its tenant, so an API key of another tenant names another session. The answer is the same whether
+or not the session is known.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class SessionWords:
         self._clock = clock
 
     def observe(self, tenant: TenantConfig, headers: Mapping[str, str]) -> None:
-        """Apply what a request says. `headers` have lower-case names. Raises: Refusal."""
+        """Apply the hint in a request's headers. `headers` have lower-case names. Raises: Refusal."""
         returns = EXPECTED.get(headers.get(names.EXPECT, ""))
         if returns not in _BETWEEN_TURNS:
             text = f"{names.EXPECT} is `end` or `human` here: `tool` is said with a turn"

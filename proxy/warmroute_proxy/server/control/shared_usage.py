@@ -1,7 +1,7 @@
-"""What tenants used, if all proxies of a fleet send their rows to one database: asks the database, and no region.
+"""What tenants used, if all proxies of a fleet send their ledger rows to one database: asks it instead of regions.
 
-Rows that this proxy has not sent yet are read from its own files and added, so that its answers are right to its last
-turn. A region is named `late` if its proxies were not seen lately, or have rows that wait.
+Rows that this proxy has not sent yet are read from its own files and added, so that its answers include its last turn.
+A region is reported as `late` if a proxy of it was not seen lately, or has rows that wait to be sent.
 """
 
 import re
@@ -32,8 +32,8 @@ class SharedUsage(FleetUsage):
         self._shared = shared
 
     async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
-        """The sums of all regions. By program or agent, the sums are those of this proxy alone: the database keeps
-        neither. Raises: Refusal.
+        """The sums of all regions. Sums by program or agent are those of this proxy alone, since the database keeps
+        neither program nor agent. Raises: Refusal.
         """
         if by in {"harness", "agent"}:
             return replace(await super().here(turns, by, operator=operator), complete=False)
@@ -53,7 +53,7 @@ class SharedUsage(FleetUsage):
         return Listed(rows[:limit], own.complete)
 
     async def everywhere(self, own: Awaitable[T], kind: type[T], asked: Elsewhere) -> tuple[dict[str, str], list[T]]:
-        """Which regions were counted, and the answer of the database."""
+        """Region -> whether it was counted in full, and the answer of the database, which `own` gets."""
         del kind, asked
         answer = await own
         found = await from_database(self._shared.regions())
@@ -61,7 +61,7 @@ class SharedUsage(FleetUsage):
         return regions | {self._region: "counted"}, [answer]
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
-        """A receipt of any proxy, from the database; None if the database does not have it, or is away."""
+        """A receipt of any proxy; None if the database does not have the receipt, or cannot be reached."""
         try:
             found = await self.sent_entry(tenant, receipt_id)
         except (StoreError, StoreBusy):
@@ -72,7 +72,7 @@ class SharedUsage(FleetUsage):
         return receipt_of(entry) | ({"voided_by": void_id(receipt_id)} if voided else {})
 
     async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:
-        """A row of any proxy that the database has, and whether it is voided. Raises: StoreError, StoreBusy."""
+        """A ledger row of any proxy in the database, and whether it is voided. Raises: StoreError, StoreBusy."""
         drawn = _DRAWN.match(receipt_id)
         return None if drawn is None else await self._shared.entry(tenant, receipt_id, int(drawn[1], 16))
 

@@ -11,7 +11,7 @@ from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.intake.caller import identity_headers
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED, By
 
-LISTED: Final = 20  # without a `limit`
+LISTED: Final = 20  # how many turns are listed without a `limit`
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d{1,9})([smhdw])")
@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 
 def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str], now_s: float) -> Question:
-    """The question of some query parameters. Raises: Refusal, if one is unknown, given twice or wrong."""
+    """The question in query parameters. Raises: Refusal, if a parameter is unknown, given twice or wrong."""
     given: dict[str, str] = {}
     for name, value in parameters:
         if name not in allowed:

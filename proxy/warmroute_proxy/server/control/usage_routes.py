@@ -1,10 +1,10 @@
-"""Routes about usage and receipts: a tenant's own, and for operators those of all tenants.
+"""Routes about usage and receipts: for a tenant its own, for operators those of all tenants.
 
 GET  /v1/usage                       sums, over all regions; the header x-session-affinity names a session
 GET  /v1/usage/receipts              the newest turns
 GET  /v1/usage/receipts/{id}         one receipt
-POST /v1/usage/receipts/{id}/void    between proxies alone
-GET  /v1/usage/operator              between proxies alone: what /admin/usage asks the other regions
+POST /v1/usage/receipts/{id}/void    only for other proxies: void the row of a lost answer
+GET  /v1/usage/operator              only for other proxies: /admin/usage of another region asks for sums here
 GET  /admin/usage                    the sums of all tenants, or of one
 """
 
@@ -47,7 +47,7 @@ _ONLY_OPERATORS: Final = "by=tenant needs the admin key: GET /admin/usage?by=ten
 
 
 class Asking:
-    """Answers questions about usage, of tenants, of operators and of other regions."""
+    """Answers questions about usage that tenants, operators and other regions ask."""
 
     def __init__(self, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
         self._usage = usage
@@ -81,15 +81,18 @@ class Asking:
     async def ladder(
         self, question: Question, by: LadderBy | None, tenant: TenantConfig | None, *, operator: bool
     ) -> Climbed:
-        """The ladder of the newest turns of a tenant, or of all, in this region. Raises: Refusal."""
+        """The ladder (the steps at which cached tokens were lost) of the newest turns in this region, of `tenant` or of
+        all tenants. Raises: Refusal.
+        """
         turns = Turns(None if tenant is None else tenant.name, question.session_hash, question.since_s)
         return await self._usage.ladder_here(turns, by, operator=operator)
 
     async def operators_sums(self, request: Request, question: Question) -> dict[str, Any]:
-        """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""
+        """The sums of all tenants, or of the tenant that the question names, over all regions. Raises: Refusal."""
         tenant = tenant_of(question, self.live.now)
         turns, session = _turns(request, question, tenant, self._secrets)
-        # A forward token always names a tenant. The path in the token says that an operator asks.
+        # A token for another region's proxy must name a tenant, even if the question is about all tenants. The path in
+        # the token says that an operator asks.
         name = tenant or _any_tenant(self.live.now)
         own = self._usage.here(turns, question.by, operator=True)
         asked = Elsewhere(name, _target(OPERATOR_PATH, question), session, of_all=tenant is None)
@@ -136,7 +139,7 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
 
 
 _STATES: Final[Mapping[int, Voided]] = {200: "voided", 409: "open"}
-"""The state of a row, by the status that another proxy answers."""
+"""Status that another proxy answers -> state of the row."""
 
 
 class Receipts:
@@ -149,7 +152,7 @@ class Receipts:
         self._usage = usage
 
     async def find(self, tenant: TenantConfig, receipt_id: str, *, ask_others: bool) -> tuple[int, bytes] | None:
-        """The status and the body of the answer about a receipt of a tenant; None if there is none."""
+        """The status and the body of the answer about a tenant's receipt; None if the receipt is not found."""
         found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
         if found is not None:
             return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
@@ -160,8 +163,8 @@ class Receipts:
         return None
 
     async def void_sent(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
-        """Void a row of this region that the database has, and its proxies' files no longer have. `on_durable`: as in
-        `Ledger.void`. Raises: StoreError, StoreBusy.
+        """Void a row of this region that is in the database, but no longer in the files of the region's proxies.
+        `on_durable`: as in `Ledger.void`. Raises: StoreError, StoreBusy.
         """
         found = await self._usage.sent_entry(tenant, receipt_id)
         if found is None or turns_in(receipt_id) != 1 or found[0].region != self.proxies_here.region:
@@ -183,7 +186,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
         durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
         state = receipts.ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
         if state == "unknown" and request.state.came_from != receipts.proxies_here.region:
-            # A balancer in front of the region does not know which of its proxies has the row.
+            # A load balancer does not know which proxy of the region has the row, so ask the others.
             tenant = request.state.tenant
             status = await receipts.proxies_here.ask(request.url.path, (tenant.name, tenant.share_group))
             if status == 503:
@@ -194,7 +197,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
                     state = await receipts.void_sent(tenant.name, receipt_id, durable.set_result)
                 except (StoreError, StoreBusy):
                     return error_answer(503, "the database of the ledger cannot be read now", "ledger_unavailable")
-            elif state == "voided":  # by that proxy, and durable
+            elif state == "voided":  # the other proxy has voided the row, durably
                 return json_answer({"state": state}, 200)
         if state == "voided" and await asyncio.shield(durable) is not None:
             return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
@@ -238,14 +241,14 @@ def add_admin_usage(app: FastAPI, asking: Asking) -> None:
 
 
 def asked(request: Request, allowed: Collection[str]) -> Question:
-    """The question of a request. Raises: Refusal."""
+    """The question in a request's query parameters. Raises: Refusal."""
     return read_question(request.query_params.multi_items(), allowed, time.time())
 
 
 def _turns(
     request: Request, question: Question, tenant: TenantConfig | None, secrets: Secrets
 ) -> tuple[Turns, str | None]:
-    """Which turns are asked for, and the header that names their session."""
+    """The turns that a question is about, and the header that names their session."""
     header = request.headers.get(names.AFFINITY)
     key = session_key(header)
     if key is None and question.session_hash is None:
@@ -261,7 +264,7 @@ def _turns(
 
 
 def not_by_tenant(question: Question) -> None:
-    """Refuse sums by tenant, which are for operators. Raises: Refusal."""
+    """Refuse sums by tenant, which only operators may ask for. Raises: Refusal."""
     if question.by == "tenant":
         raise Refusal(403, _ONLY_OPERATORS, code="admin_key_needed", param="by")
 
@@ -297,7 +300,7 @@ def _target(path: str, question: Question, **more: str) -> str:
 
 
 def _is_of_peer(request: Request) -> bool:
-    """Whether the proxy of another region asks. Raises: Refusal, if its token is for another question."""
+    """Whether the proxy of another region asks. Raises: Refusal, if its forward token is for another question."""
     asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
     if request.state.forwarded not in {None, asked}:
         raise Refusal(401, "the forward token is for another question", code="invalid_forward")

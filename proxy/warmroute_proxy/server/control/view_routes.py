@@ -1,15 +1,15 @@
-"""Read-only routes for the admin page: an operator sees all tenants, a tenant's API key sees that tenant alone.
+"""Read-only routes for the admin page: an operator sees all tenants, a tenant's API key shows that tenant alone.
 
-GET /admin/view                 whose view it is: an operator's or a tenant's
-GET /admin/view/minutes         sums of the last hour by minute, tenant and engine, which this proxy counts in memory
+GET /admin/view                 whether the viewer is an operator or a tenant
+GET /admin/view/minutes         sums of the last hour by minute, tenant and worker, which this proxy counts in memory
 GET /admin/view/usage           sums of one tenant; for operators also of all tenants
 GET /admin/view/ladder          where the newest turns of this region lost cached tokens
-GET /admin/view/receipts        the newest turns, also of one session by its hash
-GET /admin/view/receipts/{id}   a receipt, also in words
+GET /admin/view/receipts        the newest turns, or those of one session by its hash
+GET /admin/view/receipts/{id}   a receipt, as JSON and in words
 GET /admin/view/keys            API keys without their secret part
 GET /admin/view/budgets         limits and budgets
 
-An operator names a tenant by `tenant=`. A tenant must not name another one.
+An operator names a tenant by `tenant=`. A tenant must not name another tenant.
 """
 
 import time
@@ -58,10 +58,10 @@ MAX_TENANTS: Final = 200
 """The largest number of tenants that an operator's page can choose from."""
 
 MAX_KEYS: Final = 200
-"""The largest number of listed API keys: the newest of the database first, then those of the config."""
+"""The largest number of listed API keys: first the keys in the database, the newest first, then those of the config."""
 
 MAX_LIMITS: Final = 1_000
-"""The largest number of limits of each kind in an answer for all tenants. An answer for one tenant has all of them."""
+"""The largest number of limits of each kind in an answer for all tenants. An answer for one tenant has all limits."""
 
 
 _SUMS: Final[Mapping[str, Any]] = {"by": ByForAll, "since": Since, **OF_TENANT}
@@ -81,7 +81,9 @@ class Views:
         clock: Callable[[], float],
         minutes: Callable[[], list[Minute]],
     ) -> None:
-        """`directory`: None if there is no database. `minutes`: the last hour of all processes of this proxy."""
+        """`directory`: tenants and keys in the database; None without one. `minutes`: returns the last hour, summed
+        over all processes of this proxy.
+        """
         self.asking = asking
         self.receipts = receipts
         self._open_requests = open_requests
@@ -102,7 +104,7 @@ class Views:
         return Viewer("operator", None, names[:MAX_TENANTS], region, VERSION, max(0, len(names) - MAX_TENANTS))
 
     def minutes(self, tenant: TenantConfig | None) -> dict[str, Any]:
-        """The last hour of one tenant, or the sums of all tenants with rows for each tenant and worker."""
+        """The last hour of one tenant; without a `tenant`, the sums of all, with rows for each tenant and worker."""
         found = self._minutes()
         name = None if tenant is None else tenant.name
         rows = [minute.all() if name is None else minute.tenants.get(name, Row()) for minute in found]
@@ -144,7 +146,7 @@ class Views:
         return {"object": "list", "data": rows[:MAX_KEYS], "has_more": len(rows) > MAX_KEYS}
 
     def budgets(self, tenant: TenantConfig | None, *, shared: bool) -> dict[str, Any]:
-        """Limits and budgets of one tenant or of all. `shared`: also show those that a tenant shares with others."""
+        """Limits and budgets of one tenant or of all. `shared`: include those that the tenant shares with others."""
         limits, now_s = self._admission.limits, self._clock()
         if tenant is None:
             return limits.first(MAX_LIMITS, now_s)
@@ -182,7 +184,7 @@ def _add_minutes(app: FastAPI, views: Views) -> None:
 
 
 def _row_body(rows: list[Row]) -> dict[str, Any]:
-    """The sums of `rows` as JSON members."""
+    """The sums of `rows`, as members of a JSON object."""
     total = Row()
     for row in rows:
         total.plus(row)
@@ -327,7 +329,7 @@ def decision_body(receipt_id: str, decision: Decision) -> dict[str, Any]:
 
 
 def _tenant(request: Request, question: Question, config: Config) -> TenantConfig | None:
-    """The tenant that is asked for: the viewer, or the one that an operator names. None: all. Raises: Refusal."""
+    """The tenant in question: the viewer, or the tenant that an operator names. None: all. Raises: Refusal."""
     viewer: TenantConfig | None = request.state.viewer
     if viewer is None:
         return tenant_of(question, config)

@@ -1,8 +1,8 @@
-"""Tells Kubernetes which engines to end last: the `pod-deletion-cost` of a pod follows what its engine holds.
+"""Tells Kubernetes which engines to end last: a pod's `pod-deletion-cost` follows how much warm KV its engine holds.
 
-A ReplicaSet that scales down ends the pods with the lowest cost first. The cost is the number of KV tokens of sessions
-that the engine holds, in thousands. Kubernetes asks clients to change it rarely, so a pod is annotated every `EVERY_S`
-at most, and only if its cost has changed by more than a tenth.
+A ReplicaSet that scales down ends the pods with the lowest cost first. A pod's cost is how many thousand KV tokens of
+sessions its engine holds. Kubernetes asks clients to change costs rarely, so a pod is annotated at most once every
+`EVERY_S`, and only if its cost has changed by more than a tenth.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ class DeletionCosts:
     """Annotates the pods of each [[discovery]] that has `deletion_cost`."""
 
     def __init__(self, live: LiveConfig, discovery: Discovery, warm_tokens: Callable[[], dict[str, int]]) -> None:
-        """`warm_tokens`: by engine, the KV tokens of sessions that it holds."""
+        """`warm_tokens`: returns engine -> number of KV tokens of sessions that the engine holds."""
         self._live = live
         self._discovery = discovery
         self._warm_tokens = warm_tokens
-        self._costs: dict[tuple[str, str], int] = {}  # the costs sent last, by discovery and pod
-        self._refused: dict[str, str] = {}  # by discovery: why the last annotation failed
+        self._costs: dict[tuple[str, str], int] = {}  # (discovery, pod) -> the cost that was last sent
+        self._refused: dict[str, str] = {}  # discovery -> why the last annotation failed
 
     async def watch(self) -> None:
         while True:
@@ -46,7 +46,7 @@ class DeletionCosts:
             await self.annotate()
 
     async def annotate(self) -> None:
-        """Annotate the pods whose cost has changed. A failure that repeats is logged once."""
+        """Annotate the pods whose cost has changed. A failure is logged once, not each time it repeats."""
         tokens = self._warm_tokens()
         for discovery in self._live.now.discoveries:
             if discovery.deletion_cost:
@@ -73,7 +73,7 @@ class DeletionCosts:
 
 
 def _costs_by_pod(tokens: dict[str, int]) -> dict[str, int]:
-    """The cost of each pod. An engine has the name of its pod, with a port behind it if the pod has several engines."""
+    """Pod -> its cost. An engine's id is the name of its pod, followed by a port if the pod has several engines."""
     costs: dict[str, int] = {}
     for engine, held in tokens.items():
         pod = engine.partition(":")[0]

@@ -1,7 +1,7 @@
-"""Reads all sources of a config, each in a task of its own. While a source is away, the engines it named last stay.
+"""Reads all sources of engines in a config, each in its own task. While a source is away, its last engines stay.
 
 A source is *away* if it cannot be read or names no engine: examples are a folder that is not mounted, and a DNS name
-whose records are being replaced. To give up the engines of a source, take the source out of the config.
+whose records are being replaced. To give up the engines of a source, remove the source from the config.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngin
 
 # Engines in a folder of TOML files, each with the keys of one [[engine]].
 #
-# An engine without an id has the name of its file. While a file cannot be read, such as one that is half written, the
-# engine that it named last stays. Only regular files inside the folder are read, also through a link. Their key files
-# must be in the folder, too, or in `key_folder` (`EngineConfig.keys_within`). The folder may be on a network, so it is
-# read in a thread of its own: a folder that hangs is away, and does not keep the proxy from ending. Limits:
-# `MAX_ENGINES` files of `MAX_FILE_BYTES` each.
+# The id of an engine that states none is the name of its file. While a file cannot be read, for example because it is
+# half written, the engine that it last named stays. Only regular files inside the folder are read; a link must lead to
+# such a file. Key files must be in the folder, too, or in `key_folder` (`EngineConfig.keys_within`). The folder may be
+# on a network, so it is read in a separate thread: a folder that hangs counts as away, and does not keep the proxy from
+# ending. Limits: `MAX_ENGINES` files of `MAX_FILE_BYTES` each.
 
 MAX_FILE_BYTES: Final = 65_536
 READ_S: Final = 10.0
@@ -40,13 +40,13 @@ _PATHS: Final = ("key_file", "admin_key_file")
 
 
 class Folder:
-    """One folder. `region`: the region of engines that name none."""
+    """One folder. `region`: the region of engines whose files name no region."""
 
     def __init__(self, path: Path, interval_s: float, region: str) -> None:
         self._path = path
         self._interval_s = interval_s
         self._region = region
-        self._named_before: dict[str, dict[str, Any]] = {}  # by file name
+        self._named_before: dict[str, dict[str, Any]] = {}  # file name -> the engine that the file last named
         self._reading: Future[DiscoveredEngines] | None = None
 
     async def read(self) -> DiscoveredEngines:
@@ -59,7 +59,7 @@ class Folder:
             raise SourceError(f"{self._path} was not read within {READ_S:g} s") from None
 
     def close(self) -> None:
-        """Does nothing: a folder holds nothing between two reads."""
+        """Does nothing, since nothing is open between two reads."""
 
     def _run(self, reading: "Future[DiscoveredEngines]") -> None:
         try:
@@ -89,33 +89,34 @@ class Folder:
     def _engine(self, path: Path) -> dict[str, Any]:
         content = read_regular(path, MAX_FILE_BYTES, [self._path])
         values = {"id": path.stem, "region": self._region, **tomllib.loads(content.decode())}
-        if "url" not in values:  # the file may be half written: the beginning of a TOML file is often valid TOML
+        if "url" not in values:  # the file may be half written, since the beginning of a TOML file is often valid TOML
             raise ValueError("names no url")
         return values | {key: str(self._path / values[key]) for key in _PATHS if isinstance(values.get(key), str)}
 
 
 # Which of the found engines are used: those that would be valid in the config.
 #
-# The config's own engines come first, then those of each source in the order of the config. An engine is left out if
-# its id or URL is taken, or if it has a problem of its own. Its source reports why, and its other engines are used.
+# The config's own engines come first, then those of each source in the order of the config. A found engine is not used
+# if its id or URL is taken, or if it is not valid by itself. Its source reports why. All other engines of the source
+# are used.
 
 
 class Refused(NamedTuple):
-    """An engine that is not used, and the reason, which may hold addresses."""
+    """An engine that is not used, and the reason, which may contain addresses."""
 
     engine: str
     reason: str
 
 
 class Candidates(NamedTuple):
-    """The found engines that are used, and by source those that are not."""
+    """The found engines that are used, and for each source those that are not used."""
 
     used: list[EngineConfig]
     refused: dict[str, list[Refused]]
 
 
 def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Candidates:
-    """Choose the engines to use. `found`: by source, in the order of the config, the TOML keys of each engine."""
+    """Choose the engines to use. `found`: source -> the TOML keys of its engines, in the order of the config."""
     region = config.proxy.region
     used: list[EngineConfig] = []
     refused: dict[str, list[Refused]] = {source: [] for source in found}
@@ -127,7 +128,7 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
             own: list[str] = []
             engine = _read(values, config, within.get(source, ()), own)
             if engine.region != region:
-                continue  # as in a config, which proxies of several regions may share
+                continue  # no problem, since proxies of several regions may share a source, as they may share a config
             for key, value in (("id", engine.id), ("url", engine.url)):
                 if value in taken:
                     own.append(f"{key} {shown(value)} is taken by {taken[value]}")
@@ -142,7 +143,7 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
 def _read(
     values: Mapping[str, Any], config: Config, keys_within: tuple[Path, ...], problems: list[str]
 ) -> EngineConfig:
-    """Read and check one engine. `keys_within`: the folders in which its key files must be."""
+    """Read and check one engine. `keys_within`: the folders that must contain its key files."""
     engine = replace(read_engine(Table(dict(values), "engine", problems), {}, Path()), keys_within=keys_within)
     check_engine_models((engine,), config.models, problems)
     check_unsalted((engine,), config.tenants, problems)
@@ -158,19 +159,19 @@ log = logging.getLogger(__name__)
 
 
 class _Reading:
-    """One source, as last read."""
+    """One source, and what was last read from it."""
 
     def __init__(self, config: DiscoveryConfig, engines: list[dict[str, Any]]) -> None:
         self.config = config
         self.engines = engines
         self.away = ""
-        """The reason why the source is away; empty if it is not."""
+        """The reason why the source is away; empty if it is not away."""
 
         self.problems: list[str] = []
-        """Problems of what the source names."""
+        """What could not be read of the source, as problems."""
 
         self.refused: list[Refused] = []
-        """The source's engines that are not used."""
+        """The source's engines that were read but are not used."""
 
         self.task: asyncio.Task[None] | None = None
 
@@ -190,7 +191,7 @@ class Discovery:
         self._on_change = on_change
 
     def replace(self, config: Config) -> None:
-        """Read the sources of this config, and no others. A source whose config is unchanged is not begun again."""
+        """Read only the sources of this config from now on. Sources whose config is unchanged are not restarted."""
         before, self._readings = self._readings, {}
         for one in config.discoveries:
             reading = before.pop(one.id, None)
@@ -221,7 +222,7 @@ class Discovery:
         return [] if reading is None else [each["id"] for each in reading.engines]
 
     def problems(self) -> list[Problem]:
-        """The problems of all sources. Anyone may read them, so engines are named in the log alone."""
+        """The problems of all sources. Anyone may read them, so only the log names engines."""
         found = []
         for name, reading in self._readings.items():
             if reading.away:
@@ -236,7 +237,7 @@ class Discovery:
         return found
 
     def gauges(self) -> list[GaugeRow]:
-        """The rows of the sources in `/metrics`."""
+        """The gauges of the sources, for `/metrics`."""
         rows: list[GaugeRow] = []
         for name, reading in self._readings.items():
             label: Labels = (("source", name),)
@@ -291,7 +292,7 @@ class Discovery:
 
 
 def source_of(config: DiscoveryConfig, region: str, known: list[dict[str, Any]]) -> Source:
-    """The object that reads a source. `known`: the engines that it named last. Raises: ModuleNotFoundError."""
+    """The object that reads a source. `known`: the engines that the source last named. Raises: ModuleNotFoundError."""
     if config.path is not None:
         return Folder(config.path, config.interval_s, region)
     if config.kind in {"endpointslices", "inferencepool"}:

@@ -1,8 +1,8 @@
 """Engines in a Kubernetes cluster: the endpoints of a Service, or the pods of an InferencePool.
 
 An engine joins when its pod is ready for the first time, and leaves when the pod ends. If the pod is not ready for a
-moment, the engine stays, and the proxy's own probes decide whether the engine gets requests. An engine has the name of
-its pod.
+moment, the engine stays, and the proxy's own probes decide whether the engine gets requests. An engine's id is the name
+of its pod, followed by a port if the pods of a pool have several ports.
 """
 
 import asyncio
@@ -19,15 +19,17 @@ from warmroute_proxy.server.base.config_table import shown
 from warmroute_proxy.server.discovery.kubernetes_api import Api, ApiAnswer, Gone, Stale, refusal
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
-# One collection of objects, kept up to date: listed page by page, then watched from the version of the list on.
+# One collection of objects, kept up to date: first it is listed page by page, then changes since the list's version
+# are watched.
 #
-# A watch ends now and then, and goes on from the version that was seen last. Bookmarks keep that version recent while
-# nothing changes. If the server no longer knows the version (410, as an answer or as an event), the collection is
-# listed again. After an error, the same version is watched again: a server that has restarted says what has changed.
-# If the version may cause the error (400, 504), or after `MAX_FAILURES` in a row, the collection is listed.
+# A watch ends now and then, and the next one goes on from the last version that was seen. Bookmarks keep this version
+# recent while nothing changes. If the server no longer knows the version (410, as an answer or as an event), the
+# collection is listed again. After any other error, the next watch has the version of the one that failed, since a
+# server that has restarted still reports the changes. But if the version may be the cause (400, 504), or after
+# `MAX_FAILURES` errors in a row, the collection is listed again.
 #
-# Limits: `LEAST_S` pass between two watches, and before a list that replaces a version which is gone. The pause
-# doubles each time, up to `MOST_S`, until a watch has an event or lasts `MOST_S`.
+# Limits: before the next watch, or the list after a 410, there is a pause of at least `LEAST_S`. The pause doubles each
+# time, up to `MOST_S`, until a watch has an event or lasts `MOST_S`.
 
 PAGE: Final = "200"
 MAX_OBJECTS: Final = 20_000
@@ -44,7 +46,7 @@ _decoder: Final = msgspec.json.Decoder()
 
 
 class Watch:
-    """The objects at `path` that `selector` takes (parameters of the API)."""
+    """The objects at `path` that match `selector` (query parameters of the API)."""
 
     def __init__(self, api: Api, path: str, selector: dict[str, str], pause: Pause = asyncio.sleep) -> None:
         self._api = api
@@ -60,7 +62,7 @@ class Watch:
         self._opened_s = 0.0
         self._last_wait_s = 0.0
         self._wait_s = 0.0
-        """Before the server is asked again."""
+        """How long to wait before the server is asked again."""
 
     @property
     def objects(self) -> list[dict[str, Any]]:
@@ -88,18 +90,18 @@ class Watch:
             self._failed, self._version = True, ""
             self.close()
             raise SourceError(f"the API server says what it should not: {type(error).__name__}: {error}") from None
-        except BaseException:  # cancelled
+        except BaseException:  # such as a cancellation
             self.close()
             raise
 
     def close(self) -> None:
-        """Watch no more, until `changed` is called again."""
+        """End the watch. `changed` begins a new one."""
         if self._answer is not None:
             self._answer.close()
         self._answer = self._events = None
 
     async def _step(self) -> bool:
-        """Take one step, and return whether there is news."""
+        """List the collection, begin a watch, or handle an event. Returns whether the collection may have changed."""
         if self._events is None and self._wait_s:
             wait_s, self._wait_s = self._wait_s, 0.0
             await self._pause(wait_s)
@@ -116,7 +118,7 @@ class Watch:
             return was
         async for line in self._events:
             return self._apply(_decoder.decode(line))
-        self.close()  # the server has ended it
+        self.close()  # the server has ended the watch
         if time.monotonic() - self._opened_s >= MOST_S:
             self._last_wait_s = 0.0
         self._wait_longer()
@@ -171,7 +173,7 @@ _MALFORMED: Final = (LookupError, TypeError, AttributeError, ValueError)
 
 
 class _Pod(NamedTuple):
-    """Where a pod serves. `ending`: it will serve no more."""
+    """The address at which a pod serves. `ending`: the pod ends or has ended."""
 
     name: str
     host: str
@@ -181,8 +183,8 @@ class _Pod(NamedTuple):
 
 
 class Slices:
-    """The EndpointSlices of one Service. `region`: of its engines. `known`: the engines that the Service named last,
-    before the proxy was started.
+    """The EndpointSlices of one Service. `region`: the region of its engines. `known`: the engines that the Service
+    last named before the proxy was started.
     """
 
     def __init__(self, config: DiscoveryConfig, region: str, known: Engines = (), pause: Pause = asyncio.sleep) -> None:
@@ -193,7 +195,7 @@ class Slices:
         self._watch: Watch | None = None
 
     async def read(self) -> DiscoveredEngines:
-        """As `Source`; waits until there is news."""
+        """Wait until the slices have changed, then return the engines (see `Source`)."""
         if self._watch is None:
             path = _SLICES.format(self._config.namespace or self._api.namespace())
             selector = {"labelSelector": f"kubernetes.io/service-name={self._config.name}"}
@@ -219,8 +221,8 @@ class Slices:
 
 
 class Pool:
-    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: of its engines. `known`: the
-    engines that the pool named last, before the proxy was started.
+    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: the region of its engines.
+    `known`: the engines that the pool last named before the proxy was started.
     """
 
     def __init__(self, config: DiscoveryConfig, region: str, known: Engines = (), pause: Pause = asyncio.sleep) -> None:
@@ -235,7 +237,7 @@ class Pool:
         self._waiting: dict[Watch, asyncio.Task[None]] = {}
 
     async def read(self) -> DiscoveredEngines:
-        """As `Source`; waits until there is news of the pool or of its pods."""
+        """Wait until the pool or its pods have changed, then return the engines (see `Source`)."""
         namespace = self._config.namespace or self._api.namespace()
         if self._pool is None:
             fields = {"fieldSelector": f"metadata.name={self._config.name}"}
@@ -255,7 +257,7 @@ class Pool:
                 watch.close()
 
     async def _news(self) -> Watch:
-        """Wait for news, and return the watch that has some. The other watch goes on."""
+        """Wait until one watch reports a change, and return this watch. The other watch goes on."""
         for watch in (self._pool, self._pods):
             if watch is not None and watch not in self._waiting:
                 self._waiting[watch] = asyncio.ensure_future(watch.changed())
@@ -265,7 +267,7 @@ class Pool:
         return watch
 
     def _select(self, namespace: str) -> bool:
-        """Watch the pods that the pool selects now. Return whether a new watch has begun."""
+        """Watch the pods that the pool now selects. Returns whether this is a new watch."""
         assert self._pool is not None
         found = self._pool.objects
         try:
@@ -302,12 +304,12 @@ class _Members:
         self._config = config
         self._region = region
         self._hosts = dict(_host_of(engine) for engine in known)
-        """By name: where the pod was when it was ready."""
+        """Engine id -> the host of its pod when the pod was ready."""
 
     def found(
         self, objects: list[dict[str, Any]], pods_of: Callable[[dict[str, Any]], Iterable[_Pod]]
     ) -> DiscoveredEngines:
-        """The engines of these objects. One that cannot be read is a problem, and the others are used."""
+        """The engines in these objects. An object that cannot be read becomes a problem, and all others are used."""
         problems: list[str] = []
         now: dict[str, _Pod] = {}
         for each in objects:
@@ -325,7 +327,7 @@ class _Members:
         return DiscoveredEngines([self._engine(now[name]) for name in used[:MAX_ENGINES]], 0.0, problems)
 
     def _serves(self, pod: _Pod) -> bool:
-        """Whether the pod is an engine. A pod that ends and its successor may have the same name."""
+        """Whether the pod is an engine. The host is compared, since a pod's successor may have the pod's name."""
         return not pod.ending and (pod.ready or self._hosts.get(pod.name) == pod.host)
 
     def _engine(self, pod: _Pod) -> dict[str, Any]:
@@ -342,7 +344,7 @@ def _host_of(engine: dict[str, Any]) -> tuple[str, str]:
 
 
 def _port_of(ports: list[dict[str, Any]], wanted: str) -> int:
-    """The port by name or number. If neither is given: the port named `http`, or the only one."""
+    """The port whose name or number is `wanted`. If `wanted` is empty: the port named `http`, or the only port."""
     for each in ports:
         if wanted and wanted in {each.get("name"), str(each["port"])}:
             return int(each["port"])

@@ -1,7 +1,7 @@
-"""Requests to the API server of Kubernetes: each has its own connection, and its answer is read as it comes.
+"""Requests to the API server of Kubernetes, each over its own connection, with answers that are read as they come.
 
-The token and the authority's certificate are read from their files for each connection, since both are replaced while
-the proxy runs. The size of a list, the size of an event and the silence within an answer are limited.
+The token and the authority's certificate are read from their files for each connection, since Kubernetes replaces the
+files while the proxy runs. The size of a list, the size of an event and pauses within an answer are limited.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ _OF_OUR_OWN: Final = "warmroute"
 
 
 class Gone(Exception):
-    """The server no longer knows the version from which a watch should go on (410): the collection must be listed."""
+    """The server no longer knows the version from which a watch goes on (410), so the collection must be listed."""
 
 
 class Stale(SourceError):
-    """The server may have failed because of the requested version: the collection must be listed."""
+    """The server may have failed because of the requested version, so the collection must be listed."""
 
 
 class NotThere(SourceError):
-    """The server knows no such object or collection (404)."""
+    """The object or the collection does not exist (404)."""
 
 
 def refusal(status: int, text: str) -> SourceError:
-    """The error for a status. Servers also answer 504 if a version is newer than all that they know."""
+    """The error for a status. A 504 may mean that a version is newer than all versions that the server knows."""
     if status == 404:
         return NotThere(text)
     return Stale(text) if status in {400, 504} else SourceError(text)
@@ -58,11 +58,11 @@ class Api:
         return self._file("namespace").decode(errors="replace").strip()
 
     async def open(self, path: str, parameters: dict[str, str], silent_s: float) -> "ApiAnswer":
-        """Send a GET. `silent_s`: how long the answer may be silent. Raises: SourceError, Gone."""
+        """Send a GET. `silent_s`: the longest wait for the next bytes of the answer. Raises: SourceError, Gone."""
         return await self._ask("GET", f"{path}?{urlencode(parameters)}", [], b"", silent_s)
 
     async def patch(self, path: str, merged: bytes, silent_s: float) -> None:
-        """Merge a JSON object into the object at `path`, if that exists. Raises: SourceError, Gone."""
+        """Merge a JSON object into the object at `path`, if there is an object. Raises: SourceError, Gone."""
         head = ["content-type: application/merge-patch+json", f"content-length: {len(merged)}"]
         try:
             answer = await self._ask("PATCH", path, head, merged, silent_s)
@@ -98,7 +98,7 @@ class Api:
         return token
 
     def _file(self, name: str) -> bytes:
-        try:  # the files of a mounted Secret are links to a folder beside them
+        try:  # the files of a mounted Secret are links into a hidden folder beside them, so links must be followed
             return read_regular(self._credentials / name, _TOKEN_BYTES, [self._credentials])
         except (OSError, ValueError) as error:
             raise SourceError(f"{self._credentials / name} cannot be read: {error}") from None
@@ -134,7 +134,7 @@ class ApiAnswer:
         self._ended = True
 
     async def begin(self) -> None:
-        """Wait for the status, and check it. Raises: SourceError, Gone."""
+        """Wait for the status of the answer, and check it. Raises: SourceError, Gone."""
         while not self._begun:
             await self._feed()
         status = self._parser.get_status_code()

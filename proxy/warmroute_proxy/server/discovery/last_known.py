@@ -1,8 +1,8 @@
-"""Keeps the engines that sources named last in the state folder, so that they are there at once after a restart.
+"""Keeps the engines that sources last named in the state folder, so that they are there at once after a restart.
 
-The small file `discovered.json` maps each source to the members of its [[engine]] tables, with the paths of key files
-and not their content. Each process writes a whole new file beside the old one and renames it. All processes find the
-same engines.
+The small file `discovered.json` maps each source to the keys of its [[engine]] tables, which name key files but do not
+contain the keys in them. Each process writes a whole new file beside the old one and renames it. All processes find the
+same engines, so it does not matter which process writes last.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ Engines = dict[str, list[dict[str, Any]]]
 
 
 def load(state_dir: Path) -> Engines:
-    """The kept engines by source; empty if the file cannot be read, which is logged."""
+    """Source -> the engines that were kept; empty if the file cannot be read, which is logged."""
     lost = ", so no engine is known before its source answers"
     return read_kept(state_dir / FILE, Engines, {}, max_bytes=MAX_BYTES, lost=lost)
 

@@ -1,17 +1,17 @@
-"""The interface of a source of engines: it can be read, and says when to read it again."""
+"""The interface of a source of engines, which can be read, and says when to read it again."""
 
 from typing import Any, Final, NamedTuple, Protocol
 
 MAX_ENGINES: Final = 1_024
-"""The largest number of engines of one source. Others are left out, which is reported as a problem of that source."""
+"""The largest number of engines of one source. If there are more, the rest is left out, and a problem is reported."""
 
 
 class SourceError(Exception):
-    """A source cannot be read. The message is only for the log, since it may hold addresses."""
+    """A source cannot be read. The message is only for the log, since it may contain addresses."""
 
 
 class DiscoveredEngines(NamedTuple):
-    """The engines that a source names now. `engines`: of each the keys of an [[engine]] table, with absolute paths;
+    """The engines that a source names now. `engines`: the keys of an [[engine]] table for each, with absolute paths;
     `next_s`: seconds until the next read; `problems`: what could not be read of the source.
     """
 
@@ -24,7 +24,7 @@ class Source(Protocol):
     """One source."""
 
     async def read(self) -> DiscoveredEngines:
-        """Read the whole source. A source that is notified of changes waits for one. Raises: SourceError."""
+        """Read the whole source. A source that is notified of changes waits for a change. Raises: SourceError."""
 
     def close(self) -> None:
         """End reading the source."""

@@ -1,7 +1,7 @@
-"""Finds engines by SRV records (RFC 2782): each target and port of the lowest priority is an engine.
+"""Finds engines by SRV records (RFC 2782): each target and port with the lowest priority is an engine.
 
-Weights are ignored, since placement decides. An engine's id is its target and port. The DNS name is queried again when
-the answer's time to live is over, but not before `interval_s`, nor later than `LONGEST_S`.
+Weights are ignored, since placement decides which engine gets a request. An engine's id is its target and port. The DNS
+name is queried again when the answer's time to live is over, but not before `interval_s`, nor later than `LONGEST_S`.
 """
 
 import re
@@ -57,7 +57,7 @@ class Records:
         return DiscoveredEngines(engines, min(max(ttl_s, config.interval_s), LONGEST_S), problems)
 
     def close(self) -> None:
-        """Does nothing: nothing is held between two reads."""
+        """Does nothing, since nothing is open between two reads."""
 
     def _resolver(self) -> Resolver:
         """A resolver with the config's servers, or else the system's servers as they are now."""

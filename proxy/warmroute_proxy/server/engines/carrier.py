@@ -8,8 +8,8 @@ from warmroute_proxy.server.engines.upstream import Parts
 
 
 class Carrier(ABC):
-    """Carries one request to the engine that answers it. A carrier works once: a second engine finds it spent."""
+    """Carries one request to the engine that answers it. A carrier works only once, so a retry cannot use it again."""
 
     @abstractmethod
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
-        """Have a request sent. `head`: from `Engine.head`; `leg`: gets the answer."""
+        """Have a request sent by the gateway. `head`: from `Engine.head`; `leg`: gets the answer."""

@@ -1,19 +1,19 @@
-"""The shape that chunks of one stream share: only a short text differs, and the chunk's size, which depends on it."""
+"""The shape that chunks of one stream share: they differ only in a short text, and in the chunk size before it."""
 
 from typing import Final
 
 from warmroute_proxy.server.engines.sse import MAX_TEXT_BYTES
 
-MAX_SIZES: Final = 16  # different sizes of chunks for which a shape keeps the beginning
+MAX_SIZES: Final = 16  # a shape keeps the beginnings of chunks of this many sizes
 
 
 class ChunkShape(dict[int, bytes | tuple[()]]):
-    """Maps the length of a whole chunk to the chunk's beginning, up to its text. The beginning is `()` for a length
-    at which no chunk has a text that counts as one token.
+    """Maps the length of a whole chunk to the chunk's beginning, up to its text. It maps to `()` if a chunk of this
+    length cannot have a text that counts as one token.
     """
 
     def __init__(self, digits: int, head: bytes, tail: bytes) -> None:
-        """A chunk is its size in `digits` hex digits, `head`, the text, and `tail` with the chunk's end."""
+        """A chunk is its size in `digits` hex digits, `head`, the text, and `tail`, which includes the chunk's end."""
         super().__init__()
         self.tail = tail
         self.tail_bytes = len(tail)

@@ -1,8 +1,8 @@
 """Keeps operators' drain orders on disk, so that they hold over a restart of the proxy.
 
-The small file `drains.json` in the state folder maps each engine id to the unix time of its order. The process that
-gets an order writes a whole new file beside the old one and renames it. The file keeps engines that have left, too: an
-engine that leaves and joins again still drains. The file has the newest `MAX_ORDERS` orders.
+The small file `drains.json` in the state folder maps engine ids to the unix times of the orders. The process that gets
+an order writes a whole new file beside the old one and renames it. The orders of engines that have left stay in the
+file, so an engine that leaves and joins again still drains. The file keeps the newest `MAX_ORDERS` orders.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def load(state_dir: Path) -> dict[str, float]:
 
 
 def note(state_dir: Path, engine_id: str, since_s: float | None) -> None:
-    """Add the order for one engine, or take it back if `since_s` is None."""
+    """Write the order for one engine, or delete it if `since_s` is None."""
     since = load(state_dir)
     since.pop(engine_id, None)
     if since_s is not None:
@@ -32,5 +32,5 @@ def note(state_dir: Path, engine_id: str, since_s: float | None) -> None:
 
 
 def save(state_dir: Path, since: dict[str, float]) -> None:
-    """Write the orders. If that fails, it is logged, and the orders hold until the proxy ends."""
+    """Write the orders. A failure is logged; the orders then hold only until the proxy ends."""
     write_kept(state_dir / FILE, since)

@@ -27,10 +27,10 @@ LOG_EVERY_S: Final = 10.0
 
 
 class RefusalLog:
-    """Limits logged refusals to one per status and `LOG_EVERY_S`, since a client may cause any number of them."""
+    """Limits logged refusals to one for each status in `LOG_EVERY_S`, since a client may cause any number of them."""
 
     def __init__(self) -> None:
-        self._logged_s: dict[int, float] = {}  # by status, of which there are few
+        self._logged_s: dict[int, float] = {}  # status -> time of its last log line
 
     def is_logged(self, status: int, now_s: float) -> bool:
         if now_s - self._logged_s.get(status, -LOG_EVERY_S) < LOG_EVERY_S:
@@ -47,56 +47,58 @@ class Engine:
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
         self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
-        """The header lines with the engine's keys, for all requests and for control routes; empty without a key."""
+        """Header lines with the engine's keys: for all requests, and for control routes; empty without a key."""
 
         self._connect_timeout_s = connect_timeout_s
         self.is_sglang = config.kind == "sglang"
         self.shares_answers = self.is_sglang or config.provider.salted
-        """Whether it reports tokens that one answer has computed as cached for the next: SGLang and vLLM do."""
+        """Whether the engine reports an answer's tokens as cached in the session's next prompt: SGLang and vLLM do."""
 
         self._session_header = config.provider.header
-        self._heads: dict[str, bytes] = {}  # by path, of which the code has two
+        self._heads: dict[str, bytes] = {}  # path -> head of its requests; the code has two paths
         self._key_refused = False
         self.read_keys()
         self.refusals = RefusalLog()
         self.thoughts = ""
-        """The JSON member in which a server other than SGLang writes and reads thoughts; empty if unknown."""
+        """The JSON member in which a server other than SGLang writes and reads reasoning; empty if unknown."""
 
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
-        """Whether `info` was reported since the engine came up."""
+        """Whether the engine has reported `info` since it came up."""
 
         self.recognised = False
-        """Whether the last answer at `/server_info` was an engine's, or refused our key, which has its own log line."""
+        """Whether the last answer at `/server_info` was one that an engine gives. A refused key counts as one, since it
+        is logged by itself.
+        """
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
-        self.rendered_at: object = self  # differs from every start that an engine reports
+        self.rendered_at: object = self  # differs from every start time that an engine reports
         self.refuses_late_system = False
-        """Whether its chat template takes a system message only at the beginning; asked once after each start."""
+        """Whether the chat template takes a system message only at the beginning; tested once after each start."""
 
         self.moves: dict[int, MoveTotals] = {}
-        """Tokens moved between cache tiers, by rank, as last read."""
+        """Rank -> its tokens moved between cache tiers, as last read."""
 
         self.moves_at_s = -MOVES_EVERY_S
         self.up = True
         """Whether the last probe succeeded. A new engine counts as up, so that requests need not wait for a probe."""
 
         self.registered = True
-        """False if this is a prefill engine whose bootstrap server is known not to have its ranks."""
+        """False if this is a prefill engine whose bootstrap server is known to lack the engine's ranks."""
         self.registered_at_s = -REGISTERED_EVERY_S
         self.was_ready = False
-        """Whether it has been ready since its start. A 503 means that it drains if it has, else that it starts."""
+        """Whether the engine has been ready since its start. If so, a 503 means that it drains, else that it starts."""
 
         self.down_since_s = 0.0
         self.health_monitor = HealthMonitor(clock())
         self.health_task: asyncio.Task[None] | None = None
-        """The running request to `/health`, of which there is one at most."""
+        """The running request to `/health`, if any. There is at most one."""
 
     def read_keys(self) -> bool:
-        """Read the key files, for the requests sent from now on. Returns whether a key has changed.
+        """Read the key files, for requests that are sent from now on. Returns whether a key has changed.
 
-        Raises: SecretError; the keys then stay as they were.
+        Raises: SecretError. The old keys then stay in use.
         """
         within, before = self.config.keys_within, (self.bearer, self.admin_bearer)
         of_requests = bearer(self.config.key_file, within)
@@ -110,12 +112,12 @@ class Engine:
 
     @property
     def serves(self) -> bool:
-        """Whether it is up and answers as an engine. Servers other than SGLang only need to be up."""
+        """Whether the engine is up and answers as an engine does. Servers other than SGLang only need to be up."""
         return self.up and (self.recognised or not self.is_sglang)
 
     @property
     def unavailable(self) -> str:
-        """Why it serves nothing, in words for clients, who may not know its name; empty if the reason is unknown."""
+        """Why the engine serves nothing, for clients, which must not learn its name; empty if the reason is unknown."""
         if not self.up and not self.registered:
             return "prefill engines whose bootstrap server does not answer"
         if not self.up:
@@ -126,11 +128,11 @@ class Engine:
 
     @property
     def role(self) -> Role:
-        """The role that the engine reports, as after a flip, or else the config's."""
+        """The role that the engine reports (it changes with a switch of roles), or else the role in the config."""
         return self.info.role or self.config.role
 
     def bootstrap(self) -> Upstream | None:
-        """The server where decode engines fetch a prefill engine's KV; None for other roles or an unknown port."""
+        """The server by which decode engines find a prefill engine's KV; None for other roles or an unknown port."""
         port, host = self.info.bootstrap_port, self.config.bootstrap_host or self.upstream.host
         if self.role != "prefill" or port is None:
             return None
@@ -162,7 +164,7 @@ class Engine:
         ]
 
     def head(self, path: str, headers: str, session: str | None = None) -> bytes:
-        """The head of an inference request, up to its length.
+        """The head of an inference request, up to the value of `content-length`.
 
         `headers`: from `engine_headers`; `session`: the session's hash, for a server that takes it in a header.
         """
@@ -198,7 +200,7 @@ class Engine:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")
 
     def answered_as_no_engine(self, status: int) -> None:
-        """Something other than an engine answers at its address. Logged once until an engine answers."""
+        """Note that something other than an engine answers at the address. Logged once until an engine answers."""
         self.recognised = False
         if not self._logged_unknown:
             self._logged_unknown = True
@@ -211,7 +213,7 @@ class Engine:
         self.info = info
 
     def check_key_accepted(self, status: int, path: str, key: str) -> None:
-        """Log once that this engine refuses our key. Later requests with the key fail without another message."""
+        """Log once if this engine refuses the proxy's key. Later refusals of the key are not logged."""
         if status in {401, 403} and not self._key_refused:
             self._key_refused = True
             log.error("engine %s answers %d at %s: its %s is missing or wrong", self.config.id, status, path, key)

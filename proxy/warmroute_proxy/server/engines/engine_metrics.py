@@ -1,12 +1,13 @@
-"""Reads an engine's own metrics: reports of each rank, for conditions, and the counts of the whole engine.
+"""Reads an engine's own metrics: a report of each rank, for conditions (alarms), and counts of the whole engine.
 
 The names are those of SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`). Ranks of one attention group
 work on shards of the same requests and report the same values, so the largest value counts. SGLang's HTTP process
 counts prompt and cached tokens without a rank, so every rank of the engine gets these values.
 
 The HTTP process counts a request when it has ended, and does not count `/health`. It divides `cached_tokens_total` by
-`cache_source` (`device`, `host`, `storage`, or `total` if the division is unknown). The embedded engine counts under
-the same names, but by rank. So the samples of a name are added up, and counts are known of an engine, not of a rank.
+`cache_source` (`device`, `host`, `storage`, or `total` if the division is unknown). The engine that simulates SGLang
+counts under the same names, but by rank. So the samples of a name are added up, and counts are those of an engine, not
+of a rank.
 """
 
 import re
@@ -37,23 +38,23 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "host_used_tokens": ("hicache_host_used_tokens",),
     "host_total_tokens": ("hicache_host_total_tokens",),
 }
-"""Field of `EngineReport` -> metric families, which are summed."""
+"""Field of `EngineReport` -> the metric families whose sum it is."""
 
 _FIELD_OF: Final = {family: field for field, families in _FIELDS.items() for family in families}
 _LINE: Final = re.compile(rf"^sglang:({'|'.join(_FIELD_OF)})\{{([^}}]*)\}} ([0-9.eE+-]+)$", re.MULTILINE)
 _COUNTED: Final = ("num_requests_total", "prompt_tokens_total", "cached_tokens_total", "generation_tokens_total")
-"""In the order of `EngineCounts`."""
+"""The counted metrics, in the order of the fields of `EngineCounts`."""
 
 _COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{([^}}]*)\}})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # takes linear time, whatever an engine sends
 _LOWER: Final = frozenset({"host", "storage"})
 _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
-"""Labels that divide one number of a rank. The other labels tell shards apart."""
+"""Labels that divide one number of a rank, so their samples are summed. All other labels tell shards apart."""
 MAX_RANK_DIGITS: Final = 6
 
 
 Found = dict[int | None, dict[str, dict[str, float]]]
-"""Values by rank, family and shard. The rank is None for values without one."""
+"""Rank -> metric family -> shard -> value. The rank is None for values without a rank."""
 
 
 def reports_by_rank(text: str) -> dict[int, EngineReport]:
@@ -96,7 +97,7 @@ def _together(report: EngineReport, shared: EngineReport) -> EngineReport:
 
 
 def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of each matching line. `line`: a pattern with these three groups."""
+    """Name, labels and value of each matching line. `line`: a pattern with groups for name, labels and value."""
     for family, labels, value in line.findall(text):
         try:
             number = float(value)
@@ -120,5 +121,5 @@ def add_counts(sums: dict[str, float], text: str) -> None:
 
 
 def counts_of(sums: dict[str, float]) -> EngineCounts | None:
-    """The counts of an engine from its sums; None if prompt tokens are not among them."""
+    """The counts of an engine from its sums; None if the sums lack prompt tokens."""
     return EngineCounts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

@@ -1,7 +1,7 @@
 """The engines of this region, which of them drain, and the tags that match requests with KV events.
 
 A worker is one data-parallel rank of an engine. The proxy sends each prompt under a tag. The engine's KV events name
-the tag, which shows which cached blocks belong to the prompt. `probing` keeps the state of the engines up to date.
+the tag, and so show which cached blocks belong to the prompt. `probing` keeps the state of the engines up to date.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from warmroute_proxy.server.engines.kv_feed import KvFeed
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 
-# Which engines drain. An engine that drains gets no new work although it answers: by an operator's order, by its own
-# report, or because the config no longer has it.
+# Which engines drain. An engine that drains gets no new work although it answers. The source of a drain is an
+# operator's order, the engine's own report, or a config that no longer names the engine.
 #
 # `Drains` has all drain state of a process, without sockets or clock. An operator's order holds until it is taken back,
-# also over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready`
+# even over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready`
 # answers 200 again. There is at most one entry for each engine and source.
 
 DrainedBy = Literal["operator", "engine", "config"]
@@ -39,13 +39,13 @@ SOURCES: Final[tuple[DrainedBy, ...]] = ("operator", "engine", "config")
 
 
 class Drains:
-    """Which engine drains, by whom, and since when."""
+    """Which engines drain, by which source, and since when."""
 
     def __init__(self) -> None:
         self._since_by_source: dict[DrainedBy, dict[str, float]] = {by: {} for by in SOURCES}
 
     def set(self, engine_id: str, by: DrainedBy, draining: bool, unix_s: float) -> bool:
-        """Set what one source says. Returns whether that makes the engine begin or cease to drain."""
+        """Set whether the source `by` makes the engine drain. Returns whether the engine begins or ceases to drain."""
         since = self._since_by_source[by]
         before = self.draining(engine_id)
         if not draining:
@@ -58,7 +58,7 @@ class Drains:
         return any(engine_id in since for since in self._since_by_source.values())
 
     def of(self, engine_id: str) -> dict[DrainedBy, float]:
-        """The sources by which an engine drains -> since which unix time."""
+        """Source by which the engine drains -> unix time since when."""
         return {by: since[engine_id] for by, since in self._since_by_source.items() if engine_id in since}
 
     def forget(self, engine_id: str) -> None:
@@ -66,14 +66,14 @@ class Drains:
             since.pop(engine_id, None)
 
     def by_operator(self) -> dict[str, float]:
-        """The engines that drain by an operator's order -> since which unix time."""
+        """Engine that drains by an operator's order -> unix time since when."""
         return dict(self._since_by_source["operator"])
 
     def engines(self) -> frozenset[str]:
         return frozenset().union(*self._since_by_source.values())
 
 
-# The interface by which this room exchanges updates with the other processes of the proxy.
+# The interface by which this package exchanges updates with the other processes of the proxy.
 #
 # `processes.peer_processes` implements it. A proxy with one process has no such object.
 
@@ -86,20 +86,21 @@ class PeerUpdates(Protocol):
         """Send the tag of the request that the router dispatched last."""
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """Send the number of tokens in the prompt of a tag."""
+        """Send how many tokens the prompt of a tag has."""
 
     def send_health(self, engine: str, status: int | None) -> None:
-        """Send that this process requests `/health` (None), or the status of the answer: 0 if none came."""
+        """Send that this process requests `/health` (`status` None), or the answer's status: 0 without an answer."""
 
 
 # Ids that this process draws: of receipts, of requests to engines (rids), and of bootstrap rooms.
 #
-# Rids have one fixed length, because an engine matches abort ids by prefix. Bootstrap rooms are unique over all
-# processes of a fleet, never 0, and leave space below 2^63 for the prompts of a request. If a prefill engine has more
-# than one DP rank, the room modulo the number of ranks chooses the rank (SGLang's `follow_bootstrap_room`).
+# Rids have one fixed length, because an engine matches abort ids by prefix. A bootstrap room is the number by which
+# SGLang joins a prefill to its decode. Rooms are unique over all processes of a fleet, never 0, and leave space below
+# 2^63 for the prompts of a request. If a prefill engine has more than one DP rank, the room modulo the number of ranks
+# chooses the rank (SGLang's `follow_bootstrap_room`).
 
 _BOOTSTRAP_ROOM_BITS: Final = 39
-_BOOTSTRAP_ROOM_STEP: Final = 1024  # rooms reserved for one request: for its prompts, and for the choice of a rank
+_BOOTSTRAP_ROOM_STEP: Final = 1024  # rooms reserved for one request, for its prompts and the choice of a rank
 
 
 class Ids:
@@ -108,7 +109,7 @@ class Ids:
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
-        self._random: list[str] = []  # for the next receipts, taken from the end
+        self._random: list[str] = []  # random digits for the next receipts, taken from the end
         self._second = ""
         self._bootstrap_room_base = int.from_bytes(os.urandom(3), "big") << _BOOTSTRAP_ROOM_BITS  # 24 + 39 = 63 bits
         # Counting begins at a random number, since two processes may draw the same base.
@@ -117,7 +118,7 @@ class Ids:
     def receipt(self) -> str:
         """`wr-` and 24 hex digits: the second in which random bits were drawn for 256 ids, then 64 of these bits.
 
-        So ids roughly ascend, and the ledger, which finds its rows by them, writes at the end of its index.
+        So ids roughly ascend, and the ledger, which indexes its rows by id, writes at the end of its index.
         """
         if not self._random:
             drawn = os.urandom(8 * 256).hex()
@@ -131,7 +132,7 @@ class Ids:
         return self._prefix + (self._count & 0xFFFFFFFFFFFF).to_bytes(6, "big").hex()
 
     def bootstrap_room(self, rank: int, ranks: int, prompts: int) -> int:
-        """The first room of a request, whose remainder by `ranks` is `rank`. The next rooms are for further prompts.
+        """The room of a request's first prompt; modulo `ranks`, it is `rank`. Further prompts get the next rooms.
 
         Rooms are from 1 to 2^63 - 1,024.
         """
@@ -157,9 +158,9 @@ class Engines:
         counters: CounterFile | None = None,
         peer_updates: PeerUpdates | None = None,
     ) -> None:
-        """`counters`: the file for readings of the engines' own counters; None if another process keeps it.
+        """`counters`: the file for readings of the engines' own counters; None if another process writes the file.
 
-        `peer_updates`: the other processes, which share tags and health. Their updates apply before each KV event.
+        `peer_updates`: the other processes, which share tags and health. Their updates are applied before KV events.
         """
         self.ids = Ids()
         self.drains = Drains()
@@ -169,13 +170,13 @@ class Engines:
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
         self.turns: Turns | None = None
         self.departed: dict[str, Engine] = {}
-        """Engines that have left, until their last aborts are sent, by id."""
+        """Id -> an engine that has left, kept until its last aborts are sent."""
 
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock, peer_updates.apply_updates if peer_updates is not None else None)
         self.watching = Watching(region, metrics, unix_clock)
         self.reading: dict[str, asyncio.Task[None]] = {}
-        """By engine: the running request for its metrics."""
+        """Engine id -> the running request for the engine's metrics."""
 
         self._strict_models: frozenset[str] = frozenset()
         self._on_strict_models: Callable[[frozenset[str]], None] | None = None
@@ -183,10 +184,10 @@ class Engines:
         self._counters = counters
         self.peer_updates = peer_updates
         self._unix_clock = unix_clock
-        self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
+        self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker; cleared by `workers_changed`
 
     def take_turns(self, turns: Turns) -> None:
-        """From the next connection on, handle bytes from engines in the turns of `turns`."""
+        """From the next connection on, handle bytes from engines when `turns` says so (fairly between tenants)."""
         self.turns = self.kv_events.turns = turns
         for engine in self.by_id.values():
             engine.upstream.turns = turns
@@ -196,7 +197,7 @@ class Engines:
         return engine if engine is not None else self.departed[worker.engine]
 
     def has(self, engine: Engine) -> bool:
-        """Whether the engine has not left."""
+        """Whether the engine is still one of this region's."""
         return self.by_id.get(engine.config.id) is engine
 
     def served_by(self, decision: Decision) -> tuple[ServedBy, ...]:
@@ -244,9 +245,9 @@ class Engines:
     def drain(
         self, engine_id: str, by: DrainedBy, draining: bool, router: Router, since_s: float | None = None
     ) -> None:
-        """Give an engine no new work, or work again. `since_s`: unix time of an earlier order.
+        """Give an engine no new work, or give it work again. `since_s`: unix time of an order that was given earlier.
 
-        Raises: KeyError, if there is no such engine.
+        Raises: KeyError, if the engine is unknown.
         """
         engine = self.by_id[engine_id]
         if self.drains.set(engine_id, by, draining, self._unix_clock() if since_s is None else since_s):
@@ -278,8 +279,8 @@ class Engines:
         return len(self.split()) == len(self.workers())
 
     def tag(self, decision: Decision, rid: str, chain: Chain) -> bool:
-        """Expect the blocks of a request under its rid as a tag. Returns whether the request must carry that tag: False
-        if the KV events of its worker are not followed.
+        """Expect KV events about the blocks of a request, under its rid as the tag. Returns whether the request must
+        carry the tag: False if the KV events of its worker are not followed.
         """
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is None:
@@ -290,7 +291,7 @@ class Engines:
         return True
 
     def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
-        """A request has ended. `prompt_tokens`: as reported; if 0, the decision's estimate counts."""
+        """Note that a request has ended. `prompt_tokens`: as reported; if 0, the decision's estimate counts."""
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is not None:
             tokens = prompt_tokens or decision.prompt_tokens_est
@@ -304,13 +305,13 @@ class Engines:
             feed.blocks.expect(tag, chain)
 
     def apply_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """Note how many tokens the prompt of a tag has, as another process has sent it."""
+        """Note how many tokens the prompt of a tag has, as sent by another process."""
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
             feed.settled(tag, prompt_tokens)
 
     def apply_health(self, engine_id: str, status: int | None, now_s: float) -> None:
-        """Note that this or another process requests `/health` of an engine (`status` None), or the answer's status."""
+        """Note that a process of this proxy requests `/health` of an engine (`status` None), or the answer's status."""
         engine = self.by_id.get(engine_id)
         if engine is None:
             return
@@ -337,7 +338,7 @@ class Engines:
             engine.upstream.sweep()
 
     async def all_sent(self, timeout_s: float) -> None:
-        """Wait until every request has its connection, so that aborts reach their engines before a shutdown."""
+        """Wait until every request has a connection, so that aborts reach their engines before a shutdown."""
         connecting = [task for engine in self.by_id.values() for task in engine.upstream.connecting]
         if connecting:
             await asyncio.wait(connecting, timeout=timeout_s)

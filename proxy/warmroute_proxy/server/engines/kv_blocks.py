@@ -1,27 +1,28 @@
-"""Matches the blocks in an engine's KV events with the cuts of the prompts that this proxy sent.
+"""Matches the blocks in an engine's KV events with the cuts (hashed prefixes) of the prompts that this proxy sent.
 
 An engine identifies a block by a hash over its tokens. The prefix index identifies a cut of a prompt by a hash over the
-text, and the proxy does not tokenise. But the proxy sends each prompt under a tag, and the engine's events give that
-tag with the blocks that the prompt stored. Each run of blocks also names the block before it. So the depth of a block
-is known by counting, and its position in the prompt is depth times block size, in tokens. Once the request is settled,
-the prompt's tokens per byte are known, and with them the positions of the cuts:
+text up to the cut, and the proxy does not tokenise. But the proxy sends each prompt under a tag, and the engine's
+events give the tag with the blocks that the prompt stored. An event about a run of blocks also names the block before
+the run. So the depth of a block is known by counting, and its position in the prompt is depth times block size, in
+tokens. When the request has ended, the prompt's tokens per byte are known, and with them the positions of the cuts:
 
     a cut is cached for as long as a block in which it ends is cached.
 
-A cut may end in several blocks: where prompts diverge in the middle of a block, each prompt has its own. A cached block
-implies that all blocks before it are cached. So the first block of a run also holds the cuts that end shortly before
-the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so an
-error of some blocks matters only until the eviction gets there.
+A cut may end in several blocks: if prompts diverge in the middle of a block, each prompt has its own block there. If a
+block is cached, all blocks before it are cached, too. So the first block of a run also holds the cuts that end shortly
+before the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so
+an error of a few blocks matters only until the eviction gets there.
 
-If another process or proxy sent a prompt, events about its blocks may arrive before this proxy knows the prompt.
+If another process or proxy sent a prompt, events about its blocks may arrive before this process knows the prompt.
 The blocks are kept until then, and later events update their tiers.
 
-With EAGLE a unit of the engine's tree is a pair of neighbouring tokens, so a block reaches one token further.
+With EAGLE (speculative decoding) an engine caches pairs of neighbouring tokens, so a block reaches one token further.
 
-Limits: the newest `MAX_TAGS` prompts, each with at most `MAX_RUNS` runs until its request is settled. There are two
-generations of `MAX_BLOCKS` blocks, and the older one is dropped whole. A block takes about 150 bytes; at 64 tokens a
-block, both generations hold 16 million tokens. `MAX_CUTS_PER_BLOCK` cuts of a block; `MAX_EARLY_BLOCKS` blocks of
-prompts that are not known yet. Blocks that follow an unknown block are not matched, and count as unknown.
+Limits: the newest `MAX_TAGS` prompts are kept, each with at most `MAX_RUNS` runs until its request has ended. Blocks
+are kept in two generations of `MAX_BLOCKS` blocks each; the older generation is dropped whole. A block takes about 150
+bytes; at 64 tokens a block, both generations hold 16 million tokens. A block has `MAX_CUTS_PER_BLOCK` cuts at most.
+`MAX_EARLY_BLOCKS` blocks of prompts that are not known yet are kept. Blocks that follow an unknown block are not
+matched, and count as unknown.
 """
 
 from bisect import bisect_right
@@ -38,14 +39,14 @@ MAX_BLOCKS: Final = 131_072
 MAX_CUTS_PER_BLOCK: Final = 64
 MAX_EARLY_BLOCKS: Final = 8192
 SLACK: Final = 0.02
-"""How far before a run the cuts of its first block may end: this share of the run's depth, at least two blocks."""
+"""How far before a run the cuts of its first block may end, as a share of the run's depth, but at least two blocks."""
 
 _BITS: Final[dict[Tier, int]] = {"device": 1, "host": 2, "storage": 4}
-_DEPTH: Final = 8  # a block is stored as its depth times this, plus the bits of its tiers
+_DEPTH: Final = 8  # a block's value is its depth times `_DEPTH`, plus the bits of its tiers
 
 
 class Matched(NamedTuple):
-    """The cuts of an event's blocks, and how many of these blocks are known."""
+    """The cuts of an event's blocks, and how many of the blocks are known."""
 
     keys: list[int]
     known: int
@@ -71,11 +72,11 @@ class _Prompt:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.runs: list[_Run] = []  # runs that arrived before the prompt's tokens were known
-        self.tokens_per_byte = 0.0  # 0 until then
+        self.tokens_per_byte = 0.0  # 0 until the prompt's tokens are known
 
 
 class KvBlocks:
-    """The blocks of one worker. Hashes are the engine's; keys are those of the prefix index."""
+    """The blocks of one worker. Hashes are the engine's, of blocks; keys are hashes of cuts in the prefix index."""
 
     def __init__(self, max_blocks: int = MAX_BLOCKS, max_tags: int = MAX_TAGS) -> None:
         self._max_blocks = max_blocks
@@ -84,15 +85,15 @@ class KvBlocks:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all blocks: the cache is empty, or events were missed. Later events name the blocks again."""
+        """Forget all blocks, because the cache is empty or events were missed. Later events name new blocks."""
         self._newer: dict[int, int] = {}
         self._older: dict[int, int] = {}
-        self._newer_cuts: dict[int, tuple[int, ...]] = {}  # of blocks in which cuts end
+        self._newer_cuts: dict[int, tuple[int, ...]] = {}  # block -> the cuts that end in it
         self._older_cuts: dict[int, tuple[int, ...]] = {}
         self._block_counts: dict[tuple[int, int], int] = {}  # (cut, tier bit) -> blocks in that tier that hold the cut
-        self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # by a tag that is not known yet
+        self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # tag that is not known yet -> its runs
         self._early_blocks = 0
-        self._early_held: dict[int, int] = {}  # by block: early runs times `_DEPTH`, plus the bits of its tiers
+        self._early_held: dict[int, int] = {}  # block -> number of its early runs times `_DEPTH`, plus tier bits
 
     def expect(self, tag: str, chain: Chain) -> None:
         prompt = self._prompts[tag] = _Prompt(chain)
@@ -105,7 +106,9 @@ class KvBlocks:
         self._drop_early(tag)
 
     def settled(self, tag: str, tokens: int) -> list[int]:
-        """Match the blocks of a prompt, now that its tokens are known. Returns its cuts that have left the device."""
+        """Match the blocks of a prompt, whose number of tokens is now known. Returns the prompt's cuts that are no
+        longer in the device tier.
+        """
         prompt = self._prompts.get(tag)
         if prompt is None or tokens <= 0:
             return []
@@ -116,7 +119,7 @@ class KvBlocks:
     def stored(
         self, hashes: Sequence[int], parent: int | None, tag: str | None, block_size: int, tier: Tier, *, pairs: bool
     ) -> Matched:
-        """A run of blocks behind `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
+        """Note that a run of blocks after `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
         prompt = self._prompts.get(tag) if tag is not None else None
         if self._early_held:
             for block in hashes:
@@ -132,8 +135,8 @@ class KvBlocks:
         return Matched([key for block in known for key in self._cuts_of(block)], len(known))
 
     def removed(self, hashes: Iterable[int], tier: Tier) -> Matched:
-        """Blocks were removed from a tier. Returns the cuts that no block holds there any more. A block that is left
-        in no tier is forgotten.
+        """Note that blocks were removed from a tier. Returns the cuts that no block in the tier holds any more. A block
+        that is in no tier any more is forgotten.
         """
         keys: list[int] = []
         known = 0
@@ -158,7 +161,7 @@ class KvBlocks:
         return self._newer_cuts.get(block) or self._older_cuts.get(block, ())
 
     def _keep_early(self, tag: str, run: _Early, bit: int) -> None:
-        """Keep a run of an unknown prompt: another process may have sent the prompt, and may tell this one later."""
+        """Keep a run of an unknown prompt: another process may have sent the prompt, and may report it later."""
         self._early.setdefault(tag, []).append(run)
         self._early_blocks += len(run.hashes)
         for block in run.hashes:
@@ -179,8 +182,8 @@ class KvBlocks:
     def _begin_run(
         self, prompt: _Prompt, hashes: Sequence[int], parent: int | None, block_size: int, *, pairs: bool
     ) -> _Run | None:
-        """Give the blocks of a run their depths, and keep the run until its prompt's tokens are known. None if the
-        block before the run is not known.
+        """Set the depths of a run's blocks, and keep the run until its prompt's tokens are known. None if the block
+        before the run is not known.
         """
         before = self._find(parent) if parent is not None else -_DEPTH
         if before is None or block_size <= 0 or not hashes:
@@ -192,7 +195,7 @@ class KvBlocks:
         return run
 
     def _enter_again(self, block: int) -> None:
-        """Note the tiers of a block whose events came before its prompt. A block that is in no tier is forgotten."""
+        """Note the tiers of a block whose events came before its prompt. Forget the block if it is in no tier."""
         bits = self._early_held[block] % _DEPTH
         for bit in _BITS.values():
             if bits & bit:
@@ -201,7 +204,7 @@ class KvBlocks:
             del self._newer[block]
 
     def _set_depths(self, hashes: Sequence[int], first: int) -> None:
-        """Give blocks the depths from `first` on, and move them to the newer generation."""
+        """Number the depths of blocks from `first` on, and move the blocks to the newer generation."""
         newer, older = self._newer, self._older
         for depth, block in enumerate(hashes, first):
             if block in newer:
@@ -216,7 +219,7 @@ class KvBlocks:
                 self._newer_cuts[block] = cuts
 
     def _match(self, prompt: _Prompt, run: _Run) -> list[int]:
-        """Note the cuts that a run of blocks holds. Returns the cuts that no block holds on the device."""
+        """Note the cuts that a run of blocks holds. Returns those that no block in the device tier holds."""
         gone = []
         for number, keys in _cuts_in(prompt, run).items():
             block = run.hashes[max(number, 0)]
@@ -244,7 +247,7 @@ class KvBlocks:
         return True
 
     def _leave(self, block: int, found: int, bit: int) -> list[int]:
-        """Note that a block is no longer in a tier. Returns the cuts that no block holds there any more."""
+        """Note that a block is no longer in a tier. Returns the cuts that no block in the tier holds any more."""
         if not found & bit:
             return []
         gone = self._release(self._cuts_of(block), bit)
@@ -264,7 +267,7 @@ class KvBlocks:
             self._block_counts[key, bit] = self._block_counts.get((key, bit), 0) + 1
 
     def _release(self, cuts: Iterable[int], bit: int) -> list[int]:
-        """One block fewer holds these cuts. Returns those that no block holds."""
+        """Note that one block fewer in a tier holds these cuts. Returns the cuts that no block in the tier holds."""
         gone = []
         for key in cuts:
             left = self._block_counts.get((key, bit), 1) - 1
@@ -276,7 +279,7 @@ class KvBlocks:
         return gone
 
     def _rotate(self) -> None:
-        """Forget the older generation. Later events of its blocks are ignored."""
+        """Forget the older generation. Later events about its blocks are ignored."""
         for block, cuts in self._older_cuts.items():
             for bit in _BITS.values():
                 if self._older[block] & bit:
@@ -294,7 +297,7 @@ def _cuts_in(prompt: _Prompt, run: _Run) -> dict[int, tuple[int, ...]]:
     stop = bisect_right(ends, ((first + count) * size + reach) / ratio)
     found: dict[int, tuple[int, ...]] = {}
     for at in range(start, stop):
-        number = -int(-(ends[at] * ratio - reach) // size) - 1 - first  # of the block in which the cut ends
+        number = -int(-(ends[at] * ratio - reach) // size) - 1 - first  # index of the block in which the cut ends
         number = min(max(number, -1), count - 1)
         if first == 0:
             number = max(number, 0)

@@ -1,18 +1,18 @@
 """Subscribes to the KV events of engines, from which the prefix index learns what was evicted.
 
-An engine publishes over ZeroMQ: on a PUB socket for each DP rank, and perhaps on a ROUTER socket that replays.
+An engine publishes over ZeroMQ: on a PUB socket for each DP rank, and perhaps on a ROUTER socket that replays batches.
 `/server_info` gives the addresses, under `kv_events`. A message has three frames: topic, number (8 bytes, big endian,
 from 0), batch. A replay is requested by `["", first number]`; its answers are `["", topic, number, batch]`, and the
-last one has the number -1. `kv_feed` applies the batches.
+last answer has the number -1. `kv_feed` applies the batches.
 
 Everything runs in the event loop, in small portions. One portion has at most `MAX_BATCHES_AT_ONCE` batches, and ends
 after `MAX_BYTES_AT_ONCE`; then other callbacks run. `kv_feed` divides a long batch. If more events of an engine wait,
 the next portion begins after a rest, which is `REST` times as long as the portion took. So the events of one rank take
-at most a fifth of the loop's time. All ranks of an engine, which may be 64, share one line of the loop's turns
-(`base.turns`), and so take no more than a tenant. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a core,
-and pages of one token 4 %.
+at most a fifth of the loop's time. All ranks of an engine, which may be 64, share one queue in the loop's turns
+(`base.turns`), and so take no more time than one tenant. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a
+core, and pages of one token 4 %.
 
-Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches, and loses further ones, which `kv_feed` finds as a gap. A batch has at
+Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches, and loses further batches, which `kv_feed` finds as a gap. A batch has at
 most `MAX_MESSAGE_BYTES`. A replay is given up after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two
 for each worker.
 """
@@ -62,7 +62,7 @@ class KvSource:
 
 
 def kv_source(info: dict[str, Any], engine_host: str) -> KvSource | None:
-    """What `/server_info` reports of KV events; None if the engine publishes none, or not over TCP."""
+    """The source of KV events in `/server_info`; None if the engine publishes no events, or not over TCP."""
     report = info.get("kv_events")
     if not isinstance(report, dict):
         return None
@@ -76,25 +76,25 @@ def kv_source(info: dict[str, Any], engine_host: str) -> KvSource | None:
 
 
 class KvEvents:
-    """The subscriptions of a proxy, by worker id: at most one a worker."""
+    """The subscriptions of a proxy, at most one for each worker."""
 
     def __init__(
         self, metrics: Metrics, unix_clock: Callable[[], float], apply_peer_updates: Callable[[], None] | None = None
     ) -> None:
-        """`apply_peer_updates` is called before events are applied. It brings the tags of prompts that other processes
-        of this proxy sent, which the events may name.
+        """`apply_peer_updates` is called before events are applied. It applies the tags of prompts that other processes
+        of this proxy sent, since the events may name these tags.
         """
         self.apply_peer_updates = apply_peer_updates or _nothing
         self._metrics = metrics
         self.unix_clock = unix_clock
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made when the first engine publishes
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made for the first engine that publishes
         self._subscriptions: dict[str, _Subscription] = {}
         self._unusable: dict[str, KvSource] = {}  # sources whose address is not valid
         self.turns: Turns | None = None
-        """The turns in which events are read. None: they are read at once."""
+        """The turns in which events are read. None: events are read at once."""
 
     def follow(self, worker: Worker, source: KvSource | None, router: Router) -> None:
-        """Subscribe to a worker, or stay subscribed. Unsubscribe if `source` is None."""
+        """Subscribe to a worker unless this is done already. Unsubscribe if `source` is None."""
         known = self._subscriptions.get(worker.id)
         if known is not None and (known.dp_rank, known.source) == (worker.dp_rank, source):
             return
@@ -165,7 +165,7 @@ class _Subscription:
         self._loop = asyncio.get_running_loop()
         self._timeout: asyncio.TimerHandle | None = None
         self._closed = False
-        self._rest: asyncio.TimerHandle | None = None  # between two portions
+        self._rest: asyncio.TimerHandle | None = None  # runs between two portions
         self._awaits_turn: set[Callable[[], None]] = set()
         self._sub = _connected(context, zmq.SUB, source.host, source.port + dp_rank)
         self._sub.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
@@ -174,7 +174,7 @@ class _Subscription:
             self._dealer = _connected(context, zmq.DEALER, source.host, source.replay_port + dp_rank)
         for socket, read in self._readers():
             self._loop.add_reader(_number(socket, zmq.FD), read)
-            self._loop.call_soon(read)  # the descriptor signals only what arrives from now on
+            self._loop.call_soon(read)  # the descriptor signals only messages that arrive from now on
 
     def close(self) -> None:
         self._closed = True
@@ -193,7 +193,7 @@ class _Subscription:
         return found
 
     def _in_turn(self, step: Callable[[], None]) -> None:
-        """Run a step in the engine's turn, unless it waits for one already."""
+        """Run a step when it is the engine's turn, unless the step is already waiting."""
         if self._owner.turns is None:
             step()
         elif step not in self._awaits_turn:
@@ -238,12 +238,12 @@ class _Subscription:
     def _request_replay(self, first: int) -> None:
         assert self._dealer is not None
         if self._timeout is not None:
-            self._timeout.cancel()  # of an earlier replay that the feed has given up
+            self._timeout.cancel()  # the timeout of an earlier replay that the feed has given up
         self._timeout = self._loop.call_later(REPLAY_TIMEOUT_S, self._replay_over)
         try:
             self._dealer.send_multipart([b"", first.to_bytes(NUMBER_BYTES, "big")], zmq.NOBLOCK)
         except zmq.Again:
-            return  # the engine is not there: the time-out ends the replay
+            return  # the engine is not connected, so the timeout will end the replay
         self._loop.call_soon(self._read_replay)  # sending may have consumed the descriptor's signal
 
     def _take_replay(self) -> None:
@@ -275,7 +275,7 @@ class _Subscription:
             self.feed.replay_ended(self._owner.unix_clock())
 
     def _received(self, socket: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], bool]:
-        """Some of the messages that have arrived, and whether there may be more."""
+        """Some of the messages that have arrived, and whether more may have arrived."""
         found: list[list[bytes]] = []
         size = 0
         while not self._closed and _number(socket, zmq.EVENTS) & zmq.POLLIN:
@@ -287,7 +287,7 @@ class _Subscription:
 
 
 def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, port: int) -> "zmq.Socket[bytes]":
-    """A socket that connects, and reconnects for as long as it is open."""
+    """A socket that connects to an address, and reconnects for as long as it is open."""
     socket = context.socket(kind)
     for option, value in (
         (zmq.RCVHWM, RECEIVE_QUEUE),

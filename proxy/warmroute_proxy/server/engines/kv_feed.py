@@ -1,22 +1,23 @@
 """Applies the KV events of one worker in order: takes batches of events, and calls the router.
 
-This module has no sockets. A batch is msgpack, `[time, events, rank]`, and its events are maps. The number of a batch
-decides what happens to it:
+This module has no sockets. A batch is the msgpack array `[time, events, rank]`, and its events are maps. Batches are
+numbered, and the number of a batch decides what happens to it:
 
 - the next number: the batch is applied;
-- a higher number: batches were lost. If the engine can replay them, they are requested, and newer batches wait. Without
-  the missing batches the state of the cache is unknown, and the worker's index is dropped;
-- a number that a replay has already delivered: the two sockets are not in step, and the batch is skipped;
-- a number that is not above the last published one: the engine has restarted, with an empty cache.
+- a higher number: batches were lost. If the engine can replay the lost batches, they are requested, and newer batches
+  wait. If not, the state of the cache is unknown, and the worker's prefix index is dropped;
+- a number that a replay has already delivered: a replay brings batches sooner than the publishing socket does, so this
+  batch is skipped;
+- a number that is not above the last published number: the engine has restarted, with an empty cache.
 
-The first batch may have any number: blocks stored before it are in the index by prediction, or not at all.
+The first batch may have any number. Blocks stored before it are in the index only if the router predicted them.
 
 A batch is applied in portions of `UNITS_AT_ONCE`. The rest of the batch waits for `go_on`, and newer batches wait
-behind it.
+for the rest.
 
-Limits: `MAX_WAITING` batches wait for a replay, or `MAX_LEFT_BYTES`; beyond that, the replay is given up. A batch above
-`MAX_BATCH_BYTES` cannot be read. `MAX_LEFT_BYTES` wait to be applied; beyond that, the index and all waiting bytes are
-dropped.
+Limits: while a replay runs, `MAX_WAITING` batches or `MAX_LEFT_BYTES` wait; beyond that, the replay is given up. A
+batch above `MAX_BATCH_BYTES` cannot be read. `MAX_LEFT_BYTES` wait to be applied; beyond that, the index and all
+waiting bytes are dropped.
 """
 
 import logging
@@ -40,12 +41,12 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
 MAX_BATCH_BYTES: Final = 4 * 2**20
-"""Enough for 300,000 blocks with one token each. Decoding them takes 30 ms."""
+"""The size of a batch with 300,000 blocks of one token each, which takes 30 ms to decode."""
 
 MAX_LEFT_BYTES: Final = 16 * 2**20
 BLOCKS_AT_ONCE: Final = 1_024
 UNITS_AT_ONCE: Final = 4_096
-"""A block is one unit, and an event is `UNITS_OF_EVENT` more. A portion takes 4 ms."""
+"""The size of a portion, which takes 4 ms. A block counts as one unit, an event as `UNITS_OF_EVENT` more."""
 
 UNITS_OF_EVENT: Final = 8
 
@@ -57,11 +58,11 @@ _TIERS: Final[dict[str | None, Tier]] = {
     "EXTERNAL": "storage",
 }
 _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
-"""First bytes of an array in msgpack."""
+"""The first bytes by which msgpack marks an array."""
 
 
 class _Event(msgspec.Struct, gc=False):
-    """An event of any kind. Fields that its kind lacks keep their defaults; unknown kinds and fields are ignored."""
+    """An event of any kind. Fields that the kind lacks have defaults; unknown kinds and fields are ignored."""
 
     type: str
     block_hashes: list[int] = []
@@ -106,25 +107,25 @@ class KvFeed:
         self._can_replay = can_replay
         self._router = router
         self._metrics = metrics
-        # An engine may cause each of these lines with every batch.
+        # An engine may cause each of these log lines with every batch, so their number is limited.
         lines = [RepeatedLine(log, logging.WARNING, time.monotonic) for _ in range(3)]
         self._lost, self._restarted, self._unreadable = lines
         self._next: int | None = None  # the number of the next batch; None until the first one
-        self._published = -1  # number of the newest batch that was not replayed; below `_next`
+        self._published = -1  # number of the newest batch from the publishing socket; below `_next`
         self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
         self._waiting_bytes = 0
-        self._left: deque[tuple[bytes, float]] = deque()  # batches not fully applied yet, and when they came
+        self._left: deque[tuple[bytes, float]] = deque()  # batches that are not fully applied, and when they came
         self._left_bytes = 0
-        self._steps: Iterator[int] | None = None  # of the oldest of these batches
+        self._steps: Iterator[int] | None = None  # the remaining steps of the oldest batch in `_left`
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
-        """The request with this tag has ended; its prompt has `prompt_tokens`."""
+        """Note that the request with this tag has ended, and that its prompt has `prompt_tokens`."""
         gone = self.blocks.settled(tag, prompt_tokens)
         if gone:
             self._router.cache_removed(self._worker.id, gone, "device")
 
     def live(self, number: int, payload: bytes, unix_s: float) -> int | None:
-        """Take a published batch. Returns the number from which a replay is needed, or None."""
+        """Take a published batch. Returns the number from which batches must be replayed, or None."""
         if self.replaying:
             self._waiting.append((number, payload))
             self._waiting_bytes += len(payload)
@@ -149,7 +150,7 @@ class KvFeed:
             self._apply(number, payload, unix_s)
 
     def replay_ended(self, unix_s: float) -> None:
-        """The replay is complete, or the engine does not answer. Batches that are still missing are lost."""
+        """Go on after a replay that is complete, or that the engine does not answer. Missing batches are lost now."""
         waiting, self._waiting, self.replaying = self._waiting, deque(), False
         for number, payload in waiting:
             if self._next is not None and number > self._next:
@@ -159,7 +160,7 @@ class KvFeed:
             self._take(number, payload, unix_s)
 
     def _take(self, number: int, payload: bytes, unix_s: float) -> None:
-        """Apply a published batch, once no batch before it is missing."""
+        """Apply a published batch. No batch before it may be missing."""
         by_replay = self._next is not None and self._published < number < self._next
         if number <= self._published:
             self._count(COUNTS.restarts)
@@ -174,7 +175,7 @@ class KvFeed:
             self._apply(number, payload, unix_s)
 
     def _drop(self) -> None:
-        """Drop the index and all batches that wait to be applied: the state of the cache is unknown."""
+        """Drop the index and all batches that wait to be applied, because the state of the cache is unknown."""
         self._forget_left()
         self._clear()
 
@@ -281,6 +282,6 @@ def _pieces_of(event: _Event) -> Iterator[_Event]:
 
 
 def _holds_arrays(token_ids: bytes) -> bool:
-    """Whether the first item of an array in msgpack is an array: a pair of tokens."""
+    """Whether the first item of a msgpack array is itself an array, so that token ids are pairs of tokens."""
     start = {0xDC: 3, 0xDD: 5}.get(token_ids[0], 1) if token_ids else 0
     return len(token_ids) > start and token_ids[start] in _ARRAYS

@@ -1,4 +1,4 @@
-"""Reads the cost of host and storage hits from an engine's own metrics.
+"""Reads what hits in the host and storage tiers of the KV cache cost, from an engine's own metrics.
 
 SGLang counts by DP rank and TP rank, in its Prometheus text:
 
@@ -6,11 +6,11 @@ SGLang counts by DP rank and TP rank, in its Prometheus text:
   (`load_back_duration_seconds_sum`, GPU only);
 - tokens fetched from storage (`prefetched_tokens_total`), and the bandwidth of each fetch in GB/s
   (`prefetch_bandwidth`, for stores that measure it);
-- tokens and bytes backed up. Bytes by tokens is the size of a token's KV.
+- tokens and bytes backed up. Bytes divided by tokens is the size of a token's KV.
 
 TP ranks work in parallel on shards, so tokens and seconds are those of one TP rank, and bytes are summed over TP ranks.
 
-All counters only grow. The cost is computed from the difference of two readings.
+The counters only grow, so the cost is computed from the difference of two readings.
 """
 
 import re
@@ -37,11 +37,11 @@ class MoveTotals(NamedTuple):
     backup_bytes: float = 0.0
 
     def load_since(self, before: "MoveTotals") -> tuple[int, float]:
-        """Tokens loaded from host memory, and the seconds that took; 0 if unknown."""
+        """Tokens loaded from host memory, and the seconds that the loads took; 0 if unknown."""
         return int(self.load_tokens - before.load_tokens), self.load_s - before.load_s
 
     def fetch_since(self, before: "MoveTotals") -> tuple[int, float]:
-        """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 if unknown."""
+        """Tokens fetched from storage, and the seconds that the fetches took at the mean bandwidth; 0 if unknown."""
         tokens = int(self.fetch_tokens - before.fetch_tokens)
         fetches = self.bandwidth_count - before.bandwidth_count
         if tokens <= 0 or fetches <= 0 or self.backup_tokens <= 0:
@@ -52,11 +52,11 @@ class MoveTotals(NamedTuple):
 
 
 Values = dict[int, dict[str, dict[str, float]]]
-"""Values by DP rank, name and shard (TP rank)."""
+"""DP rank -> name of a metric -> shard (TP rank) -> value."""
 
 
 def totals_by_rank(text: str) -> dict[int, MoveTotals]:
-    """The counters in a Prometheus text, by DP rank. A missing counter is 0."""
+    """DP rank -> its counters in a Prometheus text. A missing counter is 0."""
     values: Values = {}
     add_totals(values, text)
     return totals_of(values)

@@ -1,8 +1,8 @@
 """A leg: one request to one engine, as callbacks from the event loop, without a task or queue.
 
 The sender makes a leg with a receiver, and passes the leg to the `Upstream`. A leg ends exactly once: by `on_end`,
-`on_whole` or `on_fail` of its receiver, or silently by `close`. The leg then forgets its receiver, so that neither
-waits for the garbage collector.
+`on_whole` or `on_fail` of its receiver, or silently by `close`. The leg then forgets its receiver, so that memory of
+leg and receiver is freed without the garbage collector.
 """
 
 import logging
@@ -27,22 +27,22 @@ class Channel(Protocol):
 
 class Receiver(Protocol):
     def on_head(self, status: int, headers: dict[str, str]) -> None:
-        """The head of the answer."""
+        """Take the head of the answer."""
 
     def on_body(self, data: bytes) -> None:
-        """Some of the answer's body."""
+        """Take some of the answer's body."""
 
     def holds(self, size_bytes: int) -> object:
-        """Some of the answer was read and waits: reserve memory for it, or give up."""
+        """Reserve memory for bytes of the answer that were read and wait, or give up."""
 
     def streams(self) -> Stream | None:
         """The stream, if its bytes after the head may pass unparsed (`passthrough`). Called for streamed legs only."""
 
     def on_end(self) -> None:
-        """The answer has ended in good order."""
+        """The answer is complete."""
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
-        """A whole answer with status 200 came in one piece; `in_parts` splits it. `lines`: its headers, as read."""
+        """Take a whole answer with status 200 that came in one piece. `in_parts` divides it. `lines`: its headers."""
 
     def on_fail(self, cause: Cause, reason: str) -> None:
         """There will be no answer, or no more of it."""
@@ -73,13 +73,13 @@ class Leg:
 
     @property
     def ends(self) -> bool:
-        """Whether nothing more comes: the leg is done, or the bytes that are now delivered include the answer's end."""
+        """Whether nothing more comes: the leg is done, or the bytes being delivered include the answer's end."""
         return self.done or (self.connection is not None and self.connection.complete)
 
     # -- the receiver's side
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume reading from the engine, as back-pressure."""
+        """Stop or resume reading from the engine, to keep pace with a slow client."""
         self.paused = paused
         if self.connection is not None:
             self.connection.pause(paused)
@@ -97,7 +97,7 @@ class Leg:
             connection.drop()
 
     def close_with(self, last_bytes: bytes) -> None:
-        """Give up: write last bytes to the engine before the connection is closed."""
+        """Give up, and write last bytes to the engine before the connection is closed."""
         self.done = True
         self._receiver = None
         connection, self.connection = self.connection, None
@@ -139,7 +139,7 @@ class Leg:
         return self._receiver.streams() if self._receiver is not None else None
 
     def whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
-        """A whole answer with status 200 was read at once."""
+        """Give the receiver a whole answer with status 200 that was read at once."""
         self.connection = None
         receiver = self._receiver
         if self.done or receiver is None:
@@ -164,7 +164,7 @@ class Leg:
         self._receiver = None
 
     def fail(self, cause: Cause, reason: str) -> None:
-        """There will be no answer, or no more of it."""
+        """End the leg: there will be no answer, or no more of it."""
         self.connection = None
         receiver = self._receiver
         if self.done or receiver is None:

@@ -1,22 +1,22 @@
 """Relays the chunks of a stream unchanged, including the engine's HTTP framing.
 
-Engines write each event as one HTTP chunk, and a read brings one or several whole chunks. As long as they hold content
-alone (`sse`), the client gets the same bytes, chunk sizes included, with one write for each read. For that, a
-`Passthrough` becomes the protocol of the transport in place of the connection, once the head of a streamed answer ends.
+Engines write each event as one HTTP chunk, and a read brings one or several whole chunks. As long as the chunks contain
+only content (`sse`), the client gets the same bytes, including chunk sizes, with one write for each read. For this, a
+`Passthrough` replaces the connection as the protocol of the transport once the head of a streamed answer has ended.
 
-Each chunk is checked twice before it passes. The first check is its *framing*: the chunk must end where its size says,
-behind the blank line of an event. The second is its *shape*: the events of one stream differ only in a short text. So
-an event needs no reading if it begins and ends like one that was read, and its text has neither a quote nor a line
-feed. Other events are read (`sse`), and later events are compared with them.
+A chunk is checked twice before it passes. The first check is its *framing*: the chunk must end at the byte that its
+size says, after the blank line of an event. The second check is its *shape*: events of one stream differ only in a
+short text. So an event is not parsed if it begins and ends like an event that was parsed, and its text has neither a
+quote nor a line feed. Any other event is parsed (`sse`), and later events are compared with it.
 
-Everything else goes through the parser and the scanner: the beginning of an answer, its end from the usage on, and each
-answer that the proxy has to read or rewrite (`Stream.passthrough_target` is None). Both get whole chunks, so that they
-are at the border of a chunk when the next one passes. If the end of a read cuts a chunk, the chunk waits for its rest.
-The parser takes the rest of the answer if such a chunk exceeds `MAX_REST_BYTES` or holds a whole event, or if the
-stream has another framing.
+The parser of HTTP and the scanner of events (`sse`) get everything else: the beginning of an answer, its end from the
+usage on, and each answer that the proxy has to read or rewrite (`Stream.passthrough_target` is None). They get whole
+chunks, so that they are between two chunks when the next chunk passes without them. If a read ends within a chunk, the
+chunk waits for its rest. The parser gets all the rest of the answer if an unfinished chunk exceeds `MAX_REST_BYTES` or
+has a whole event, or if the stream has another framing.
 
-Without this module, the workload w2 executes 2.08 times as many instructions, without shapes 2.00 times as many
-(`python -m bench instructions --workloads w2`): see docs/decisions/020-one-way.md.
+Without this module, the benchmark workload w2 executes 2.08 times as many instructions; without shapes, 2.00 times as
+many (`python -m bench instructions --workloads w2`): see docs/decisions/020-one-way.md.
 """
 
 import re
@@ -28,16 +28,16 @@ from warmroute_proxy.server.engines.chunk_shape import ChunkShape
 from warmroute_proxy.server.engines.portions import TURN_BYTES
 from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
-MAX_REST_BYTES: Final = 65_536  # of a chunk; the parser beyond it copies what it reads
+MAX_REST_BYTES: Final = 65_536  # size of an unfinished chunk that waits for its rest
 SMALL_BYTES: Final = 4096  # a smaller answer or beginning that came in one read is parsed, and sent in one write
-MAX_SHAPES: Final = 16  # of one stream; later shapes are not learned
+MAX_SHAPES: Final = 16  # how many shapes are learned from one stream
 MAX_SIZE_DIGITS: Final = 8
 
-_END: Final = b"\n\n\r\n"  # of an event and of its chunk
+_END: Final = b"\n\n\r\n"  # the end of an event and of its chunk
 _QUOTE: Final = 34
 _NEWLINE: Final = 10
 _BACKSLASH: Final = 92
-"""These are numbers, because CPython finds a number in bytes seven times as fast as a bytes object."""
+"""These bytes are numbers, because CPython finds a number in bytes seven times as fast as a bytes object."""
 
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % MAX_SIZE_DIGITS)
@@ -51,15 +51,15 @@ class Stream(Protocol):
     scanner: UsageTracker
 
     def passthrough_target(self) -> Write | None:
-        """The function that takes whole HTTP chunks unread; None if the stream must read all of them from now on."""
+        """The function that takes whole HTTP chunks unread; None if the stream must read all chunks from now on."""
 
 
 class EngineConnection(Protocol):
     def read_much(self, data: bytes) -> bool:
-        """Whether a read is handled in its turn, by `take`."""
+        """Let a read wait for its turn, in which `take` gets it. Returns False if reads do not wait for turns."""
 
     def reads(self, passthrough: "Passthrough") -> bool:
-        """Whether the answer of this passthrough still goes on."""
+        """Whether the answer of this passthrough goes on."""
 
     def feed(self, data: bytes) -> None:
         """Parse bytes, and give the leg what they contain."""
@@ -93,14 +93,14 @@ class Passthrough:
         self._stream = stream
         self._scanner = stream.scanner
         self._target: Write | None = None
-        self._write: Write | None = None  # the target, unless a chunk waits for its rest or no shape is known
+        self._write: Write | None = None  # the target; None while a chunk waits for its rest or no shape is known
         self._rest = b""
         self._shapes = 0
         self._learned: EventShape | None = None  # the event shape from which `_shape` was made
         self._shape: ChunkShape | None = None
         self._tail = b""
         self._text_at = 0
-        self._text_to = 0  # from the end of a chunk
+        self._text_to = 0  # end of the text, counted from the end of a chunk, so not positive
 
     def data_received(self, data: bytes) -> None:
         """Relay a read, which is usually one chunk of the known shape."""
@@ -118,13 +118,13 @@ class Passthrough:
         """Does nothing: the engine has ended, and the transport closes."""
 
     def pause_writing(self) -> None:
-        """Does nothing: a request is sent whole before its answer begins."""
+        """Does nothing, since a request is sent whole before its answer begins."""
 
     def resume_writing(self) -> None:
-        """Does nothing, as `pause_writing`."""
+        """Does nothing, like `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Parse the unfinished chunk first, which belongs to the answer."""
+        """Parse the unfinished chunk, which belongs to the answer, and pass the event on."""
         rest, self._rest = self._rest, b""
         if rest:
             self._source.feed(rest)
@@ -134,7 +134,7 @@ class Passthrough:
         self._target = self._write = None
 
     def take(self, data: bytes) -> None:
-        """Relay the bytes that may pass. Parse the others, or keep them until there are more."""
+        """Relay the bytes that may pass. Parse all other bytes, or keep them until more have come."""
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -144,7 +144,7 @@ class Passthrough:
             data = self._pass(data, self._target)
         if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._scanner.started):
             self._source.feed(data)
-            if self._source.reads(self):  # the last chunk's bytes were text inside a chunk, so its border is unknown
+            if self._source.reads(self):  # what looked like the last chunk was text, so the border of chunks is unknown
                 self._source.go_on(b"")
             return
         while data:
@@ -165,7 +165,9 @@ class Passthrough:
         self._write = self._target if not data and self._shape is not None else None
 
     def _passes_counted(self, data: bytes, target: Write) -> bool:
-        """Relay a read if it is one chunk like an earlier one, except for text and counts. Returns whether it was."""
+        """Relay a read if it is one chunk that differs from an earlier chunk only in text and token counts. Returns
+        whether the read was relayed.
+        """
         shape = self._scanner.shape
         if shape is None or not shape.counts or not data.endswith(_END):
             return False
@@ -176,7 +178,7 @@ class Passthrough:
         return True
 
     def _goes_on(self, data: bytes) -> bool:
-        """Whether the passthrough goes on after a chunk was parsed. `data`: the bytes behind that chunk."""
+        """Whether the passthrough goes on after a chunk was parsed. `data`: the bytes after that chunk."""
         if not self._source.reads(self):
             return False
         self._target = None
@@ -188,10 +190,10 @@ class Passthrough:
         return True
 
     def _pass(self, data: bytes, target: Write) -> bytes:
-        """Relay the whole chunks at the start of `data` that may pass. Returns the bytes behind them."""
+        """Relay the whole chunks at the start of `data` that may pass. Returns the bytes after them."""
         at, compared = 0, None
         while True:
-            if self._shape is not compared:  # a new one
+            if self._shape is not compared:  # a new shape
                 compared = self._shape
                 at += self._alike(data[at:])
             end = data.find(_END, at) + 4
@@ -203,11 +205,11 @@ class Passthrough:
         return data[at:]
 
     def _alike(self, data: bytes) -> int:
-        """The number of bytes at the start of `data` that are chunks of the shape and may pass. Checks all at once."""
+        """The number of bytes at the start of `data` that are chunks of the known shape and may pass."""
         shape = self._shape
         assert shape is not None
         pieces = data.rsplit(shape.tail)  # from the right: CPython searches twice as fast
-        pieces.pop()  # the bytes behind the last one
+        pieces.pop()  # the bytes after the last tail
         sizes = map(shape.tail_bytes.__add__, map(len, pieces))
         alike = list(map(bytes.startswith, pieces, map(shape.__getitem__, sizes)))
         if False in alike:
@@ -245,14 +247,14 @@ class Passthrough:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether a text has no quote or line feed, which could end it, and no half of a surrogate pair."""
+    """Whether a text has neither a quote nor a line feed, which could end it, nor half of a surrogate pair."""
     return _QUOTE not in text and _NEWLINE not in text and (_BACKSLASH not in text or not has_surrogate(text))
 
 
 def _whole_bytes(data: bytes, *, only_first: bool) -> int:
-    """The length of the whole chunks at the start of `data`: all of `data` if the last chunk is among them.
+    """The length of the whole chunks at the start of `data`: all of `data` if the answer's last chunk is among them.
 
-    -1 if `data` does not begin with a chunk. `only_first`: stop behind the first chunk.
+    -1 if `data` does not begin with a chunk. `only_first`: stop after the first chunk.
     """
     at = 0
     while found := _SIZE.match(data, at):

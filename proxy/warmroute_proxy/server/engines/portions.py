@@ -1,13 +1,13 @@
-"""Handles reads from an engine in portions, in the turns of the tenant whose answer it is (`base.turns`).
+"""Handles reads from an engine in portions, whenever it is the turn of the tenant that gets the answer (`base.turns`).
 
 If a socket has much to read, uvloop (by libuv) reads it up to 32 times in one iteration, which is 8 MB. That happens
 with a fast engine, and with an answer that piled up while its client read nothing. Translating 8 MB of events takes
-seconds. So a read above `PORTION_BYTES` is cut, and the socket is not read while some of it is left.
+seconds. So a read above `PORTION_BYTES` is divided, and the socket is not read while some of the read is left.
 
 A small read can cost as much: a stream of empty comments takes 0.4 ms a kilobyte, a hundred times as long as events
-that pass unread. An engine with 256 such streams would hold the loop for a second at a time. So each read of a stream
-above `TURN_BYTES` takes its turn, unless it is one event of a known shape. An event of a few tokens is smaller. All
-other reads are handled at once, without further cost.
+that pass unread. An engine with 256 streams of comments would hold the loop for a second at a time. So a read of a
+stream above `TURN_BYTES` waits for its turn, unless it is one event of a known shape. An event of a few tokens is
+smaller than `TURN_BYTES`. All other reads are handled at once, without further cost.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from warmroute_proxy.server.base.turns import Turns
 TURN_BYTES: Final = 1_024
 PORTION_BYTES: Final = 16_384
 PORTION_S: Final = 0.001
-"""The time after which portions wait for the next turn. A portion of chunks that pass unchanged takes a tenth of this
-time, a portion of translated events three times this time.
+"""The time after which the rest waits for the next turn. A portion of chunks that pass unchanged takes a tenth of
+`PORTION_S`, a portion of translated events three times `PORTION_S`.
 """
 
 
@@ -31,10 +31,10 @@ class Source(Protocol):
         """Whether the client can take more of its answer now."""
 
     def answers_for(self) -> str:
-        """The tenant whose answer is read."""
+        """The tenant that gets the answer."""
 
     def count_waiting(self, size_bytes: int) -> None:
-        """Reserve memory for some of a read that waits, or end the answer."""
+        """Reserve memory for bytes that were read and wait, or end the answer."""
 
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, `PORTION_BYTES` at most."""
@@ -50,7 +50,7 @@ class Portions:
         self._turns = turns
         self._clock = clock
         self._left = b""
-        self._at = 0  # where the rest of `_left` begins: cutting `_left` each time would fragment the memory
+        self._at = 0  # start of the rest of `_left`, since cutting `_left` each time would fragment the memory
         self._lined_up = self._held = False
 
     def add(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class Portions:
             self._turns.take(self._source.answers_for(), self._step)
 
     def take_all(self) -> None:
-        """Handle all at once, because the connection ends: what is left is the end of the answer."""
+        """Handle all bytes at once, because the connection ends and the bytes left are the end of the answer."""
         while self._left:
             self._take_one()
 

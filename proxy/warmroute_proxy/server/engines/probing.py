@@ -2,17 +2,17 @@
 
 Each round of probes requests `/ready` of each engine, then `/v1/loads` (a snapshot of its work) if the engine is up. A
 server that answers `/ready` with 404 counts as ready. An engine that was ready and answers 503 drains: it finishes its
-requests and gets no new ones. Each `REGISTERED_EVERY_S`, the bootstrap server of a prefill engine is asked for the
-engine's ranks; without them the engine is down.
+requests and gets no new ones. A prefill engine has a bootstrap server, from which decode engines learn where its KV is.
+Every `REGISTERED_EVERY_S` this server is asked for the engine's ranks. If it lacks them, the engine is down.
 
-`/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`. An engine is up only once it has answered
+`/server_info` is read when an engine comes up, and every `INFORM_EVERY_S`. An engine is up only once it has answered
 `/server_info` as an engine does, because another server may listen at a wrong address. The report has the engine's
-ranks and start time. The router is told of new ranks; a new start time means an empty cache.
+ranks and start time. The router gets new ranks; a new start time means an empty cache.
 
 `/health` makes the engine generate a token, so it is requested only if nothing else shows progress
-(`core.load.health_monitor`). `/metrics`, if the engine has it, is read each `WATCH_EVERY_S` for metrics of workers and
+(`core.load.health_monitor`). `/metrics`, if the engine has it, is read every `WATCH_EVERY_S` for metrics of workers and
 for conditions (`watching`). If the engine has a host tier, the cost of moving tokens between tiers is taken from
-`/metrics` each `MOVES_EVERY_S`.
+`/metrics` every `MOVES_EVERY_S`.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS, count, json
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 
-# Each engine renders a small chat, which shows whether its chat template takes a system message behind other messages.
+# Each engine renders a small chat, which shows whether its chat template takes a system message after other messages.
 #
-# Templates of some models (Qwen 3.x, Gemma) raise an error there, which is a 400 or a 500. A chat without a late system
-# message is rendered first: a server that renders nothing must not count as one that refuses late system messages.
+# Templates of some models (Qwen 3.x, Gemma) raise an error then, and the engine answers 400 or 500. A chat without a
+# late system message is rendered first: a server that renders no chat at all must not count as refusing late messages.
 
 PATH: Final = "/v1/tokenize"
 TIMEOUT_S: Final = 2.0
@@ -62,32 +62,32 @@ async def _asked(upstream: Upstream, bearer: str, body: bytes) -> int:
 log = logging.getLogger(__name__)
 
 ANSWER_S: float = 2.0
-"""An engine that answers a probe later than this gets no new work."""
+"""The time limit of a probe. An engine that answers later gets no new work."""
 
 GONE_S: Final = 5.0
-"""An engine is lost once it has been down for this time: one missed probe says little."""
+"""How long an engine must be down to count as lost, since one missed probe says little."""
 
 INFORM_EVERY_S: Final = 60.0
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-"""Facts of a whole engine, from its bootstrap server (SGLang 0.5.23, disaggregation/common/conn.py). The answer is 404
-or 503 until the engine's ranks are registered.
+"""The path at which a bootstrap server describes a whole engine (SGLang 0.5.23, disaggregation/common/conn.py). The
+answer is 404 or 503 until the engine's ranks are registered.
 """
 
 _UNREGISTERED: Final = frozenset({0, 404, 503})
 
 READY_BYTES: Final = 65_536
 LOADS_BYTES: Final = 262_144
-"""64 ranks have 64 rows of 1 KB."""
+"""The limit for `/v1/loads`, above 64 rows of 1 KB for 64 ranks."""
 
 INFO_BYTES: Final = 1_048_576
 METRICS_BYTES: Final = 4_194_304
-"""The limits of the answers in bytes. A longer answer counts as a missing one."""
+"""The limit for `/metrics`. An answer above the limit of its route counts as missing."""
 
 METRICS_PORTION_BYTES: Final = 8_192
 
 
 class _Metrics(NamedTuple):
-    """The part of an engine's metrics that was read so far."""
+    """The metrics of an engine that were read so far."""
 
     reports: Found
     counts: dict[str, float]
@@ -95,7 +95,7 @@ class _Metrics(NamedTuple):
 
 
 async def fetch_server_infos(engines: Engines) -> None:
-    """Ask every engine for its ranks and pages, before the first request."""
+    """Ask every engine for its ranks and page size, before the first request."""
     await asyncio.gather(*(fetch_server_info(engines, engine, None) for engine in engines.by_id.values()))
 
 
@@ -116,7 +116,7 @@ async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> Non
 
 async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     if engine.config.kind == "openai":
-        return  # such servers do not all answer the same probe: the breaker alone decides
+        return  # OpenAI-compatible servers have no common probe, so the breaker alone decides
     await _probe_ready(engines, engine, router)
     if not engines.has(engine):
         return
@@ -136,14 +136,14 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     await _observe_loads(engines, engine, router)
     engine_id = engine.config.id
     if engine_id not in engines.reading and engines.watching.is_due(engine_id, engines.clock()):
-        # In a separate asyncio task: an engine that writes its metrics slowly must not delay the probes of all.
+        # In a separate task, since an engine that writes its metrics slowly must not delay the probes of all engines.
         task = asyncio.get_running_loop().create_task(_observe_metrics(engines, engine, router))
         engines.reading[engine_id] = task
         task.add_done_callback(lambda _: engines.reading.pop(engine_id, None))
 
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
-    """Set whether an engine is up, and whether it drains by its own report."""
+    """Set whether an engine is up, and whether it reports that it drains."""
     status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, READY_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return
@@ -153,7 +153,8 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
         if not engines.has(engine):
             return
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
-    if engine.was_ready and not engine.serves:  # before it gets requests: it may have restarted, with an empty cache
+    # Before the engine gets requests: it may have restarted, with an empty cache.
+    if engine.was_ready and not engine.serves:
         await fetch_server_info(engines, engine, router)
     if not engines.has(engine):
         return
@@ -178,8 +179,8 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
 async def _probe_bootstrap(engine: Engine, now_s: float) -> None:
     """Ask a prefill engine's bootstrap server for the engine's ranks, as decode engines do.
 
-    A bootstrap server on another host than the engine's may be in a network that the proxy cannot reach. So no answer
-    from there changes nothing: hand-overs show whether that server works.
+    A bootstrap server on another host than the engine's may be in a network that the proxy cannot reach. So a missing
+    answer from another host changes nothing: transfers of KV show whether the bootstrap server works.
     """
     server = engine.bootstrap()
     if server is None:
@@ -220,7 +221,7 @@ async def _request_health(engines: Engines, engine: Engine) -> None:
 
 
 def _lost(engines: Engines) -> list[str]:
-    """The ids of engines that hang, or have been down for `GONE_S`."""
+    """The ids of engines that are down because they hang, or that have been down for `GONE_S`."""
     gone_s = engines.clock() - GONE_S
     return [
         id_
@@ -230,7 +231,7 @@ def _lost(engines: Engines) -> list[str]:
 
 
 async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
-    """Ask an engine for its ranks, pages and role, and tell the router what has changed."""
+    """Ask an engine for its ranks, page size and role, and pass changes on to the router."""
     status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S, INFO_BYTES)
     if not engines.has(engine):
         return
@@ -239,7 +240,7 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
     if info is None:
         if status in {401, 403}:
             engine.recognised = True
-        elif 200 <= status < 500:  # no answer or a 5xx does not show who is there
+        elif 200 <= status < 500:  # a missing answer or a 5xx does not show what kind of server it is
             engine.answered_as_no_engine(status)
         return
     workers_before, info_before = engine.workers(), engine.info
@@ -260,14 +261,14 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
 
 
 async def _ask_template(engines: Engines, engine: Engine, started_at: object) -> None:
-    """Find out whether an engine's template refuses late system messages, once for each start of the engine."""
+    """Find out whether an engine's template refuses late system messages. Called once for each start of the engine."""
     engine.rendered_at = started_at
     engine.refuses_late_system = await refuses_late_system(engine.upstream, engine.bearer)
     engines.templates_asked()
 
 
 def _update_router(router: Router, before: list[Worker], now: list[Worker], restarted: bool) -> None:
-    """Add the workers of an engine, remove those that it no longer has, and clear their caches if it restarted.
+    """Add new workers of an engine, remove workers that it no longer has, and note a restart as a loss of the cache.
 
     A worker whose role was switched has lost its cache, so it is removed and added again.
     """
@@ -286,13 +287,14 @@ def _update_router(router: Router, before: list[Worker], now: list[Worker], rest
 async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> None:
     """Read the engine's loads.
 
-    A prompt whose prefill ends while the report is under way may still wait in the report, but has left the router's
-    own count. Its tokens are subtracted, because they would pass for a prompt that another proxy has sent. If the
-    prompt no longer waited in the report, as many tokens of other proxies are overlooked until the next report.
+    If a prefill ends while the report is under way, the report may still count its prompt as waiting, although the
+    router no longer does. The prompt's tokens are subtracted from the report, or they would look like a prompt that
+    another proxy sent. If the report did not count the prompt, the proxy counts too few tokens of other proxies until
+    the next report.
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES)
-    engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may want another key
+    engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may require another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
     rows = rows[:MAX_DP_RANKS] if isinstance(rows, list) else None
@@ -310,8 +312,8 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
 
 
 async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> None:
-    """Read the engine's metrics: for conditions and reconciliation each time, and for the cost of moves each
-    `MOVES_EVERY_S`.
+    """Read the engine's metrics: each time for conditions and for the comparison of the engine's counts with the
+    ledger's, and every `MOVES_EVERY_S` for the cost of moves between tiers.
     """
     status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES)
     if status != 200:
@@ -332,8 +334,8 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
 
 
 async def _read_metrics(engine: Engine, body: bytes) -> _Metrics:
-    """Read an engine's metrics, a portion of the lines in each iteration of the event loop. So a long text delays only
-    its own engine.
+    """Read an engine's metrics, some lines in each iteration of the event loop, so that a long text delays nothing but
+    the reading of this text.
     """
     read, at = _Metrics({}, {}, {}), 0
     while at < len(body):
@@ -363,12 +365,12 @@ def _observe_moves(engine: Engine, router: Router, moves_now: dict[int, MoveTota
 
 
 def _without_time(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `/v1/loads` without its timestamp, which changes by itself."""
+    """A row of `/v1/loads` without its timestamp, which changes even if the engine makes no progress."""
     return {name: value for name, value in row.items() if name != "timestamp"}
 
 
 def _loads(row: dict[str, Any], ended_tokens: int) -> EngineLoads:
-    """A row's loads. `ended_tokens`: of prompts whose prefill has ended since the row was requested, to subtract."""
+    """The loads in a row, less `ended_tokens`: those of prompts whose prefill has ended since the row was requested."""
     waiting = count(row, "num_waiting_uncached_tokens")
     return EngineLoads(
         running=count(row, "num_running_reqs"),

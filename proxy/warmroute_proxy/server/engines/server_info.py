@@ -1,4 +1,4 @@
-"""An engine's report of itself at `/server_info`: its ranks, its pages, its cache tiers, its KV events."""
+"""An engine's report about itself at `/server_info`: its ranks, page size, cache tiers and KV events."""
 
 from typing import Any, Final, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ class ServerInfo(NamedTuple):
     """The present role of an engine whose role can be switched. None: the role in the config holds."""
 
     priority_sign: int = 0
-    """1 if the higher priority goes first, -1 if the lower goes first, 0 if the engine ignores priorities."""
+    """1 if a higher number is served first, -1 if a lower number is, 0 if the engine ignores priorities."""
 
     speculates: bool = False
     can_flip: bool = False
@@ -39,7 +39,7 @@ class ServerInfo(NamedTuple):
 
 
 def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo | None:
-    """The report in a body, or None if no engine would write such a body. `host`: the host of the engine's URL."""
+    """The report in a body, or None if the body is not an engine's report. `host`: the host of the engine's URL."""
     info = json_object(body)
     if info is None or not any(name in info for name in _ALWAYS):
         return None
@@ -71,7 +71,8 @@ def _priority_sign(info: dict[str, Any]) -> int:
 def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str, role: str) -> KvSource | None:
     """The address for a subscription to an engine's KV events, or None if the proxy does not use them.
 
-    An engine with a session cache would keep tagged blocks from eviction, so its events are not used.
+    An engine with a session cache keeps tagged blocks from eviction, so the proxy sends it no tags, and ignores its
+    events.
     """
     unwanted = not config.kv_events or role == "decode"
     if unwanted or info.get("enable_session_radix_cache") is True:

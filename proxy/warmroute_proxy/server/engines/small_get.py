@@ -12,11 +12,11 @@ from warmroute_proxy.server.http.header_lines import Line
 
 LIMIT_BYTES: Final = 4_194_304
 OWN_FAULT: Final = -1
-"""The status if the proxy itself could not send the request: this says nothing about the other side."""
+"""The status if the proxy itself could not send the request, which says nothing about the other server."""
 
 
 class Collector:
-    """Gathers a small answer whole, and calls `done(status, body)`. Status 0: no answer came, or a too long one."""
+    """Gathers a small answer whole, and calls `done(status, body)`. Status 0: the answer is missing or too long."""
 
     def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = LIMIT_BYTES) -> None:
         self.leg = Leg(self)
@@ -37,7 +37,7 @@ class Collector:
             self._done(0, b"")
 
     def holds(self, size_bytes: int) -> None:
-        """Do nothing: the whole answer has a bound."""
+        """Do nothing, since the size of the whole answer is bounded."""
 
     def streams(self) -> None:
         """Return None: the answer is gathered, not streamed."""
@@ -55,7 +55,7 @@ class Collector:
         self._done(OWN_FAULT if cause is Cause.OURS else 0, b"")
 
     def on_crash(self) -> None:
-        """Do nothing: the request times out."""
+        """Do nothing, since the request will time out."""
 
 
 async def get(
@@ -63,7 +63,8 @@ async def get(
 ) -> tuple[int, bytes]:
     """Send a GET. Returns the status and body.
 
-    Returns (0, b"") if no answer came in time, or a body over `limit_bytes`; `OWN_FAULT` if the proxy could not ask.
+    Returns the status 0 and an empty body if no answer came in time, or the body exceeds `limit_bytes`; the status
+    `OWN_FAULT` if the proxy could not send the request.
     """
     return await ask(upstream, path, headers, timeout_s, limit_bytes=limit_bytes)
 
@@ -78,7 +79,7 @@ async def ask(
     body: bytes = b"",
     limit_bytes: int = LIMIT_BYTES,
 ) -> tuple[int, bytes]:
-    """Send a request with a small body or without one. Returns the same as `get`."""
+    """Send a request with a small body or without a body. Returns what `get` returns."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def done(status: int, body: bytes) -> None:
@@ -88,10 +89,10 @@ async def ask(
     leg = Collector(done, limit_bytes).leg
     upstream.send(method, path, headers, [body] if body else [], leg)
     try:
-        async with Patience(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, also that of the shutdown
+        async with Patience(timeout_s):  # not wait_for, which in 3.11 can lose a cancellation, even at shutdown
             return await answered
     except TimeoutError:
-        if answered.done() and not answered.cancelled():  # the answer came while this process was held up
+        if answered.done() and not answered.cancelled():  # the answer came after all, while this process was held up
             return answered.result()
         leg.close()
         return 0, b""

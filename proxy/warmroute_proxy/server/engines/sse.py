@@ -1,12 +1,13 @@
-"""Reads an engine's stream for usage, end and errors. All other events go to the client as they came, except that tool
-calls which clients could not tell apart get other numbers (`call_numbers`).
+"""Reads an engine's stream of server-sent events for usage, end and errors, and passes other events to the client.
+
+Events pass as they came, except that tool calls which clients could not tell apart get new numbers (`call_numbers`).
 
 Most events of one stream differ only in a short text. An event that begins and ends like an event that was read before,
 and whose text is plain, passes unread. All other events are read as JSON, in whatever style the server writes it.
 
-The client does not get the usage chunk and `[DONE]` (the relay sends its own once the request is settled), the `sglext`
-chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error with all events that
-follow it.
+The client does not get the usage chunk and `[DONE]` (the relay sends its own when the request's usage and price are
+known), the `sglext` chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error
+with all events that follow it.
 """
 
 from typing import Any, Final
@@ -33,7 +34,7 @@ from warmroute_proxy.dialects.chunk_view import (
 from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
 from warmroute_proxy.dialects.work import MAX_CALLS, SMALL_BYTES, check_event
 
-MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
+MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # length of the text in an event that passes unread
 
 DIGITS: Final = b"0123456789"
 _DONE: Final = b"[DONE]"
@@ -46,12 +47,14 @@ _BACKSLASH: Final = 0x5C
 
 
 class EventShape:
-    """The bytes around the text of an event. If such events count tokens, the digits behind the text differ, too."""
+    """The bytes around the text of an event. If events of the shape state token counts, the digits after the text may
+    differ, too.
+    """
 
     __slots__ = ("counts", "head", "tail")
 
     def __init__(self, head: bytes, tail: bytes, *, counts: bool) -> None:
-        """`counts`: the events count tokens. `tail`: with the blank line; without its digits if the events count."""
+        """`counts`: the events state token counts. `tail`: includes the blank line; with `counts`, lacks the digits."""
         self.head = head
         self.tail = tail
         self.counts = counts
@@ -100,10 +103,10 @@ class UsageTracker:
     )
 
     def __init__(self, *, keep_sglext: bool, rid: str = "") -> None:
-        """`keep_sglext`: the client has requested the details, too. `rid`: missing ids of calls are made from it."""
+        """`keep_sglext`: the client requested the `sglext` chunk, too. `rid`: missing ids of calls are made from it."""
         self._rid = rid
-        self._calls: dict[bytes, CallNumbers] = {}  # by the index of the choice
-        self._renumbers = False  # once a call had a wrong number
+        self._calls: dict[bytes, CallNumbers] = {}  # index of a choice -> its tool calls
+        self._renumbers = False  # whether a call had a wrong number
         self._reader = EventReader()
         self._keep_sglext = keep_sglext
         self.shape: EventShape | None = None
@@ -116,7 +119,7 @@ class UsageTracker:
         """A lower bound of the tokens that were streamed."""
 
         self._usage: dict[str, Any] | None = None
-        self._counted = b""  # the newest event with a usage that passed unread
+        self._counted = b""  # the newest event with a usage, if it passed unread
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
@@ -125,7 +128,7 @@ class UsageTracker:
         """Whether a choice has ended in tool calls."""
 
         self.thoughts = ""
-        """The name of the member that has the model's reasoning."""
+        """The name of the JSON member that has the model's reasoning."""
 
         self.ended_choices = 0
         """How many choices have ended with a `finish_reason`."""
@@ -141,7 +144,7 @@ class UsageTracker:
 
     @property
     def held_bytes(self) -> int:
-        """How much of an unfinished event waits for its rest."""
+        """How many bytes of an unfinished event wait for the rest of the event."""
         return len(self._reader.held)
 
     @property
@@ -164,7 +167,7 @@ class UsageTracker:
         )
 
     def passes_whole(self, events: bytes) -> bool:
-        """Whether whole events have only content, and so go to the client as they are. If so, count their tokens."""
+        """Whether whole events have only content, so the client gets them as they are. If so, count their tokens."""
         if b"\r" in events or has_surrogate(events):
             return False
         tokens, shape = 0, self.shape
@@ -189,7 +192,7 @@ class UsageTracker:
         return True
 
     def passes_alike(self, event: bytes) -> bool:
-        """Whether an event has the shape of one that was read before. If so, count a token for it."""
+        """Whether an event has the shape of an event that was read before. If so, count one token."""
         shape = self.shape
         if shape is None or not shape.has(event):
             return False
@@ -224,7 +227,7 @@ class UsageTracker:
         if len(payload) > SMALL_BYTES and payload.count(b'"function"') > 2 * MAX_CALLS:
             raise ValueError(f"it calls more than {MAX_CALLS} tools")
         view = read_view(payload)
-        if view is None:  # not a readable chunk: the client has to handle it
+        if view is None:  # not a readable chunk, so the client has to handle it
             if event.startswith(ERROR_EVENT):
                 self._failed(str(payload, "utf-8", "replace"))
             self.started = self.started or self.error is None
@@ -241,7 +244,7 @@ class UsageTracker:
         return self._with_own_numbers(view, event, payload) if b'"tool_calls"' in event else event
 
     def _with_own_numbers(self, view: AnswerView, event: bytes, payload: bytes) -> bytes:
-        """The chunk, with numbers and ids by which clients can tell its tool calls apart."""
+        """The chunk, changed to have numbers and ids by which clients can tell its tool calls apart."""
         for at, choice in enumerate(view.choices or ()):
             raw = choice.outputs().get("tool_calls") if choice.delta is not None else None
             calls = None if raw is None else self._calls_of(choice)
@@ -254,12 +257,12 @@ class UsageTracker:
         return event
 
     def _calls_pass(self, choice: ChoiceView, output: dict[str, Raw]) -> bool:
-        """Whether the pieces of a choice's calls may pass as they are, and so may all events of the same shape."""
+        """Whether a choice's pieces of tool calls may pass as they are. If so, later events of this shape may, too."""
         calls = self._calls_of(choice)
         return calls is not None and calls.passes(output["tool_calls"])
 
     def _calls_of(self, choice: ChoiceView) -> CallNumbers | None:
-        """The calls of a choice; None if the stream has more choices than a client may request."""
+        """The tool calls of a choice; None if the stream has more choices than a client may request."""
         index = bytes(choice.index)
         calls = self._calls.get(index)
         if calls is None and len(self._calls) < MAX_CHOICES:
@@ -306,7 +309,7 @@ class UsageTracker:
                     return False
         if self.aborted:
             return True
-        is_first = not self.started  # the first chunk names a role, the others do not
+        is_first = not self.started  # only the first chunk names a role, so no other chunk has its shape
         before = self.tokens_seen
         for choice in choices:
             output, ends = choice.outputs(), choice.finish_reason
@@ -326,7 +329,7 @@ class UsageTracker:
 
 
 def shape_of(event: bytes, output: dict[str, Raw], *, counts: bool) -> EventShape | None:
-    """The shape of an event with one unfinished choice; None if the choice has more than one plain text."""
+    """The shape of an event with one unfinished choice; None unless the choice has exactly one plain text."""
     if len(output) != 1:
         return None
     name, raw = next(iter(output.items()))

@@ -1,13 +1,13 @@
 """HTTP/1.1 connections to one engine or proxy, pooled.
 
 A `Leg` is one request to one engine, and gets the callbacks for its answer. A connection carries one leg at a time, and
-returns to the pool when the answer ended in good order. The proxy closes idle connections before the engine's own
-keep-alive (5 s in SGLang) can close them under a request.
+returns to the pool when the answer is complete. The proxy closes idle connections before the engine's own keep-alive
+limit (5 s in SGLang) can close them while a request is on its way.
 
-An engine whose process was held up looks at its timers before it reads. So it may close a connection as idle while a
-request waits on it. The request of a turn is then sent once more over a new connection, if the last answer on the
-closed connection ended more than `IDLE_S` before. If the new connection fails, the engine's process has ended under the
-request.
+An engine whose process was held up checks its timers before it reads. So it may close a connection as idle while a
+request waits there to be read. The request of a turn is then sent once more over a new connection, if the last answer
+on the closed connection ended more than `IDLE_S` before. If the new connection fails, too, the request counts as broken
+off, because the engine's process has probably ended.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from warmroute_proxy.server.http.header_lines import Line, decode
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
-CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # the other side's time to read them
-MAX_HEAD_BYTES: Final = 262_144  # of an answer whose head has not ended
+CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # the other side's time to read the last bytes
+MAX_HEAD_BYTES: Final = 262_144  # how much of an answer is read before its head must have ended
 OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 MAX_IDLE: Final = 256  # connections kept open to one engine
 UNANSWERED: Final = "the engine closed without an answer"
@@ -52,11 +52,11 @@ class Upstream:
         self._tls = parts.scheme == "https"
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock
-        self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
-        self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
+        self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, the longest idle first
+        self.connecting: set[asyncio.Task[None]] = set()  # at most two for each turn; each ends by its timeout
         self.open = 0
         self.turns: Turns | None = None
-        """The turns in which reads are handled. None: all reads are handled at once."""
+        """The turns in which large reads are handled. None: all reads are handled at once."""
 
         self._unreachable = False
         self._closed = False
@@ -70,13 +70,13 @@ class Upstream:
         return f"{line}{headers}content-length: ".encode("latin-1")
 
     def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
-        """Send the request of a turn; once more if the engine closes the connection as idle. `head`: of `self.head`."""
+        """Send the request of a turn, and again if the engine closes the connection as idle. `head`: of `self.head`."""
         self._send(head, body, leg, anew=True)
 
     def send_anew(self, leg: Leg, head: bytes, body: Parts) -> None:
         """Send a request again, over a new connection, and drop all idle connections.
 
-        The engine has closed one of them as idle, so it has closed the others, too.
+        The engine has closed one connection as idle, so it has probably closed the other idle connections, too.
         """
         leg.connection = None
         while self._idle:
@@ -98,7 +98,7 @@ class Upstream:
         task.add_done_callback(self.connecting.discard)
 
     def give_back(self, connection: "_Connection", now_s: float) -> None:
-        """Return a connection to the pool, after its answer ended in good order."""
+        """Return a connection to the pool after a complete answer."""
         if self._closed or len(self._idle) >= MAX_IDLE:
             connection.drop()
             return
@@ -113,13 +113,13 @@ class Upstream:
             pass
 
     def sweep(self) -> None:
-        """Close connections that were idle for too long; called several times a second."""
+        """Close connections that have been idle for too long. Called several times a second."""
         limit = self.clock() - IDLE_S
         while self._idle and self._idle[0].idle_since_s < limit:
             self._idle.popleft().drop()
 
     def close(self) -> None:
-        """Stop connecting, and close idle connections now and busy ones when their answers end."""
+        """Stop connecting. Idle connections are closed now, busy connections when their answers end."""
         self._closed = True
         for task in self.connecting:
             task.cancel()
@@ -142,7 +142,7 @@ class Upstream:
                 tls = authorities.context() if self._tls else None
                 _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=tls)
         except (OSError, TimeoutError) as error:
-            if not self._unreachable:  # logged once, not with each probe
+            if not self._unreachable:  # log this once, not with each probe
                 self._unreachable = True
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
             if isinstance(error, OSError) and error.errno in OWN_ERRORS:
@@ -150,7 +150,7 @@ class Upstream:
             elif before:
                 leg.fail(Cause.BROKEN, before)
             else:
-                leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of an engine
+                leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # clients read this, so without its address
             return
         self._unreachable = False
         if leg.done:
@@ -167,7 +167,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._begun = False  # whether some of the answer was read
         self._leg: Leg | None = None
-        self._lines: list[Line] = []  # of the head, then of the trailers
+        self._lines: list[Line] = []  # header lines of the head, then of the trailers
         self._head_lines: list[Line] = []
         self._head: int | None = None  # the status, until the leg has got it
         self._bodies: list[bytes] = []
@@ -180,11 +180,11 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._passthrough: Passthrough | None = None
         self._portions = None if upstream.turns is None else Portions(self, upstream.turns, upstream.clock)
-        self._most_at_once = PORTION_BYTES  # of a read that is handled without a turn
-        self._held = False  # while some of the last read is left
+        self._most_at_once = PORTION_BYTES  # size of a read that is handled without waiting for a turn
+        self._held = False  # whether the socket is not read, because some of the last read is left
         self._closing = False
         self.idle_since_s = 0.0
-        self._anew: tuple[bytes, Parts] | None = None  # sent again if the engine closes this connection as idle
+        self._anew: tuple[bytes, Parts] | None = None  # request to send again if the engine closes this as idle
 
     def is_usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
@@ -230,7 +230,7 @@ class _Connection(asyncio.Protocol):
         return not self._paused
 
     def answers_for(self) -> str:
-        """The tenant whose answer is read, or a name of the engine if the bytes belong to no tenant."""
+        """The tenant that gets the answer, or a name of the engine if the bytes belong to no tenant."""
         return (self._leg.tenant() if self._leg is not None else "") or f"@{self._upstream.netloc}"
 
     def count_waiting(self, size_bytes: int) -> None:
@@ -238,7 +238,7 @@ class _Connection(asyncio.Protocol):
             self._leg.holds(size_bytes)
 
     def take_portion(self, data: bytes) -> None:
-        """Handle some of a read, in the passthrough if the answer has one by now."""
+        """Handle some of a read: in the passthrough if the answer has one by now, else here."""
         if self._passthrough is not None:
             self._passthrough.take(data)
         else:
@@ -252,7 +252,8 @@ class _Connection(asyncio.Protocol):
     def close_with(self, last_bytes: bytes) -> None:
         """Write last bytes, and wait for the other side to close.
 
-        Until then the other side's bytes are read and dropped, because a reset could discard the last bytes unread.
+        Until then the other side's bytes are read and dropped, because a reset could discard the last bytes before the
+        other side has read them.
         """
         self._leg = self._anew = None
         self._end_passthrough()
@@ -271,14 +272,14 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from this class
         self._upstream.open += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._held and self._portions is not None:
             self._portions.take_all()
         self._transport = self._passthrough = self._portions = None
-        self._parser = None  # the parser and this connection refer to each other
+        self._parser = None  # ends the cycle of references between parser and connection
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
         anew, self._anew = self._anew, None
@@ -299,7 +300,7 @@ class _Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         leg = self._leg
-        if leg is None:  # bytes without a request
+        if leg is None:  # the engine sent bytes without a request
             if not self._closing:
                 self.drop()
             return
@@ -314,7 +315,7 @@ class _Connection(asyncio.Protocol):
             self.feed(data)
 
     def read_much(self, data: bytes) -> bool:
-        """Take a read of a passthrough. Returns whether it is handled in its turn."""
+        """Let a read of a passthrough wait for its turn. Returns False if reads do not wait for turns."""
         portions = self._portions
         if portions is None:
             return False
@@ -322,7 +323,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _begin_stream(self, leg: Leg, data: bytes) -> None:
-        """Read the first bytes of an expected stream. The bytes behind its head may pass unparsed."""
+        """Read the first bytes of an expected stream. The bytes after its head may pass unparsed."""
         end = data.find(b"\r\n\r\n") + 4
         if data.find(b"chunked", 0, end) < 0:
             self.feed(data)
@@ -334,7 +335,7 @@ class _Connection(asyncio.Protocol):
         if stream is not None and decode(self._head_lines).get("transfer-encoding") == "chunked":
             assert self._transport is not None
             self._passthrough = Passthrough(self, stream)
-            protocol: Any = self._passthrough  # not by type, so that it can be compiled
+            protocol: Any = self._passthrough  # `Any`, so that the class can be compiled
             self._transport.set_protocol(protocol)
             self._passthrough.take(data[end:])
         elif end < len(data):
@@ -352,10 +353,10 @@ class _Connection(asyncio.Protocol):
                 self.drop()
                 leg.fail(Cause.ERROR, "the engine's answer is not valid HTTP/1.1")
                 return
-            self._keep_alive = False  # the answer is whole; the bytes behind it belong to no request
+            self._keep_alive = False  # the answer is whole, and the bytes after it belong to no request
         if self._bodies or self._head is not None or self.complete:
             self._unparsed_bytes = 0
-        else:  # part of a head, of a chunk's framing or of trailers
+        else:  # the read was part of a head, of a chunk's framing or of trailers
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > PORTION_BYTES:
                 leg.holds(self._unparsed_bytes)
@@ -364,7 +365,7 @@ class _Connection(asyncio.Protocol):
                 leg.fail(Cause.ERROR, f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
                 return
         try:
-            if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
+            if self._head is None and not self.complete and len(self._bodies) == 1:  # one chunk of a stream
                 if not leg.done:
                     leg.body(self._bodies.pop())
                 else:
@@ -383,7 +384,7 @@ class _Connection(asyncio.Protocol):
         """End the passthrough. The parser gets the rest of the stream, which begins with `data`."""
         self._end_passthrough()
         if data:
-            self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
+            self.feed(data)  # not `data_received`, since the rest of this read comes before the next portion
 
     def _end_passthrough(self) -> None:
         if self._passthrough is not None:
@@ -417,12 +418,12 @@ class _Connection(asyncio.Protocol):
 
     def _finish(self, leg: Leg) -> None:
         if self._leg is not leg:
-            return  # the leg was closed by its own callback
+            return  # a callback of the leg has closed it
         self._release(self._upstream.clock())
         leg.end()
 
     def _release(self, now_s: float) -> None:
-        """Return the connection to the pool after its answer was read to the end, or drop it if it cannot be kept."""
+        """Return the connection to the pool after an answer was read to its end, or drop it if it cannot be kept."""
         self._leg = None
         if self._passthrough is not None:
             self._end_passthrough()
@@ -449,5 +450,5 @@ class _Connection(asyncio.Protocol):
         self._lines = []
 
     def on_message_complete(self) -> None:
-        self._keep_alive = bool(self._parser.should_keep_alive())  # false again once the parser has moved on
+        self._keep_alive = bool(self._parser.should_keep_alive())  # asked now, since the parser forgets it
         self.complete = self._head is not None or self._leg is None or self._leg.head_seen

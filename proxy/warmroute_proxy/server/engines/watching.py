@@ -1,6 +1,7 @@
-"""Watches the reports of engines: keeps each worker's last two, and judges the conditions of workers and the region.
+"""Watches engines: keeps the last two reports of each worker, and judges conditions of workers and of the region.
 
-The memory is bounded: reports and counts for each worker, and one state per condition for each worker and the region.
+A condition is a lasting problem, such as a worker that answers nothing. The memory is bounded: it has reports and
+counts for each worker, and one state per condition for each worker and for the region.
 """
 
 import logging
@@ -45,7 +46,7 @@ class Reported(NamedTuple):
 
 
 class Watching:
-    """The reports and conditions of one region. `region` is the subject of the conditions that are not a worker's."""
+    """The reports and conditions of one region. `region`: the subject of conditions that are not about one worker."""
 
     def __init__(self, region: str, metrics: Metrics, unix_clock: Callable[[], float]) -> None:
         self._region = region
@@ -54,12 +55,12 @@ class Watching:
         self._accept_lengths: dict[str, AcceptLengths] = {}
         self._watched: dict[tuple[Condition, str], Watched] = {}
         self.answers: Counter[str] = Counter()
-        """How many requests each worker has answered since its answers were judged last."""
+        """How many requests each worker has answered since its answers were last judged."""
 
         self._empty_answers: Counter[str] = Counter()
-        self._hand_overs: dict[str, tuple[int, str]] = {}  # by worker: failures in a row, and their words
+        self._hand_overs: dict[str, tuple[int, str]] = {}  # worker -> failed transfers of KV in a row, the last `words`
         self.reports_hits: Callable[[str], bool] = lambda _worker_id: True
-        """Whether a worker has reported any token as cached since it started."""
+        """Returns whether a worker has reported any token as cached since it started."""
 
         self._repeats: Counter[str] = Counter()
         self._unknown_tokens = 0
@@ -69,12 +70,12 @@ class Watching:
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
         self.shortage = Shortage()
-        """The shortage of KV memory, as admission observes it."""
+        """The shortage of KV memory that admission observes."""
 
     def is_due(self, engine_id: str, now_s: float) -> bool:
-        """Whether an engine's metrics are due; with an id of "", whether a look at the region is due.
+        """Whether it is time to read an engine's metrics or, with an empty id, to judge the region.
 
-        If so, the next time is counted from now.
+        If so, the interval to the next time begins now.
         """
         if now_s - self._read_at_s.get(engine_id, -WATCH_EVERY_S) < WATCH_EVERY_S:
             return False
@@ -82,7 +83,9 @@ class Watching:
         return True
 
     def observe(self, workers: list[Worker], reports: dict[int, EngineReport], now_s: float) -> None:
-        """Take in the reports of one engine, by rank. Fewer prompt tokens than before show that it has restarted."""
+        """Take the reports of one engine, by rank. If a report counts fewer prompt tokens than before, the engine has
+        restarted.
+        """
         for worker in workers:
             now = reports.get(worker.dp_rank)
             if now is None:
@@ -94,13 +97,13 @@ class Watching:
                 self._observe_worker(reported, now_s)
 
     def answered_nothing(self, worker_id: str, model: str) -> None:
-        """Count an answer of a worker that has neither text nor calls."""
+        """Count a worker's answer that has neither text nor tool calls."""
         self._empty_answers[worker_id] += 1
         labels = (("worker", worker_id), ("model", model))
         self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
 
     def not_handed_over(self, worker_id: str, words: str) -> None:
-        """Count a failed hand-over of KV. `words`: between which engines, and what other hand-overs show."""
+        """Count a failed transfer of KV. `words`: between which engines it was, and what other transfers show."""
         failed, _ = self._hand_overs.get(worker_id, (0, ""))
         self._hand_overs[worker_id] = (failed + 1, words)
 
@@ -111,11 +114,11 @@ class Watching:
                     self._hand_overs[worker_id] = (0, "")
 
     def lost(self, worker_id: str, loss: Mapping[str, int], cached_tokens: int, occupancy: Occupancy) -> None:
-        """Note a turn that found fewer cached tokens than expected. `loss`: the missing tokens by class."""
+        """Note a turn that found fewer cached tokens than expected. `loss`: the missing tokens by reason."""
         unknown = loss.get("unknown", 0)
         if unknown >= LEAST_REPEATED_TOKENS and not cached_tokens and not occupancy.reports:
             self._repeats[worker_id] += 1
-        if occupancy.has_events:  # its events say what it evicts
+        if occupancy.has_events:  # a worker with KV events reports what it evicts, so nothing should be unknown
             self._unknown_tokens += unknown
 
     def miscounted(self, worker_id: str, name: str, stated: int, now_s: float) -> None:
@@ -125,7 +128,7 @@ class Watching:
         self._sign(Condition.MISCOUNTED, worker_id, Sign(True, f"{stated:,} {name} were reported"), now_s)
 
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
-        """Judge the region and its workers' counts, and forget workers that are gone. `workers`: the present ones."""
+        """Judge the region and its workers' counts. Forget all workers but `workers`, which are present."""
         ids = {worker.id for worker in workers}
         for gone in self._reported.keys() - ids:
             del self._reported[gone]
@@ -154,11 +157,11 @@ class Watching:
         self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
     def forget(self, engine_id: str) -> None:
-        """Forget an engine that is gone. The next look at the region drops its reports."""
+        """Forget an engine that is gone. `observe_region` later drops the reports of its workers."""
         self._read_at_s.pop(engine_id, None)
 
     def raised(self) -> list[Watched]:
-        """The conditions that are raised now, by name and subject."""
+        """The conditions that hold now, ordered by name and subject."""
         return sorted(
             (watched for watched in self._watched.values() if watched.is_raised),
             key=lambda watched: (watched.condition, watched.subject),
@@ -195,7 +198,7 @@ class Watching:
             self._sign(Condition.TRANSFERS, worker_id, transfers(before, now), now_s)
 
     def _observe_answers(self, ids: set[str], now_s: float) -> None:
-        """Judge the answers of each worker that has given enough answers since its last judgement."""
+        """Judge the answers of each worker that has answered often enough since the last judgement."""
         for worker_id, answers in list(self.answers.items()):
             sign = empty_answers(answers, self._empty_answers[worker_id])
             if sign.bad is not None and worker_id in ids:
@@ -206,7 +209,7 @@ class Watching:
                 del self.answers[worker_id], self._empty_answers[worker_id], self._miscounted[worker_id]
 
     def _observe_causes(self, ids: set[str], now_s: float) -> None:
-        """Judge the workers that report no hits, and the tokens that are lost without a known cause."""
+        """Judge the workers that report no cache hits, and the cached tokens that were lost without a known cause."""
         for worker_id in list(self._repeats):
             sign = no_hits(self._repeats[worker_id], self.reports_hits(worker_id))
             if worker_id not in ids:
@@ -232,7 +235,7 @@ class Watching:
 
 
 def _rows(labels: Labels, before: EngineReport, now: EngineReport) -> Iterator[GaugeRow]:
-    """One worker's reports as gauges. Totals are the engine's own, since its start."""
+    """One worker's reports as gauges. Totals are counted by the engine, since its start."""
     if now.accept_length > 0.0:
         yield declared.WORKER_ACCEPT_LENGTH, labels, now.accept_length
     yield declared.WORKER_KV_USAGE_RATIO, (*labels, ("tier", "device")), now.token_usage

@@ -1,25 +1,25 @@
-"""A client that gets a recorded answer: it has its own place in the recording, and its own pace."""
+"""A client that gets a recorded answer, which several clients may read, each at its own position and pace."""
 
 from typing import Final, Protocol
 
 from warmroute_proxy.core.accounting.idempotency import AnswerCopy
 from warmroute_proxy.server.http.exchange import Exchange
 
-PARTS_AT_ONCE: Final = 64  # of a recording, in one write
+PARTS_AT_ONCE: Final = 64  # parts of a recording that go into one write
 
 
 class ReaderOwner(Protocol):
-    """The owner of a reader, which is told when the reader pauses or leaves."""
+    """The owner of a reader, which learns when the reader pauses or ends."""
 
     def paced(self) -> None:
-        """A reader was paused because its client is slow, or goes on."""
+        """Note that a reader was paused because its client is slow, or goes on."""
 
     def left(self, reader: "AnswerReader") -> None:
-        """A reader's client left, or has got the whole answer."""
+        """Note that a reader's client has left, or has got the whole answer."""
 
 
 class AnswerReader:
-    """One client of a recorded answer. `at`: its place in the recording."""
+    """One client of a recorded answer. `at`: how many parts of the recording it has got."""
 
     __slots__ = ("at", "exchange", "owner", "paused", "recording")
 
@@ -33,7 +33,7 @@ class AnswerReader:
         exchange.on_pause = self._pause
 
     def catch_up(self) -> None:
-        """Write the rest of the recording, until the client cannot take more."""
+        """Write what the client has not got of the recording, until the client cannot take more."""
         exchange, recording = self.exchange, self.recording
         if recording is None or not recording.status:
             return

@@ -1,8 +1,8 @@
 """Client connections from their acceptance until they can carry requests; over TLS, until the handshake is done.
 
-uvloop accepts one connection in each iteration of its loop (libuv does, since 1.47). Under load an iteration takes
-milliseconds. If some hundred clients connected at once, the last client would wait for seconds. So `ListeningSocket`
-accepts many connections in an iteration. Each connection counts as open from its acceptance.
+uvloop accepts one connection in each iteration of its loop (by libuv, since 1.47). Under load an iteration takes
+milliseconds. If a few hundred clients connected at once, the last client would wait for seconds. So `ListeningSocket`
+accepts many connections in an iteration. A connection counts as open from its acceptance.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from warmroute_proxy.server.http.http1 import LINGER_S, Connection
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in one iteration of the loop. Connections beyond the limit are closed in the same iteration."""
+"""How many connections are accepted in one iteration of the loop. If the listener is full, each closes another one."""
 
 
 class ListeningSocket:
-    """A listening socket. With a `context`, its connections begin with a handshake."""
+    """A listening socket. With a TLS `context`, its connections begin with a handshake."""
 
     def __init__(self, listening: socket.socket, shared: OpenConnections, context: ssl.SSLContext | None) -> None:
         self._listening = listening
@@ -30,7 +30,7 @@ class ListeningSocket:
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         if self._listening.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
@@ -39,7 +39,7 @@ class ListeningSocket:
         for _ in range(min(ACCEPTED_AT_ONCE, self._shared.accepted_at_once)):
             try:
                 accepted, _ = self._listening.accept()
-            except OSError:  # no client waits, or it has left
+            except OSError:  # no client waits, or the client has left
                 return
             accepted.setblocking(False)
             arrival = Arrival(self._shared, self._context)
@@ -62,26 +62,26 @@ class Arrival:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, accepted: socket.socket) -> None:
-        """Give the loop an accepted socket, and over TLS shake hands with its client."""
+        """Hand an accepted socket over to the event loop, and over TLS shake hands with the client."""
         self._task = asyncio.get_running_loop().create_task(self._run(accepted))
         self._task.add_done_callback(partial(self._ended, accepted))
 
     def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
-        """Clean up after the task, also after one that was cancelled before its first step."""
+        """Clean up after the task, even if it was cancelled before its first step."""
         self._shared.discard(self)
         self._task = None
         if task.cancelled():
             accepted.close()
 
     def on_deadline(self) -> None:
-        """Do nothing: the handshake has its own timeout."""
+        """Do nothing, since the handshake has its own timeout."""
 
     def close_when_idle(self) -> None:
-        """Close: no request has come yet."""
+        """Close at once, since no request has come yet."""
         self.abort()
 
     def make_way(self) -> None:
-        """Close: nothing was written yet."""
+        """Close at once, since nothing was written yet."""
         self.abort()
 
     def abort(self) -> None:

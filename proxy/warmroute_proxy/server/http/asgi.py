@@ -1,8 +1,8 @@
 """A bridge from the proxy's connections to an ASGI application, for the control plane.
 
-The inference paths use no framework. Pages and small JSON answers use one, on the same port and behind the same limits,
-because the same connections read their requests. The bridge collects each answer, counts it in the memory of bodies,
-and sends it whole.
+The inference paths use no web framework. Pages and small JSON answers use FastAPI, on the ports of these connections
+and within their limits. The bridge collects each answer, counts it in the memory of bodies (`body_memory`), and sends
+it whole.
 """
 
 import logging
@@ -50,7 +50,7 @@ class _Steps:
                 error = raised
 
     def close(self) -> None:
-        """Close the coroutine after its task has ended, perhaps before the first step."""
+        """Close the coroutine after its task has ended, even if no step has run."""
         self._coroutine.close()
         if not self._begun:
             self._begun = True
@@ -67,12 +67,12 @@ class Bridge:
         self._state = state
         self._memory = memory
         self._turns = turns
-        self._tasks = BackgroundTasks()  # bounded by the connections: one exchange each
+        self._tasks = BackgroundTasks()  # bounded, since each connection has one exchange at a time
 
     def handle(
         self, exchange: Exchange, extra: dict[str, Any] | None = None, done: Callable[[], None] | None = None
     ) -> None:
-        """Have the application answer one exchange. `extra`: added to the request's state. `done`: called last."""
+        """Have the application answer one exchange. `extra`: added to the request's state. `done`: called after it."""
         if exchange.request.shared is not None:
             problem = f"{exchange.request.path[:200]} takes at most {LARGE_BYTES} bytes"
             exchange.refuse(Refusal(413, problem, code="request_too_large"))

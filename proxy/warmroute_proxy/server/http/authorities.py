@@ -1,4 +1,4 @@
-"""Trusted authorities of outgoing TLS connections: those of the system, or of the file in SSL_CERT_FILE.
+"""Trusted certificate authorities of outgoing TLS connections: those of the system, or of the file in SSL_CERT_FILE.
 
 The file is read again after a change, so authorities can be replaced without a restart. If the file cannot be read,
 the old authorities stay in use.

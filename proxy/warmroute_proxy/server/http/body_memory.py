@@ -1,7 +1,7 @@
-"""The memory of bodies: one budget for a process, and what each request has reserved of it.
+"""The memory of bodies: one budget for a process, from which each request reserves memory.
 
-A reservation lasts as long as its object. An object that holds bytes of a request also holds the reservation, and the
-last reference gives the memory back. So memory is released in whatever way a request ends.
+A reservation lasts as long as its object. An object that holds bytes of a request also refers to the reservation. When
+the last reference goes, the memory is given back. So memory is released in whatever way a request ends.
 """
 
 from typing import Final, Protocol
@@ -15,7 +15,7 @@ UNNAMED: Final = ""
 
 
 class Spare(Protocol):
-    """Bytes that are kept only for later use, and may be dropped for a body."""
+    """Bytes that are kept only for possible use, and may be dropped to make room for a body."""
 
     def bytes_of(self, tenant: str) -> int:
         """The bytes that are kept for a tenant."""
@@ -28,31 +28,31 @@ class Spare(Protocol):
 
 
 class BodyMemory:
-    """The memory of all bodies of one process. `spare`: dropped before a body is refused."""
+    """The memory of all bodies of one process. `spare`: bytes that are dropped before a body is refused."""
 
     def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
-        """`copies`: how often the bytes of a body may be in memory. `refused`: counts requests that found no memory."""
+        """`copies`: how many copies of a body may be in memory. `refused`: counts requests that found no memory."""
         self.budget = FairBudget(total_bytes)
         self.copies = copies
         self.refused = refused
         self.spare: Spare | None = None
 
     def reserve(self, tenant: str, size_bytes: int) -> "BodyReservation":
-        """Reserve memory for a body. `size_bytes` is 0 if memory is reserved as the body comes. Raises: Refusal."""
+        """Reserve memory for a body. `size_bytes` is 0 if memory is reserved while the body comes. Raises: Refusal."""
         reservation = BodyReservation(self, tenant)
         if size_bytes:
             reservation.add_body(size_bytes)
         return reservation
 
     def refusal(self) -> Refusal:
-        """The answer to a request that finds no memory. Each call counts a refused request."""
+        """The refusal of a request that finds no memory. Each call counts a refused request."""
         self.refused[0] += 1
         message = "running requests use all memory for your bodies (body_memory_bytes); try again in 1 s"
         return Refusal(503, message, code="overloaded", retry_after_s=1)
 
 
 class BodyReservation:
-    """The memory that one request holds. `body_bytes`: of its body, without the copies."""
+    """The memory that one request holds. `body_bytes`: the memory for one copy of the request's body."""
 
     __slots__ = ("_memory", "_size_bytes", "_tenant", "body_bytes")
 
@@ -66,7 +66,7 @@ class BodyReservation:
         self.close()
 
     def close(self) -> None:
-        """Give all memory back, without waiting for the last reference to go."""
+        """Give all memory back now, even if references to this object remain."""
         size_bytes, self._size_bytes, self.body_bytes = self._size_bytes, 0, 0
         if size_bytes:
             self._memory.budget.release(self._tenant, size_bytes)
@@ -80,7 +80,7 @@ class BodyReservation:
         return self._grow(size_bytes, ANSWER_WEIGHT)
 
     def cover(self, size_bytes: int) -> bool:
-        """Reserve memory up to `size_bytes` in all, as for an answer. Returns whether there was room."""
+        """Reserve memory until this reservation has at least `size_bytes`. Returns whether there was room."""
         more = size_bytes - self._size_bytes
         return more <= 0 or self._grow(more, ANSWER_WEIGHT)
 
@@ -97,11 +97,11 @@ class BodyReservation:
             self._memory.budget.release(self._tenant, size_bytes)
 
     def refusal(self) -> Refusal:
-        """The answer if no memory was found. Each call counts a refused request."""
+        """The refusal of the request, if it finds no memory. Each call counts a refused request."""
         return self._memory.refusal()
 
     def grow_by_own(self, size_bytes: int) -> bool:
-        """Reserve memory as `grow` does, but drop nothing that is kept for other tenants."""
+        """Reserve memory as `grow` does, but drop no spare bytes of other tenants."""
         return self._grow(size_bytes, 1, of_others=False)
 
     def _grow(self, size_bytes: int, weight: int, *, of_others: bool = True) -> bool:
@@ -112,7 +112,7 @@ class BodyReservation:
                 return False
             own, others = spare.bytes_of(tenant), spare.bytes_of_others(tenant) if of_others else 0
             if not memory.budget.would_fit(tenant, size_bytes, weight, own, others):
-                return False  # even without all spare bytes, so none are dropped
+                return False  # dropping all spare bytes would not suffice, so nothing is dropped
             while not memory.budget.reserve(tenant, size_bytes, weight):
                 spare.give(tenant)
         self._size_bytes += size_bytes

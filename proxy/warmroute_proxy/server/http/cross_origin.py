@@ -1,7 +1,7 @@
-"""Requests of pages in browsers. A page may read an answer only if the answer names its origin (fetch.spec.whatwg.org).
+"""Requests of web pages (CORS): a page may read an answer only if it names the page's origin (fetch.spec.whatwg.org).
 
 A browser first sends a preflight (`OPTIONS`), without the key. The config lists the allowed origins; by default the
-list is empty. Pages send keys themselves, so no cookies and no credentials of a browser are allowed.
+list is empty. Pages send API keys themselves, so cookies and other credentials of a browser are not allowed.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from typing import Final
 from warmroute_proxy.server.http.exchange import Request
 
 NO_STORE: Final = b"cache-control: no-store\r\n"
-"""The header of answers to requests with a key: no browser and no cache keeps such answers."""
+"""The header of answers to requests with a key, which neither browsers nor caches may keep."""
 
 ANY_ORIGIN: Final = "*"
 _ASKED_METHOD: Final = "access-control-request-method"
@@ -19,7 +19,7 @@ _MAX_AGE_S: Final = 86_400
 
 
 def is_allowed_preflight(request: Request, origins: Collection[str]) -> bool:
-    """Add the headers by which pages of `origins` may read the answer. Returns whether the request is a preflight."""
+    """Add the headers that let pages of `origins` read the answer. Returns whether this is an allowed preflight."""
     origin = request.headers["origin"]
     if ANY_ORIGIN in origins:
         lines = ["access-control-allow-origin: *"]

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 class Crowding:
     def __init__(self, port: str, metrics: Metrics) -> None:
-        """`port`: its name in metrics and log."""
+        """`port`: the listener's name in metrics and log."""
         self._port = port
         self._counters: dict[str, Counter] = {
             reason: metrics.counter(declared.CONNECTIONS_CLOSED_TOTAL, (("port", port), ("reason", reason)))
@@ -26,11 +26,11 @@ class Crowding:
         self._logged_s = -LOG_AGAIN_S
 
     def count(self, reason: str) -> None:
-        """Count a connection that was closed or refused in favour of others."""
+        """Count a connection that was closed or refused because the listener is full."""
         self._counters[reason][0] += 1
 
     def sweep(self, now_s: float, connections: int) -> None:
-        """Log what was counted since the last line. `connections`: the listener's limit."""
+        """Log what was counted since the last log line. `connections`: the listener's limit."""
         if now_s < self._logged_s + LOG_AGAIN_S:
             return
         found = {reason: counter[0] for reason, counter in self._counters.items()}

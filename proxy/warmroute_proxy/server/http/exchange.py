@@ -18,10 +18,10 @@ from warmroute_proxy.server.http.shared_bytes import SharedBytes
 log = logging.getLogger(__name__)
 
 LEFT_TARGET: Final = "/v1/forward/left"
-"""The path of the request that a proxy sends behind a forwarded request, once its client has left."""
+"""The path of the request that a proxy sends on the connection of a forwarded request, if the client has left."""
 
 Problem = str | Refusal
-"""Why an answer is not translated: an error in it (str), or something that the proxy lacks (Refusal)."""
+"""Why an answer cannot be translated: an error in the answer (str), or something that the proxy lacks (Refusal)."""
 
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
@@ -36,13 +36,13 @@ _STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {reason}" for status, reason
 class Request:
     """One request. `headers` has the first value of each header, by lower-case name.
 
-    `length`: of the body; None if the body is chunked. `shared`: where another process finds a large body. `refusal`:
-    the answer, if the head was refused. At the head, the endpoint may note the sender (`caller`) and the `tenant` for
-    which the body counts. `body_reservation`: the memory of the body and of a gathered answer; None if nothing is
-    reserved.
+    `length`: the length of the body; None if the body is chunked. `shared`: a large body, in memory that another
+    process can read. `refusal`: the answer, if the head was refused. When the head is complete, the endpoint may set
+    the sender (`caller`) and the `tenant` for which the body counts. `body_reservation`: the memory of the body and of
+    a gathered answer; None if nothing is reserved.
     """
 
-    # Most requests keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
+    # These members are seldom set or read. As defaults of the class they make construction cheap, but reads slower.
     query = b""
     version = "1.1"
     body: bytes | memoryview = b""
@@ -53,13 +53,13 @@ class Request:
     tenant = UNNAMED
     body_reservation: BodyReservation | None = None
     dialect: Any = None
-    """The dialect of the request, if its path does not tell. Only the endpoint uses it, as with `caller`."""
+    """The API dialect of the request, if its path does not determine the dialect. Only the endpoint uses it."""
 
     more_lines = b""
     """Header lines for any answer to the request, each with its line end."""
 
     carrier: object | None = None
-    """The carrier that takes the request to an engine (`engines.carrier`); None: the proxy's own connections."""
+    """The gateway that carries the request to an engine (`engines.carrier`); None: the proxy's own connections do."""
 
     def __init__(
         self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
@@ -76,7 +76,7 @@ class Request:
             self.body_reservation.close()
 
     def body_sha256(self) -> str:
-        """The digest of the body. If another process has read a large body, that process has computed it."""
+        """The digest of the body. If another process has read a large body, it has computed the digest, too."""
         if self.shared is not None and self.shared.sha256 is not None:
             return self.shared.sha256
         return hashlib.sha256(self.body).hexdigest()
@@ -95,7 +95,7 @@ class NextProtocol(Protocol):
 
 
 class AnswerSink(Protocol):
-    """The connection that an answer is written to."""
+    """The connection to which an answer is written."""
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -107,10 +107,10 @@ class AnswerSink(Protocol):
         """Report the status of an answer, for the metrics."""
 
     def exchange_ended(self, exchange: "Exchange") -> None:
-        """An answer is complete."""
+        """Note that an answer is complete."""
 
     def close_after_flush(self) -> None:
-        """Close once all is sent."""
+        """Close when all bytes are sent."""
 
     def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
         """Answer with `head`, and go on with another protocol."""
@@ -120,21 +120,23 @@ class AnswerSink(Protocol):
 class Exchange:
     """The answer to one request.
 
-    `on_gone` is called once if the client leaves before the answer ended; `on_pause` with True when the client reads
-    too slowly, and with False when it has caught up.
+    `on_gone` is called once if the client leaves before the answer has ended. `on_pause` is called with True when the
+    client reads too slowly, and with False when it has caught up.
     """
 
-    # Most answers keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
+    # These members are seldom set or read. As defaults of the class they make construction cheap, but reads slower.
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
     on_unreadable: Callable[[Problem], None] | None = None
-    """Called with the problem if some of a translated answer cannot be translated. By then the client has an error."""
+    """Called with the problem if some of an answer cannot be translated, after the client has got an error."""
     takes_bare = False
-    """Whether it passes bytes through without HTTP chunks."""
+    """Whether the exchange takes bytes without HTTP chunks."""
     translates = False
     """Whether the answer is translated. If so, `unreadable` is called before the answer is charged."""
     client_left = False
-    """Whether the client is known to have left at `on_gone`. For a forwarded request, its proxy reports that."""
+    """Whether the client is known to have left when `on_gone` is called. For a forwarded request, the proxy that
+    forwarded it reports this.
+    """
     _chunked = False
 
     def __init__(self, connection: AnswerSink, request: Request) -> None:
@@ -149,12 +151,12 @@ class Exchange:
         self.started = self.ended = True
         head = self._head(status, headers)
         sent = b"" if self.request.method == "HEAD" else body
-        self.on_gone = self.on_pause = None  # the callbacks refer to the exchange: no reference cycle may remain
+        self.on_gone = self.on_pause = None  # ends the cycle of references between the callbacks and the exchange
         self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self._connection.exchange_ended(self)
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        """Send a whole 200 to a POST. `lines`: its headers, each with its line end."""
+        """Send a whole answer with status 200 to a POST. `lines`: the answer's headers, each with its line end."""
         if self.ended:
             return
         self.started = self.ended = True
@@ -168,7 +170,7 @@ class Exchange:
         connection.exchange_ended(self)
 
     def unreadable(self, answer: bytes | None) -> Problem | None:  # noqa: ARG002 - for those that translate
-        """Why the client cannot get an answer; None if it can. `answer`: a whole answer; None: the stream so far."""
+        """Why the client cannot get an answer; None if it can. `answer`: a whole answer; None: the stream until now."""
         return None
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
@@ -181,7 +183,7 @@ class Exchange:
         self.respond(refusal.status, headers, refusal.body())
 
     def fail(self) -> None:
-        """Answer an error of the proxy's own: with a 500 if nothing was sent yet, else by an abort."""
+        """Answer after an error in the proxy: with a 500 if nothing was sent yet, else by an abort."""
         if self.started:
             self.abort()
         else:
@@ -203,7 +205,7 @@ class Exchange:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """The function that writes whole HTTP chunks, valid until the answer ends or the client leaves.
+        """The function that writes whole HTTP chunks to the client, until the answer ends or the client leaves.
 
         None if the answer is not chunked or has ended.
         """
@@ -223,7 +225,7 @@ class Exchange:
         self._connection.exchange_ended(self)
 
     def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
-        """Accept an offer of another protocol: answer with `head`. `protocol_of`: makes it from `OpenConnections`."""
+        """Accept an upgrade to another protocol by `head`. `protocol_of`: makes the protocol from `OpenConnections`."""
         self.started = self.ended = True
         self.on_gone = self.on_pause = None
         self._connection.on_status(self.request, 101)
@@ -257,14 +259,14 @@ class Endpoint(Protocol):
         """Start to answer. The endpoint must end `exchange` sooner or later, by `respond`, `end` or `abort`."""
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-        """A refusal by the connection, in the form that clients of the request's route expect."""
+        """A refusal of the connection, in the form that clients of the request's route expect."""
 
     def on_status(self, request: Request, status: int) -> None:
         """Observe the status of an answer."""
 
 
 def answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
-    """Answer after an exception: with the refusal, or with an error of the proxy's own."""
+    """Answer after an exception: with the refusal if it is one, else with an error of the proxy."""
     if isinstance(error, Refusal):
         exchange.refuse(error)
     else:

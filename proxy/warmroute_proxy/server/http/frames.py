@@ -1,10 +1,10 @@
 """WebSocket framing: parses a client's bytes into messages, within limits, and writes frames for the answers.
 
-Most messages are one frame and come in one read. Such a message is found here, in a quarter of the time that
-`websockets` takes. `websockets`, without its I/O, reads all other frames. A message is taken from its frame in one
-piece, which costs the loop some ms for each MB, so it has `MAX_MESSAGE_BYTES` at most. An empty frame takes some us, so
-one read may hold `MAX_FRAMES`. The caller says after how many frames others go on, and counts the memory of bytes that
-were read and not taken (`held_bytes`).
+Most messages are one frame and come in one read. These messages are found here, in a quarter of the time that the
+library `websockets` takes. The library, without its I/O, reads all other frames. A message is taken from its frame in
+one piece, which costs the event loop a few ms for each MB, so a message has `MAX_MESSAGE_BYTES` at most. An empty frame
+takes a few us, so one read may hold `MAX_FRAMES` at most. The caller says after how many frames other connections go
+on, and counts the memory of bytes that were read but not taken as messages (`held_bytes`).
 """
 
 import logging
@@ -23,25 +23,25 @@ from warmroute_proxy.server.http.exchange import Request
 
 MAX_MESSAGE_BYTES: Final = 4_194_304
 MAX_FRAMES: Final = 1_024
-SLICE_BYTES: Final = 512  # in which frames are found at once, unless a frame is larger
+SLICE_BYTES: Final = 512  # how many bytes the library parses at once, unless a frame is larger
 MAX_LATE_BYTES: Final = 16_384
 
 _SHORT: Final = 125
 _MIDDLE: Final = 65_535
-_WHOLE_TEXT: Final = 0x81  # the first byte of a frame that is a whole text
+_WHOLE_TEXT: Final = 0x81  # the first byte of a frame that contains a whole text message
 _MASKED: Final = 0x80
 _MASK_BYTES: Final = 4
 _LEAVES: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 _CONTINUED: Final = (Opcode.TEXT, Opcode.CONT)
 _log: Final = logging.getLogger(__name__)
-_log.setLevel(logging.ERROR)  # the library would log what is in the frames
+_log.setLevel(logging.ERROR)  # at lower levels the library would log the contents of frames
 
 
 def handshake(request: Request) -> tuple[int, bytes]:
     """The status and the head of the answer to an upgrade request.
 
-    No extension is accepted: deflate costs more CPU than a proxy near its clients saves in bytes, and lets small frames
-    become large messages.
+    No extension is accepted. For a proxy near its clients, the CPU time of deflate outweighs the bytes that it saves,
+    and deflate lets small frames become large messages.
     """
     names = ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version", "origin")
     headers = Headers([(name, request.headers[name]) for name in names if name in request.headers])
@@ -52,7 +52,7 @@ def handshake(request: Request) -> tuple[int, bytes]:
 
 
 def text_frame(text: bytes) -> bytes:
-    """The frame of a text. The library's `Frame` takes ten times as long, and each delta needs a frame."""
+    """The frame of a text, made in a tenth of the time that the library's `Frame` takes: each delta needs a frame."""
     size = len(text)
     if size <= _SHORT:
         return b"\x81%c%b" % (size, text)
@@ -62,7 +62,7 @@ def text_frame(text: bytes) -> bytes:
 
 
 def _payload(read: bytes, at: int) -> tuple[int, int]:
-    """Where the payload of a client's frame begins and ends; (0, 0) if the frame's head has not come whole."""
+    """Where the payload of a client's frame begins and ends; (0, 0) if the frame's head is incomplete."""
     head = read[at : at + 10]
     size = head[1] & 0x7F if len(head) > 1 else _SHORT + 2
     begins = at + 2 + _MASK_BYTES
@@ -81,21 +81,23 @@ def _frame_bytes(data_bytes: int) -> int:
 
 
 class Messages:
-    """The messages of one connection. `protocol` has control frames that the caller writes."""
+    """The messages of one connection. `protocol`: the library's parser, whose answers to control frames the caller
+    writes to the client.
+    """
 
     def __init__(self, body_bytes: int) -> None:
-        """`body_bytes`: the limit of a request, which holds for a message, too."""
+        """`body_bytes`: the limit of a request's body, which holds for a message, too."""
         self._max_bytes = min(body_bytes, MAX_MESSAGE_BYTES)
         self.protocol = ServerProtocol(state=State.OPEN, max_size=self._max_bytes, logger=_log)
         self._read = b""
-        self._parsed = 0  # bytes of `_read`
-        self._frames: deque[Frame] = deque()  # found and not taken yet
+        self._parsed = 0  # how many bytes of `_read` were parsed
+        self._frames: deque[Frame] = deque()  # frames that were found and not taken yet
         self.found = 0
-        """The frames that were found in the last read."""
+        """How many frames were found in the last read."""
 
-        self._begun = 0  # bytes of an unfinished frame in the protocol; not exact for a frame whose length is padded
-        self._rest = 0  # bytes that the unfinished frame lacks, if known
-        self._parts = bytearray()  # of an unfinished message
+        self._begun = 0  # bytes of an unfinished frame in `protocol`; inexact if the frame's length field is padded
+        self._rest = 0  # how many bytes the unfinished frame lacks, if known
+        self._parts = bytearray()  # what has come of an unfinished message
         self._goes_on = False  # whether a message is unfinished
         self._late_bytes = 0
 
@@ -106,7 +108,9 @@ class Messages:
 
     @property
     def may_flush(self) -> bool:
-        """Whether the protocol's bytes may be written: the answer to a close frame waits for the messages before it."""
+        """Whether the protocol's bytes may be written. The answer to a close frame waits until all messages that came
+        before the frame are taken.
+        """
         return not self._frames
 
     @property
@@ -120,7 +124,7 @@ class Messages:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that were read and not taken."""
+        """How many bytes were read and not taken as messages."""
         unparsed = len(self._read) + len(self.protocol.reader.buffer)
         return unparsed + len(self._parts) + sum([len(frame.data) for frame in self._frames])
 
@@ -128,7 +132,7 @@ class Messages:
         self._read, self._parsed, self.found = self._read[self._parsed :] + data, 0, 0
 
     def read_late(self, data: bytes) -> None:
-        """Look for the client's close frame after the server's. A message that nobody waits for may come before it."""
+        """Look for the client's close frame after the server's close frame. Messages before it are ignored."""
         data = data[: MAX_LATE_BYTES - self._late_bytes]
         self._late_bytes += len(data)
         if data and not self.protocol.eof_sent:
@@ -136,9 +140,8 @@ class Messages:
             self.protocol.events_received()
 
     def next(self, most: int = MAX_FRAMES) -> bytes | None:
-        """The next whole message, or None. `most`: the value of `found` from which no more frames are looked for.
-        Raises: Refusal, for the client, if no more messages can be read; then the protocol has the frame that closes
-        the connection.
+        """The next whole message, or None. `most`: stop looking for frames once `found` is `most`. Raises: Refusal, for
+        the client, if no more messages can be read; `protocol` then has the frame that closes the connection.
         """
         while True:
             if self._frames:
@@ -167,7 +170,7 @@ class Messages:
         """Free the memory of a lost connection.
 
         The protocol and its parser refer to each other, and hold the bytes of an unfinished frame. The garbage
-        collector would free them late, and no limit would count them until then.
+        collector would free these bytes late, and no limit would count them until then.
         """
         self.drop()
         self.protocol.parser.close()
@@ -186,7 +189,7 @@ class Messages:
         return bytes(apply_mask(memoryview(read)[begins:ends], read[begins - _MASK_BYTES : begins]))
 
     def _parse(self) -> None:
-        """Find the frames in a slice. The protocol answers control frames."""
+        """Find the frames in the next slice. `protocol` answers control frames."""
         data = self._read[self._parsed : self._parsed + max(self._rest, SLICE_BYTES)]
         self._take_read(self._parsed + len(data))
         self.protocol.receive_data(data)
@@ -212,7 +215,7 @@ class Messages:
         if frame.opcode not in _CONTINUED:
             return None
         self._goes_on = not frame.fin
-        data, frame.data = frame.data, b""  # the protocol refers to its last frame until another one comes
+        data, frame.data = frame.data, b""  # else the bytes would stay in memory: `protocol` keeps its last frame
         if frame.fin and not self._parts:
             return bytes(data)
         self._parts += data

@@ -1,6 +1,6 @@
-"""Decodes header lines as the parser reports them: to names in lower case and values as text.
+"""Decodes the parser's header lines to names in lower case and values as text.
 
-Peers send the same few lines in each message, so up to `MAX_LINES` decoded lines are kept.
+Clients and engines send the same few lines in each message, so up to `MAX_LINES` decoded lines are cached.
 """
 
 from typing import Any, Final
@@ -15,7 +15,7 @@ _KNOWN: Final[dict[Line, tuple[str, str]]] = {}
 
 
 def decode(lines: list[Line]) -> dict[str, str]:
-    """All headers by name. A name that is given several times has its last value."""
+    """Name -> value of all headers. If a name is given several times, its last value counts."""
     return dict(decode_each(lines))
 
 
@@ -29,7 +29,7 @@ def decode_each(lines: list[Line]) -> list[tuple[str, str]]:
 
 
 def decode_line(line: Line) -> tuple[str, str]:
-    """Name and value as text, without the space behind the value, which the parser leaves there."""
+    """Name and value as text, without the space after the value, which the parser leaves there."""
     name, value = line
     decoded = name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")
     if len(name) + len(value) <= MAX_LINE_BYTES:

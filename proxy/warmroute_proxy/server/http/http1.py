@@ -7,10 +7,10 @@ What keeps this safe:
 - header bytes, header count, target length, body bytes, pipelined requests and open connections have limits; each
   phase (head, body, keep-alive, a client that does not read) has a deadline, checked by one sweep a second;
 - `RequestReader` parses every byte with one parser, and refuses ambiguous framing;
-- requests of one connection are answered in order, one at a time. The socket is read meanwhile, because only a
-  reader notices that a client has left. Bytes that arrive during an answer are parsed after it, and count for the
-  tenant that is being answered. Beyond `READ_AHEAD_BYTES` the socket is not read until that answer ends;
-- the memory of all bodies has one budget (`body_memory`). An answer counts until its client has read it;
+- requests of one connection are answered in order, one at a time. The socket is also read during an answer, because
+  otherwise the proxy would not notice that a client has left. Bytes that arrive during an answer are parsed after the
+  answer, and count for its tenant. Beyond `READ_AHEAD_BYTES` the socket is not read until the answer ends;
+- the memory of all bodies has one budget (`body_memory`). An answer counts there until its client has read it;
 - if a request is refused before its body was read, the rest of the body is read and dropped for a moment after the
   answer, so that a reset does not destroy the answer.
 """
@@ -30,17 +30,17 @@ from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 from warmroute_proxy.server.http.request_reader import RequestReader, head_bytes
 from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
-MAX_PIPELINED: Final = 16  # requests that came in one read
+MAX_PIPELINED: Final = 16  # how many requests may wait until earlier requests are answered
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at shutdown, an idle connection stays open this long, to refuse a late request
-LINGER_BODY_BYTES: Final = 65536  # refused bodies up to this size are read, to keep the connection
+LINGER_BODY_BYTES: Final = 65536  # bodies of refused requests up to this size are read, to keep the connection
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
-UNREAD_BYTES: Final = 8_192  # of an ended answer, this much may wait for the client uncounted
-PIECE_BYTES: Final = 262_144  # of an answer, in one write
+UNREAD_BYTES: Final = 8_192  # how much of a complete answer may wait for the client without being counted
+PIECE_BYTES: Final = 262_144  # how much of an answer is written at once
 UNSENT_BYTES: Final = WRITE_HIGH_BYTES + PIECE_BYTES
-"""The most that is counted of a slow client's stream: the engine is not read meanwhile. A whole answer has its own
-reservation.
+"""How many unsent bytes of a slow client's stream are counted. There are not many more, since the engine is not read
+meanwhile. An answer that is not streamed has its own reservation.
 """
 
 
@@ -48,13 +48,13 @@ _LEFT_LINE: Final = f"POST {LEFT_TARGET} ".encode()
 
 
 class Connection:
-    """One client connection: an `asyncio.BufferedProtocol`, though not by type (compiled classes inherit from none).
+    """One client connection: an `asyncio.BufferedProtocol`, but not by type, since compiled classes cannot inherit it.
 
     All connections read into one shared buffer, which saves a copy of each body.
     """
 
     def __init__(self, shared: OpenConnections, arrival: OpenConnection | None = None) -> None:
-        """`arrival`: the member of `shared` whose place this connection takes."""
+        """`arrival`: the member of `shared` that this connection replaces."""
         self._shared = shared
         self._arrival = arrival
         self._limits = shared.limits
@@ -64,23 +64,23 @@ class Connection:
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._ahead: ReadAhead | None = None
-        self._unread: BodyReservation | None = None  # of an answer that the client has not read
-        self._unsent_hold: BodyReservation | None = None  # of a stream that the client reads slowly
-        self._buffers: Buffers | None = None  # of TLS, once they are large
-        self._head_hold: BodyReservation | None = None  # of a head that has not ended
+        self._unread: BodyReservation | None = None  # memory of an answer that the client has not read
+        self._unsent_hold: BodyReservation | None = None  # memory of a stream that the client reads slowly
+        self._buffers: Buffers | None = None  # memory of the TLS buffers, once they are large
+        self._head_hold: BodyReservation | None = None  # memory of a head that has not ended
         self.owner = UNNAMED
-        self._user = UNNAMED  # the connection counts for this tenant from a request's head until the answer is read
-        self._expects = False  # the client waits for `100 Continue`
+        self._user = UNNAMED  # tenant for which the connection counts, from a request's head until the answer is read
+        self._expects = False  # whether the client waits for `100 Continue`
         self._starting = self._is_tls = False
         self._paused = False
-        self._unsent = 0  # bytes in the transport's buffer at the last look
-        self._asked_s = shared.clock()  # when the connection came, or its last answer ended
+        self._unsent = 0  # bytes in the transport's buffer at the last check
+        self._asked_s = shared.clock()  # when the connection was made, or its last answer ended
         self.deadline_s = self._asked_s + self._limits.head_timeout_s
 
     # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from this class
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._is_tls = is_tls(self._transport)
         arrival, self._arrival = self._arrival, None
@@ -105,7 +105,7 @@ class Connection:
                 on_gone()
 
     def eof_received(self) -> bool:
-        return False  # a client that has half-closed is gone: asyncio closes, connection_lost follows
+        return False  # a client that has half-closed counts as gone: asyncio closes, and calls connection_lost
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -140,7 +140,7 @@ class Connection:
         self.data_received(self._read_into[:nbytes])
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Handle a read. Nothing refers to `data` afterwards."""
+        """Handle a read. Nothing refers to `data` afterwards, since its memory is used again."""
         if not self._reader.open:
             return
         if self._active is not None or self._waiting or self._ahead is not None:
@@ -159,13 +159,13 @@ class Connection:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless the bytes behind a request that is being answered are too many."""
+        """Read on, unless too many bytes wait until the current request is answered."""
         full = self._ahead is not None and self._ahead.full
         if self._transport is not None and not self._transport.is_closing() and not full:
             self._transport.resume_reading()
 
     def _read_ahead(self, data: bytes | memoryview) -> None:
-        """Keep bytes that come during an answer. Stop reading if they are too many or find no memory."""
+        """Keep bytes that come during an answer. Stop reading if the bytes are too many or find no memory."""
         ahead, active, transport = self._ahead, self._active, self._transport
         if ahead is None:
             tenant = active.request.tenant if active is not None else UNNAMED
@@ -182,7 +182,7 @@ class Connection:
             transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Parse the bytes that came during an answer, if no answer runs now."""
+        """Parse the bytes that came during an answer, unless another answer has begun."""
         while self._ahead is not None and self._active is None and not self._waiting and not self._paused:
             data = bytes(self._ahead.data)
             self._drop_ahead()
@@ -203,23 +203,23 @@ class Connection:
             self.deadline_s = request.received_s + self._limits.head_timeout_s
 
     def head_received(self, request: Request) -> None:
-        """Let the endpoint refuse the request by its head. A small body is read even then, a large body is not."""
+        """Let the endpoint refuse the request by its head. A refused request's body is read only if it is small."""
         if self._shared.closing:
             request.keep_alive = False
         self.deadline_s = max(self.deadline_s, self._shared.clock() + self._limits.body_timeout_s)
         try:
             self._shared.endpoint.on_head(request)
-            if request.tenant and not self._user:  # if another tenant's request runs, this one counts at its turn
+            if request.tenant and not self._user:  # else the connection counts for this tenant once the request begins
                 self._count_for(request.tenant)
             if request.length != 0:
-                # A body behind another request is not read yet, so no memory is reserved for it.
+                # The body of a request that waits for another one is not read yet, so no memory is reserved for it.
                 first = self._active is None and not self._waiting
                 size_bytes = request.length or 0 if first else 0
                 request.body_reservation = self._shared.memory.reserve(request.tenant, size_bytes)
         except Refusal as refusal:
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 raise
-            request.refusal = refusal.with_traceback(None)  # the traceback refers to the request
+            request.refusal = refusal.with_traceback(None)  # the traceback refers to the request, so it makes a cycle
         headers = request.headers
         if "expect" in headers and headers["expect"].lower() == "100-continue" and request.length != 0:
             self._expects = True
@@ -240,7 +240,7 @@ class Connection:
             raise request.body_reservation.refusal()
 
     def request_received(self, request: Request) -> None:
-        """Answer a request after the requests before it. Raises: Refusal, if too many wait."""
+        """Answer a request after the requests before it. Raises: Refusal, if too many requests wait."""
         self._expects = False
         active = self._active
         if request.path == LEFT_TARGET and active is not None and names.FORWARD in active.request.headers:
@@ -266,19 +266,19 @@ class Connection:
     # -- answering in order
 
     def _start_next(self) -> None:
-        """Start waiting requests while no request is active. A loop, because an answer may end at once."""
+        """Start waiting requests while no request is active. This is a loop, because an answer may end at once."""
         if self._starting:
             return
         self._starting = True
         try:
-            # Not while the client does not read: the answers would pile up here.
+            # No request starts while the client does not read, or its answers would pile up here.
             while self._waiting and self._active is None and self._transport is not None and not self._paused:
                 self._start(self._waiting.popleft())
         finally:
             self._starting = False
 
     def _start(self, request: Request) -> None:
-        """Begin to answer the first of the waiting requests."""
+        """Begin to answer a request, the first of those that wait."""
         exchange = self._active = Exchange(self, request)
         self.deadline_s = float("inf")
         if request.refusal is None and request.tenant != self._user:
@@ -315,7 +315,7 @@ class Connection:
             return
         if self._is_tls:
             self._count_buffers()
-        # In pieces: over TLS, unsent bytes are counted only for writes after the socket was full.
+        # Write pieces, since over TLS unsent bytes are counted only for writes after the socket was full.
         for at in range(0, len(data), PIECE_BYTES):
             transport.write(data[at : at + PIECE_BYTES])
 
@@ -323,11 +323,13 @@ class Connection:
         return None if self._transport is None else self._transport.write
 
     def switch(self, head: bytes, protocol_of: Callable[[OpenConnections], NextProtocol]) -> None:
-        """Send `head` and go on with another protocol. Earlier bytes are dropped: the client must wait for `head`."""
+        """Send `head` and go on with another protocol. Bytes that the client sent before it could read `head` are
+        dropped.
+        """
         transport, self._transport, self._active, self._ahead = self._transport, None, None, None
         assert transport is not None
         self._shared.discard(self)
-        self._user = UNNAMED  # the tenant's count passes to the other protocol
+        self._user = UNNAMED  # from now on the other protocol counts for the tenant
         self._waiting.clear()
         self._reader.close()
         other = protocol_of(self._shared)
@@ -337,7 +339,7 @@ class Connection:
         other.connection_made(transport)
 
     def exchange_ended(self, exchange: Exchange) -> None:
-        """An answer is complete: start the next request, or close."""
+        """Start the next request after a complete answer, or close."""
         self._active = None
         reservation = exchange.request.body_reservation
         if self._unsent_bytes() > UNREAD_BYTES:
@@ -361,7 +363,7 @@ class Connection:
             self._close_if_idle()
 
     def _count_for(self, tenant: str) -> None:
-        """Count this connection for a tenant. Raises: Refusal, if the tenant uses too many."""
+        """Count this connection for a tenant. Raises: Refusal, if the tenant uses too many connections."""
         if self._user:
             self._leave()
         if tenant:
@@ -382,13 +384,13 @@ class Connection:
             self._shared.leave(user)
 
     def _close_if_idle(self) -> None:
-        # A separate method: in one that has set `_active` to None, compiled code would expect it to be None still.
+        # A separate method: compiled code of a method that has set `_active` to None assumes that it is still None.
         if self._active is None and not self._waiting:
             self.close_after_flush()
 
     def close_after_flush(self) -> None:
-        """Close once all is sent. If the client may still be sending, its bytes are read and dropped for a moment,
-        because a reset would destroy the answer.
+        """Close when all bytes are sent. If the client may still be sending, its bytes are read and dropped for a
+        moment, because a reset would destroy the answer.
         """
         reader = self._reader
         reader.open = False
@@ -403,7 +405,7 @@ class Connection:
         self._unsent = transport.get_write_buffer_size()
         self._set_deadline(STALLED_WRITE_S if self._paused else LINGER_S)
         if reader.request is None and reader.refusal is None and not more_comes:
-            transport.close()  # sends what is buffered first
+            transport.close()  # first sends the bytes in its buffer
             return
         try:
             transport.write_eof()
@@ -414,11 +416,11 @@ class Connection:
 
     @property
     def idle_since_s(self) -> float:
-        """Since when the connection counts for no tenant, even if a request has begun; `BUSY` while it counts."""
+        """Since when the connection counts for no tenant, even if a request has begun; `BUSY` if it counts for one."""
         return BUSY if self._user else self._asked_s
 
     def make_way(self) -> None:
-        """Close in favour of another connection. A request under way is broken off, since it has not shown a key."""
+        """Close in favour of another connection. A request that has begun is broken off: it has not shown a key yet."""
         is_idle = self._active is None and self._reader.request is None and self._reader.open
         if is_idle and not self._waiting and not self._unsent_bytes():
             self.close_after_flush()
@@ -430,7 +432,7 @@ class Connection:
             self._give_back()
 
     def close_when_idle(self) -> None:
-        """Close at shutdown, after the current answer. An idle connection stays for a moment to refuse a request."""
+        """Close at shutdown, after the current answer. An idle connection stays open briefly, to refuse a request."""
         if self._active is not None:
             self._active.request.keep_alive = False
         elif self._reader.request is not None:
@@ -443,9 +445,9 @@ class Connection:
             self._transport.abort()
 
     def on_deadline(self) -> None:
-        """The deadline has passed: wait on for a slow reader, refuse a slow request, or close."""
+        """Handle a deadline that has passed: wait on for a slow reader, refuse a slow request, or close."""
         unsent = self._unsent_bytes()
-        if 0 < unsent < self._unsent:  # a slow reader, but a reader
+        if 0 < unsent < self._unsent:  # the client reads slowly, but it reads
             self._unsent = unsent
             self._set_deadline(STALLED_WRITE_S)
         elif self._reader.open and self._reader.request is not None and self._active is None:
@@ -464,7 +466,7 @@ class Connection:
             self.abort()
 
     def _count_buffers(self) -> None:
-        """Count the buffers that TLS keeps after a large read or write. Without room, close after the answer."""
+        """Count the buffers that TLS keeps after a large read or write. If there is no room, close after the answer."""
         if self._buffers is not None:
             return
         self._buffers = self._shared.tls_buffers.reserve(self.owner)

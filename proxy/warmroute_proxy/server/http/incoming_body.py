@@ -1,16 +1,16 @@
-"""A request's body while it arrives in pieces. A large body goes to memory that another process can read."""
+"""A request's body while it arrives in pieces. A large body is written to memory that another process can read."""
 
 from typing import Final
 
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES, SharedBytes
 
-MAX_PIECES: Final = 256  # kept as separate objects: a million small pieces would take many times their bytes
+MAX_PIECES: Final = 256  # kept as separate objects; a million small objects would take many times their bytes
 
 
 class IncomingBody:
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] = []
-        self._size = 0  # of the pieces
+        self._size = 0  # bytes in all pieces
         self._shared: SharedBytes | None = None
 
     def add(self, piece: bytes, tenant: str) -> None:

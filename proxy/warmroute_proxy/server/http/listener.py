@@ -31,7 +31,7 @@ class Listener:
         lag: LoopLag,
         crowding: Crowding | None = None,
     ) -> None:
-        """`crowding`: counts closed and refused connections; None: nobody counts them."""
+        """`crowding`: counts closed and refused connections; None: they are not counted."""
         self.connections = OpenConnections(endpoint, limits, clock, memory, crowding)
         self._endpoint = endpoint
         self._lag = lag
@@ -46,7 +46,7 @@ class Listener:
         return int(listening.getsockname()[1])
 
     def use_limits(self, limits: Limits) -> None:
-        """Use other limits for connections that open from now on. The limit of connections stays as at the start."""
+        """Use other limits for connections that open from now on. The number of connections stays limited as before."""
         self.connections.limits = replace(limits, connections=self.connections.limits.connections)
 
     def sweep(self) -> None:
@@ -54,13 +54,13 @@ class Listener:
         self.connections.sweep()
 
     def stop(self) -> None:
-        """Accept no new connection. Busy connections end after the current answer, idle ones after `IDLE_GRACE_S`."""
+        """Accept no new connection. Busy connections end after their current answer, idle ones after `IDLE_GRACE_S`."""
         if self._socket is not None:
             self._socket.close()
         self.connections.close_when_idle()
 
     async def close(self, grace_s: float) -> None:
-        """Stop, wait up to `grace_s` until the last connection is closed, then abort the rest."""
+        """Stop, wait up to `grace_s` until the last connection is closed, then abort those that are left."""
         self.stop()
         connections = self.connections
         deadline = connections.clock() + grace_s

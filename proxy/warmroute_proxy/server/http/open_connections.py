@@ -13,11 +13,11 @@ from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.read_slices import ReadSlices
 from warmroute_proxy.server.http.tls_buffers import TlsBuffers
 
-READ_BYTES: Final = 262_144  # at most in one read
-LOOK_AGAIN_S: Final = 0.05  # if no connection was idle, the next look at all of them comes after this time
+READ_BYTES: Final = 262_144  # how much is read at once
+LOOK_AGAIN_S: Final = 0.05  # if no connection was idle, all connections are checked again after this time
 BUSY: Final = float("inf")
 NEWCOMERS: Final = 8  # one place in eight is kept for connections that no tenant has used yet
-TENANT_WEIGHT: Final = 7  # a tenant may use this many times the free connections; a single tenant 7 of 8
+TENANT_WEIGHT: Final = 7  # a tenant may use this many times the free connections, so a single tenant 7 of 8
 
 
 class OpenConnection(Protocol):
@@ -28,26 +28,26 @@ class OpenConnection(Protocol):
 
     @property
     def idle_since_s(self) -> float:
-        """Since when the connection counts for no tenant; `BUSY` while it counts for one."""
+        """Since when the connection is idle; `BUSY` if it is not idle."""
 
     def on_deadline(self) -> None:
-        """Handle the end of `deadline_s`."""
+        """Handle that `deadline_s` has passed."""
 
     def close_when_idle(self) -> None:
-        """Close after the current answer, or soon."""
+        """Close after the current answer; without one, soon."""
 
     def make_way(self) -> None:
         """Close at once in favour of another connection. No sweep checks this connection's deadline any more."""
 
     def abort(self) -> None:
-        """Close without waiting."""
+        """Close at once, without sending what is buffered."""
 
 
 class SlowReader(Protocol):
     """A connection whose client has not read its last answer."""
 
     def check_read(self) -> None:
-        """Give the answer's memory back, if the client has read it by now."""
+        """Give the answer's memory back, if the client has read the answer by now."""
 
 
 class OpenConnections:
@@ -61,36 +61,36 @@ class OpenConnections:
         memory: BodyMemory,
         crowding: Crowding | None = None,
     ) -> None:
-        """`crowding`: counts closed and refused connections; None: nobody counts them."""
+        """`crowding`: counts closed and refused connections; None: they are not counted."""
         self.endpoint = endpoint
         self.handle: Callable[[Request, Exchange], None] = endpoint.handle
-        """Begins to answer a request: the endpoint's `handle`, or that of `RequestStarts`."""
+        """The function that begins to answer a request: `handle` of the endpoint, or of `RequestStarts`."""
         self.limits = limits
         self.clock = clock
         self.memory = memory
         self.tls_buffers = TlsBuffers(memory)
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.newcomers: dict[OpenConnection, None] = {}
-        """The members that no tenant has used, the oldest first."""
+        """The members that no tenant has used yet, the oldest first."""
 
-        self.unread: set[SlowReader] = set()  # of `members`
+        self.unread: set[SlowReader] = set()  # the members whose clients have not read their last answers
         self.in_use = FairBudget(limits.connections)
         self.closing = False
         self.reads = ReadSlices()
         self.read_into = memoryview(bytearray(READ_BYTES))
-        """The buffer of all reads. Nothing refers to a read after `buffer_updated`."""
+        """The buffer for all reads. Nothing may refer to its bytes after `buffer_updated`."""
 
         self._crowding = crowding
         self._idle: list[tuple[int, OpenConnection]] = []
-        """The idle connections at the last look, of which the last one makes way first.
+        """The connections that were idle at the last check. The last in the list is closed first.
 
-        Each has the number of its tenant's connections that became idle later.
+        The number beside a connection is how many connections of its tenant became idle after it.
         """
 
         self._looked_at_s = self._look_at_s = 0.0
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Add a connection, and return whether it may stay. If the listener is full, another connection makes way."""
+        """Add a connection, and return whether it may stay. If the listener is full, another connection is closed."""
         if self.closing:
             return False
         if len(self.members) >= self.limits.connections and not self._replace_one():
@@ -106,14 +106,16 @@ class OpenConnections:
 
     @property
     def accepted_at_once(self) -> int:
-        """Connections to accept in one iteration of the loop. They can send keys before later ones replace them."""
+        """How many connections to accept in one iteration of the loop, so that they can send keys before newer
+        connections replace them.
+        """
         return max(self.limits.connections // NEWCOMERS, 1)
 
     def _replace_one(self) -> bool:
-        """Close one connection, and return whether there was one to close.
+        """Close one connection, and return whether this was possible.
 
-        Connections without a key always have a small part of the places. While they have fewer, an idle connection is
-        closed; else, or if none is idle, the oldest connection without a key.
+        A small part of the places is for connections that have not shown a key. While such connections have fewer
+        places, an idle connection is closed; else, or if no connection is idle, the oldest one without a key.
         """
         if len(self.newcomers) < self.accepted_at_once and self._close_idle():
             return True
@@ -133,9 +135,10 @@ class OpenConnections:
             while self._idle:
                 others, connection = self._idle.pop()
                 if not others and self.clock() >= self._looked_at_s + LOOK_AGAIN_S:
-                    self._idle.clear()  # look again: another tenant may have more idle ones by now
+                    self._idle.clear()  # check again, since another tenant may have more idle connections by now
                     break
-                # One that was used since the look goes, too: else a tenant could keep all by using each a little.
+                # A connection that was used since the check is closed, too, if it is idle again. Otherwise a tenant
+                # could keep all of its connections by using each a little.
                 if connection in self.members and connection.idle_since_s != BUSY:
                     self._close(connection, IDLE)
                     return True
@@ -162,7 +165,7 @@ class OpenConnections:
             self._crowding.count(reason)
 
     def use(self, tenant: str) -> None:
-        """Note that a tenant uses one more connection. Raises: Refusal, if the tenant uses too many."""
+        """Note that a tenant uses one more connection. Raises: Refusal, if the tenant uses too many connections."""
         if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
             raise too_many()
 
@@ -173,8 +176,8 @@ class OpenConnections:
         self.in_use.release(tenant, 1)
 
     def sweep(self) -> None:
-        """Report passed deadlines to their connections, and free the memory of answers that clients have read."""
-        self._idle.clear()  # it may refer to connections that are gone
+        """Tell connections that their deadlines have passed, and free the memory of answers that clients have read."""
+        self._idle.clear()  # the list may refer to connections that are gone
         for reader in list(self.unread):
             reader.check_read()
         now = self.clock()
@@ -184,18 +187,18 @@ class OpenConnections:
             connection.on_deadline()
 
     def close_when_idle(self) -> None:
-        """Take no new connection. Busy connections end after the current answer, idle ones after a moment."""
+        """Take no new connection. Busy connections end after their current answer, idle ones after a moment."""
         self.closing = True
         for connection in list(self.members):
             connection.close_when_idle()
 
     def abort(self) -> None:
-        """Close all without waiting."""
+        """Abort all connections."""
         for connection in list(self.members):
             connection.abort()
 
 
 def too_many() -> Refusal:
-    """The answer to a tenant that uses too many connections."""
+    """The refusal for a tenant that uses too many connections."""
     message = "your requests and WebSockets take all connections that one tenant may have; try again in 1 s"
     return Refusal(429, message, code="too_many_requests", retry_after_s=1)

@@ -1,11 +1,12 @@
 """Reads large bodies in slices, so that other sockets are read between the slices.
 
-When a socket has much to read, uvloop reads it up to 32 times in one iteration (libuv does), which is 8 MB. Over TLS
-that holds the event loop for 20 ms.
+When a socket has much to read, uvloop (by libuv) reads it up to 32 times in one iteration, which is 8 MB. Over TLS this
+holds the event loop for 20 ms.
 
 A slice is small, because the work after a read costs more than the read. For example, a body for another process is
-written to shared memory, which takes 1 to 2 ms per MB. Connections that have brought too much are paused. In each
-iteration a few of them go on, tenant by tenant: a tenant with many connections gets no more time than one with one.
+written to shared memory, which takes 1 to 2 ms per MB. Once an iteration has read a slice, connections that bring more
+are paused. In each iteration a few paused connections go on, tenant by tenant, so a tenant with many connections gets
+no more time than a tenant with one.
 """
 
 import asyncio
@@ -16,11 +17,11 @@ from typing import Final, Protocol
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 COUNTED_BYTES: Final = 65_536
-"""Smaller reads are not counted: they have emptied their socket."""
+"""Smaller reads are not counted, since they have emptied their sockets."""
 
 SLICE_BYTES: Final = 524_288
 GO_ON: Final = 2
-"""Paused connections that go on in one iteration."""
+"""How many paused connections go on in one iteration."""
 
 
 class SlicedConnection(Protocol):
@@ -36,12 +37,12 @@ class ReadSlices:
 
     def __init__(self) -> None:
         self.refuse: Callable[[Request, Exchange], None] | None = None
-        """Writes refusals in the turns of tenants; None: refusals are written at once."""
+        """The function that writes a refusal when it is the tenant's turn; None: refusals are written at once."""
 
         self._bytes = 0
         self._goes_on = False  # whether `_go_on` runs in the next iteration
         self._paused: dict[str, deque[SlicedConnection]] = {}
-        """Paused connections by tenant, in the order of the tenants' turns. A tenant without one has no entry."""
+        """Tenant -> its paused connections, if it has any. The order is that of the tenants' turns."""
 
     def read(self, connection: SlicedConnection, size_bytes: int, tenant: str) -> None:
         """Count a read for a tenant. Pauses the connection if this iteration has read more than `SLICE_BYTES`."""
@@ -75,7 +76,7 @@ class ReadSlices:
             connections = paused.pop(tenant)
             connection = connections.popleft()
             if connections:
-                paused[tenant] = connections  # behind the others
+                paused[tenant] = connections  # after the other tenants
             connection.resume_reading()
         self._goes_on = bool(paused)
         if paused:

@@ -1,9 +1,9 @@
-"""Requests from the bytes of one client connection: httptools does the framing, this module applies the limits.
+"""Parses the bytes of one client connection to requests: httptools does the framing, this module applies the limits.
 
 The reader knows no routes and writes no answers. It reports each head and each whole request to its connection, and
 stops with a `Refusal` at the first bytes that are not a valid request.
 
-Framing is strict: the parser refuses what could be read in two ways, and `Host` must be given exactly once.
+Framing is strict: the parser refuses bytes that could be read in two ways, and `Host` must be given exactly once.
 """
 
 from collections.abc import Callable
@@ -23,35 +23,35 @@ from warmroute_proxy.server.http.shared_bytes import SharedBytes
 MAX_TARGET_BYTES: Final = 8192
 MAX_CHUNKS: Final = 2048
 BYTES_PER_CHUNK: Final = 256
-"""A chunked body may have MAX_CHUNKS chunks, and one more per BYTES_PER_CHUNK bytes: each takes 2 us of the loop, and
-one read may bring all of them.
+"""A chunked body may have `MAX_CHUNKS` chunks, and one more for each `BYTES_PER_CHUNK` bytes. The number is limited,
+because a chunk takes 2 us of the event loop, and one read may bring all chunks.
 """
 
 HELD_HEAD_BYTES: Final = 8_192
-"""A head up to this size is held without being counted."""
+"""A head up to this size is not counted in the memory of bodies."""
 
-LINE_BYTES: Final = 128  # of memory that a header takes beyond its text
+LINE_BYTES: Final = 128  # memory that a header takes besides its text
 
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
 
 class RequestSink(Protocol):
-    """The connection that the requests are for. All but `request_begun` may raise `Refusal`."""
+    """The connection that takes the requests. All methods but `request_begun` may raise `Refusal`."""
 
     def request_begun(self, request: Request) -> None:
-        """The first byte of a request was read."""
+        """Note that the first byte of a request was read."""
 
     def head_received(self, request: Request) -> None:
-        """The head of a request is complete; its body may follow."""
+        """Take the complete head of a request, whose body may follow."""
 
     def head_held(self, size_bytes: int) -> None:
-        """The connection holds `size_bytes` of a head that has not ended."""
+        """Note that `size_bytes` of a head that has not ended are in memory."""
 
     def head_kept(self, request: Request, size_bytes: int) -> None:
-        """The head of a request is large. It stays in memory until the request ends."""
+        """Note that a large head stays in memory until its request ends."""
 
     def request_received(self, request: Request) -> None:
-        """A request is complete."""
+        """Take a complete request."""
 
 
 class RequestReader:
@@ -64,17 +64,17 @@ class RequestReader:
         self._clock = clock
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
-        self._lines: list[Line] = []  # of the head, then of the trailers
-        self._counted = False  # the bytes that have come of a head were counted
-        self._read_bytes = 0  # total size of the reads that had a part of this request
+        self._lines: list[Line] = []  # header lines of the head, then of the trailers
+        self._counted = False  # whether the bytes of a head that has not ended were counted
+        self._read_bytes = 0  # total size of the reads that contained some of this request
         self._unparsed_bytes = 0
-        self._begun = 0  # requests that have begun
+        self._begun = 0  # how many requests have begun
         self._in_head = True
         self._body = IncomingBody()
         self._body_bytes = 0
         self._chunks = 0
-        self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
-        self.request: Request | None = None  # the one that is being read
+        self._offered: Request | None = None  # the request whose head offered an upgrade, and whose body comes next
+        self.request: Request | None = None  # the request that is being read
         self.refusal: Refusal | None = None  # the reason why reading ended
         self.open = True
 
@@ -84,7 +84,7 @@ class RequestReader:
         return UNNAMED if self.request is None else self.request.tenant
 
     def feed(self, data: bytes | memoryview) -> Refusal | None:
-        """Parse the next bytes; returns why the connection must stop reading, if it must."""
+        """Parse the next bytes. Returns the reason if the connection must stop reading."""
         size = len(data)
         self._read_bytes = size if self.request is None else self._read_bytes + size
         begun = self._begun + (self._in_head and self.request is None)
@@ -95,7 +95,7 @@ class RequestReader:
             return self.refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request")
         if self.request is None:
             return None
-        if len(self._lines) > self._max_lines:  # a header takes more than its bytes: do not wait for the end
+        if len(self._lines) > self._max_lines:  # do not wait for the head's end: a header takes more than its text
             return _head_too_large(self._limits)
         if self._in_head and (refusal := self._count_head()) is not None:
             return refusal
@@ -121,11 +121,11 @@ class RequestReader:
         return None
 
     def stop(self, refusal: Refusal) -> Request:
-        """Take no more requests; returns the request that gets `refusal` as its answer."""
+        """Take no more requests. Returns the request that gets `refusal` as its answer."""
         self.open = False
         self.refusal = refusal
         request = self.request or Request(self._clock())
-        request.refusal = refusal.with_traceback(None)  # the traceback refers to the request
+        request.refusal = refusal.with_traceback(None)  # the traceback refers to the request, so it makes a cycle
         request.keep_alive = False
         request.body_reservation = None
         self.request = None
@@ -134,7 +134,7 @@ class RequestReader:
         return request
 
     def close(self) -> None:
-        """The connection is gone. Parser and connection refer to the reader: no reference cycle may remain."""
+        """End the cycles of references with parser and connection, when the connection is gone."""
         self.open = False
         self._parser = None
         self._connection = None
@@ -146,9 +146,9 @@ class RequestReader:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
-                # The parser takes such a head for a whole message, so a body that follows gets a parser of its own.
-                if self._connection is None:  # the upgrade was accepted: the connection speaks another protocol now
+                # Some clients (Java's) offer an upgrade to HTTP/2 with every request. It is declined by ignoring it.
+                # The parser treats a head with an offer as a whole message, so a body after it gets another parser.
+                if self._connection is None:  # the upgrade was accepted, and another protocol has the connection
                     return
                 data = data[int(upgrade.args[0]) :]
                 self._parser = httptools.HttpRequestParser(self)
@@ -158,7 +158,7 @@ class RequestReader:
                 return
 
     def _fail(self, refusal: Refusal) -> None:
-        """Leave the parser: httptools turns what is raised here into its own error, and `feed` returns `refusal`."""
+        """Leave the parser by an exception. httptools raises its own error instead, and `feed` returns `refusal`."""
         self.refusal = refusal
         raise refusal
 
@@ -187,7 +187,7 @@ class RequestReader:
         self._lines.append((name, value))
 
     def _check_size(self) -> None:
-        """Refuse too many header lines, or too many bytes of them. What is read before that is bounded by `feed`."""
+        """Refuse too many header lines, or too many bytes in them. `feed` bounds what is read before this check."""
         size = sum(map(len, chain.from_iterable(self._lines))) + 4 * len(self._lines)
         if len(self._lines) > self._max_lines or size > self._limits.header_bytes:
             self._fail(_head_too_large(self._limits))
@@ -208,14 +208,14 @@ class RequestReader:
             self._check_size()
         try:
             headers = request.headers = _headers(self._lines)
-            if not request.keep_alive or "connection" in headers:  # HTTP/1.0 is kept alive only by that header
+            if not request.keep_alive or "connection" in headers:  # else it is 1.1: 1.0 needs the header for keep-alive
                 request.version = parser.get_http_version()
             if "host" not in headers and request.version == "1.1":
                 raise _host_refusal()
             _set_target(request, self._url)
             _set_length(request, self._limits)
             connection.head_received(request)
-            # A small head is not counted: the other bytes are those of the body, whose memory is reserved.
+            # A small head is not counted. All other bytes belong to the body, whose memory is reserved.
             if self._counted or self._read_bytes - (request.length or 0) > HELD_HEAD_BYTES:
                 self._counted = False
                 connection.head_kept(request, head_bytes(request))
@@ -232,7 +232,7 @@ class RequestReader:
             if self._chunks - MAX_CHUNKS > self._body_bytes // BYTES_PER_CHUNK:
                 self._fail(chunks_too_small())
         if request.refusal is not None:
-            return  # the rest of this body is read to keep the connection open, and dropped
+            return  # the rest of this body is read and dropped, to keep the connection open
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
         reservation = request.body_reservation
@@ -241,7 +241,7 @@ class RequestReader:
                 reservation.add_body(self._body_bytes - reservation.body_bytes)
             except Refusal as refusal:
                 self._fail(refusal)
-        if len(body) == request.length:  # all of it in one read
+        if len(body) == request.length:  # the whole body came in one read
             request.body = body
         else:
             try:
@@ -256,7 +256,7 @@ class RequestReader:
             self._offered = request
             return
         if request.length is None:
-            self._check_size()  # trailers are counted and dropped: they must not change what the head decided
+            self._check_size()  # trailers are counted, then dropped, since they must not override the head
         self.request = None
         if not request.body:
             body = self._body.take()
@@ -301,7 +301,7 @@ def _set_target(request: Request, url: bytes) -> None:
         request.path = PLAIN_TARGETS[url]
         return
     try:
-        parsed: Any = httptools.parse_url(url)  # its type stubs omit None
+        parsed: Any = httptools.parse_url(url)  # its members may be None, which the type stubs omit
         request.path = (parsed.path or b"").decode("ascii")
         request.query = parsed.query or b""
     except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
@@ -311,7 +311,7 @@ def _set_target(request: Request, url: bytes) -> None:
 
 
 def _set_length(request: Request, limits: Limits) -> None:
-    """Set the length of the body, None for a chunked one. Raises: Refusal."""
+    """Set the length of the body; None for a chunked body. Raises: Refusal."""
     headers = request.headers
     if "transfer-encoding" in headers:
         if "content-length" in headers or headers["transfer-encoding"].strip().lower() != "chunked":
@@ -341,7 +341,7 @@ def _head_too_large(limits: Limits) -> Refusal:
 
 
 def chunks_too_small() -> Refusal:
-    """The answer to a body in chunks so small that each costs more than its bytes."""
+    """The refusal of a body in chunks so small that a chunk costs more than its bytes."""
     problem = f"the request body comes in too many small chunks: send chunks of {BYTES_PER_CHUNK} bytes or more"
     return Refusal(400, problem, code="bad_request")
 

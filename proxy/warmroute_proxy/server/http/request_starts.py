@@ -1,12 +1,12 @@
 """Begins requests within a time slice per iteration of the event loop, each tenant's in their order (`turns`).
 
-A fan-out of agents brings hundreds of requests in one read of all sockets. If all of them began at once, chunks of
-running streams would wait for all of them: 256 requests take 60 ms. So an iteration begins some requests, and the
-others wait in line. With slices of 6 ms, chunks beside 256 new connections were late by 20 ms at p99. With 4 ms and
-one copy of each body less, they were late by 14 ms, and requests did not wait longer
+A fan-out of agents brings hundreds of requests in one iteration. If all requests began at once, chunks of running
+streams would wait for all of them: 256 requests take 60 ms. So an iteration begins some requests, and the rest wait in
+line. With slices of 6 ms, chunks were 20 ms late at p99 while 256 connections were new. With slices of 4 ms and one
+copy less of each body, chunks were 14 ms late, and requests did not wait longer
 (`python -m bench --workloads w6s,w6-256`).
 
-Bytes from engines are handled before the lines go on, because they free places and clients wait for them.
+Bytes from engines are handled before the waiting requests, because they free capacity and clients wait for them.
 """
 
 import asyncio
@@ -19,13 +19,15 @@ from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.turns import SLICE_S
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
-_REQUEST: Final = HeldBy.REQUEST  # read once, as in `request.attempt`
+_REQUEST: Final = HeldBy.REQUEST  # looked up once, since a look-up in an enum is slow
 READING_S: Final = 0.000_5
-"""A generous time for reading a refused request and writing its answer. The refusal itself takes a tenth of it."""
+"""A generous time for reading a refused request and writing its answer, with which its tenant is charged. The step that
+refuses takes a tenth of this time.
+"""
 
 
 class RequestStarts:
-    """Begins the requests of one endpoint. All endpoints share the lines of `lag.turns`."""
+    """Begins the requests of one endpoint. All endpoints share the lines of waiting steps in `lag.turns`."""
 
     def __init__(
         self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], lag: LoopLag
@@ -38,7 +40,7 @@ class RequestStarts:
         self._call_soon = loop.call_soon
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Begin to answer: now, if nobody waits and this iteration has time left."""
+        """Begin to answer: now if no request waits and this iteration has time left, else in the tenant's turn."""
         turns = self._turns
         if turns.lines:
             turns.line_up(request.tenant, partial(self._begin, request, exchange))
@@ -58,7 +60,7 @@ class RequestStarts:
         self._turns.take(request.tenant, partial(self._refuse, request, exchange))
 
     def _begin(self, request: Request, exchange: Exchange) -> None:
-        if not exchange.ended:  # else the client has left
+        if not exchange.ended:  # it has ended if the client has left
             self._endpoint.handle(request, exchange)
 
     def _refuse(self, request: Request, exchange: Exchange) -> None:

@@ -20,7 +20,7 @@ class TlsError(Exception):
 
 
 class Pem(NamedTuple):
-    """The contents of the files. `client_ca`: authorities of clients' certificates; None if clients need none."""
+    """The contents of the files. `client_ca`: the authorities of clients' certificates; None: clients need none."""
 
     cert: bytes
     key: bytes
@@ -30,14 +30,13 @@ class Pem(NamedTuple):
 class Tls:
     """The context of a listener. After `reload`, new connections get the new certificate; open ones keep theirs.
 
-    A listener keeps its context, and a context keeps a certificate of each type of key that it was ever given. So each
-    handshake is moved to the context that was loaded last.
+    A listener keeps its context, and a context keeps a certificate for each type of key that was ever loaded. So each
+    handshake switches to the context that was loaded last.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
-        """`cert`: PEM, the server's certificate first, then the intermediate ones. `key`: PEM, not encrypted.
-        `client_ca`: PEM, the authorities of clients' certificates. Only a picker's gRPC asks clients for certificates;
-        the context does not.
+        """`cert`: PEM, the server's certificate first, then the intermediate certificates. `key`: PEM, not encrypted.
+        `client_ca`: PEM, the authorities of clients' certificates. Only a picker's gRPC server asks for certificates.
         """
         self._cert = cert
         self._key = key
@@ -47,11 +46,11 @@ class Tls:
         self.context.sni_callback = self._use_newest
 
     def reload(self) -> None:
-        """Read the files again. After a `TlsError` the old certificate stays in use."""
+        """Read the files again. Raises: TlsError. The old certificate then stays in use."""
         self._newest = self._loaded()
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in each handshake, even if the client names no host."""
+        """Switch a handshake to the newest context. Called in each handshake, even if the client names no host."""
         connection.context = self._newest
 
     def _loaded(self) -> ssl.SSLContext:
@@ -76,7 +75,7 @@ class Tls:
                 raise TlsError(f"{self._client_ca}: has no PEM certificate of an authority: {error}") from None
             if not clients.cert_store_stats()["x509"]:
                 raise TlsError(f"{self._client_ca}: has a revocation list, and no PEM certificate of an authority")
-        if self._read() != pem:  # OpenSSL has read the files by itself, and gRPC gets these bytes
+        if self._read() != pem:  # gRPC gets `pem`, which must be what OpenSSL has read from the files
             raise TlsError(f"{self._cert}, {self._key}: the files changed while they were read")
         self.valid_until, self.pem = valid_until, pem
         return context
@@ -108,7 +107,7 @@ def _no_password() -> str:
 
 
 def _tried(server_context: ssl.SSLContext, cert: Path) -> str:
-    """The end of the certificate's validity. Raises: TlsError, if a client that trusts it would reject it."""
+    """When the certificate expires. Raises: TlsError, if a client that trusts the certificate would reject it."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -4,19 +4,19 @@ Socket, limits and deadlines are as in HTTP (`http1`): a `WebSocket` is one of t
 messages to an `Application`, and does not know their contents.
 
 What keeps this safe:
-- a message is limited (`frames`), and must arrive within `body_timeout_s`. After each read, the bytes that are held
-  count for the tenant of the connection;
-- `AT_ONCE` messages are taken in one iteration, of about `FRAMES_AT_ONCE` frames. The rest waits in the lines of
-  `ReadSlices`, as large bodies do, and nothing is read meanwhile. While a connection of a tenant waits, what its other
-  connections read lines up, too;
+- a message has a size limit (`frames`), and must arrive within `body_timeout_s`. After each read, the bytes that are
+  not taken as messages count for the tenant of the connection;
+- in one iteration, a connection takes `AT_ONCE` messages at most, in about `FRAMES_AT_ONCE` frames. If more were read,
+  the connection waits for its turn in `ReadSlices`, as with large bodies, and is not read meanwhile. While a connection
+  of a tenant waits, messages that the tenant's other connections read wait, too;
 - if a client does not read, the proxy does not read from it, so answers to its pings cannot pile up. Its messages keep
-  their reservations, and the bytes that its socket does not take are reserved, too;
+  their memory reservations, and memory is also reserved for the bytes that its socket does not take;
 - after the server's close frame, a few bytes are read to find the client's close frame, and the rest is dropped;
-- after `MAX_OPEN_S`, a connection is closed once it is not busy. If there are too many connections, the one that was
-  idle longest is closed, as over HTTP.
+- after `MAX_OPEN_S`, a connection is closed once it is not busy. If there are too many connections, the connection
+  that was idle longest is closed, as over HTTP.
 
-A silent client gets pings, so that middleboxes keep the connection open. A missing pong has no consequence: a program
-may read nothing while it runs a tool.
+A silent client gets pings, so that middleboxes keep the connection open. A missing pong has no consequence, since a
+program may read nothing while it runs a tool.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 MAX_OPEN_S: Final = 3_600.0
 PING_S: Final = 30.0
 AT_ONCE: Final = 8
-FRAMES_AT_ONCE: Final = 32  # and those of one slice: some 0.7 ms
+FRAMES_AT_ONCE: Final = 32  # with the frames of one more slice, they take about 0.7 ms
 
 log = logging.getLogger(__name__)
 
@@ -51,23 +51,23 @@ class Application(Protocol):
         """Whether a message is being answered."""
 
     def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
-        """Handle a message. `began_s`: when its first byte came. `reservation`: its memory."""
+        """Handle a message. `began_s`: when its first byte came. `reservation`: the message's memory."""
 
     def refused(self, refusal: Refusal) -> None:
-        """Tell the client that a message cannot be taken. The connection is closed after the text that is sent now."""
+        """Tell the client that a message cannot be taken, before the connection is closed."""
 
     def expired(self) -> None:
         """Tell the client, if necessary, that the connection will be closed."""
 
     def pause(self, paused: bool) -> None:
-        """The client reads too slowly, or has caught up."""
+        """Handle that the client reads too slowly, or has caught up."""
 
     def gone(self, *, by_client: bool) -> None:
-        """Handle the end of the connection. `by_client`: neither this side nor an error has closed it."""
+        """Handle the end of the connection. `by_client`: the client has closed it, not the proxy or an error."""
 
 
 class _Gone:
-    """Replaces the application after the client has left, so that no reference cycle needs the garbage collector."""
+    """Replaces the application after the client has left, so that no cycle of references remains."""
 
     busy = False
 
@@ -75,49 +75,51 @@ class _Gone:
         """Drop the message."""
 
     def refused(self, refusal: Refusal) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def expired(self) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def pause(self, paused: bool) -> None:
-        """Do nothing: nobody writes."""
+        """Do nothing."""
 
     def gone(self, *, by_client: bool) -> None:
-        """Do nothing: this is known."""
+        """Do nothing."""
 
 
 _GONE: Final = _Gone()
 
 
 class WebSocket:
-    """One connection. Like `Connection`, it is an `asyncio.BufferedProtocol`, but does not inherit from that class."""
+    """One connection. Like `http1.Connection`, it is an `asyncio.BufferedProtocol` without inheriting from it."""
 
     def __init__(
         self, shared: OpenConnections, tenant: str, application_of: Callable[["WebSocket"], Application]
     ) -> None:
-        """`tenant`: the owner of the connection and its messages. The opening request has counted the connection."""
+        """`tenant`: the owner of the connection and its messages. The request for the upgrade has already counted the
+        connection for it.
+        """
         self._shared = shared
         self._tenant = self.owner = tenant
         self._messages = Messages(shared.limits.body_bytes)
         self._protocol = self._messages.protocol
         self._transport: asyncio.Transport | None = None
-        self._waits = False  # in the lines of `ReadSlices`
-        self._unread: list[BodyReservation] = []  # of messages whose answers the client has not read
-        self._unsent: BodyReservation | None = None  # of what was written and not sent
-        self._reservation: BodyReservation | None = None  # of what was read and not taken
-        self._unfinished = 0  # bytes that were read and not taken
+        self._waits = False  # whether the connection waits for its turn in `ReadSlices`
+        self._unread: list[BodyReservation] = []  # memory of messages whose answers the client has not read
+        self._unsent: BodyReservation | None = None  # memory of bytes that were written and not sent
+        self._reservation: BodyReservation | None = None  # memory of bytes that were read and not taken as messages
+        self._unfinished = 0  # how many bytes were read and not taken
         now_s = shared.clock()
         self._began_s = now_s  # when the first byte of the unfinished message came
         self._active_s = now_s
         self._pinged_s = now_s
         self._ends_s = now_s + MAX_OPEN_S
         self._paused = False
-        self._written = 0  # bytes since the start
-        self._drained = 0  # bytes sent when it paused, or at the last deadline since
-        self._buffers: Buffers | None = None  # of TLS, once they are large
-        self._closes = False  # close once it is idle
-        self._ending = False  # end after the current answers
+        self._written = 0  # how many bytes were written since the start
+        self._drained = 0  # how many bytes were sent when writing paused, or at the last deadline since then
+        self._buffers: Buffers | None = None  # memory of the TLS buffers, once they are large
+        self._closes = False  # whether to close when the connection is idle
+        self._ending = False  # whether to end after the current answers
         self._closing = False
         self._application: Application = application_of(self)
         self.deadline_s = now_s + PING_S
@@ -181,14 +183,14 @@ class WebSocket:
                 self._shared.reads.read(self, len(data), self._tenant)
 
     def _count_buffers(self) -> None:
-        """Count the buffers that TLS keeps after a large read. Without room, the connection ends after its answers."""
+        """Count the buffers that TLS keeps after a large read. If there is no room, close after the current answers."""
         if self._buffers is None and not self._closes and is_tls(self._transport):
             self._buffers = self._shared.tls_buffers.reserve(self._tenant)
             self._closes = self._buffers is None
 
     def _go_on(self, *, takes: bool = True) -> None:
-        """Take some of the messages that were read, unless others go first. Raises nothing: the callers go on with
-        other connections.
+        """Take some of the messages that were read, if `takes`, and wait for a turn with the rest. Raises nothing: the
+        callers go on with other connections.
         """
         messages = self._messages
         try:
@@ -209,7 +211,7 @@ class WebSocket:
             self.abort()
 
     def _take(self) -> None:
-        """Take `AT_ONCE` messages at most, and none while the client does not read."""
+        """Take `AT_ONCE` messages at most, but no message while the client does not read."""
         most = self._messages.found + FRAMES_AT_ONCE
         for _ in range(AT_ONCE):
             if self._paused or self._closing or self._transport is None:
@@ -253,7 +255,7 @@ class WebSocket:
         self._application.message(raw, began_s, reservation)
 
     def _count(self) -> None:
-        """Count the bytes that were read and not taken."""
+        """Reserve memory for the bytes that were read and not taken."""
         self._unfinished = self._messages.held_bytes
         if not self._unfinished:
             return
@@ -278,13 +280,13 @@ class WebSocket:
         if transport is None:
             return
         self._written += len(data)
-        for at in range(0, len(data), PIECE_BYTES):  # as in `Connection.write`
+        for at in range(0, len(data), PIECE_BYTES):  # pieces, for the reason in `http1.Connection.write`
             transport.write(data[at : at + PIECE_BYTES])
         if self._paused:
             self._hold_unsent()
 
     def release(self, reservation: BodyReservation) -> None:
-        """Give the memory of an answered message back, once the client has read most of the written bytes."""
+        """Give the memory of an answered message back, now or when the client has read most of the written bytes."""
         if self._unsent_bytes() <= UNREAD_BYTES:
             reservation.close()
             return
@@ -313,7 +315,7 @@ class WebSocket:
         self._shared.endpoint.on_status(request, status)
 
     def check(self, request: Request) -> None:
-        """Let the endpoint look at the head of a request that came in a message. Raises: Refusal."""
+        """Let the endpoint check the head of a request that came in a message. Raises: Refusal."""
         self._shared.endpoint.on_head(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
@@ -321,7 +323,7 @@ class WebSocket:
 
     @property
     def body_bytes(self) -> int:
-        """The most bytes of a turn together with the turns that it continues."""
+        """How many bytes a turn may have, together with the turns that it continues."""
         return self._shared.limits.body_bytes
 
     @property
@@ -342,7 +344,8 @@ class WebSocket:
             self._write(data)
         if pieces[-1] or self._transport is None:
             return
-        # The protocol has ended. Bytes of the client are dropped for a moment: a reset would destroy the written bytes.
+        # The protocol has ended. Bytes of the client are read and dropped for a moment, because a reset would destroy
+        # the written bytes.
         self._closing = True
         self.deadline_s = self._shared.clock() + LINGER_S
         try:
@@ -366,7 +369,7 @@ class WebSocket:
             self._shared.unread.discard(self)
 
     def close_when_idle(self) -> None:
-        """Close after the running answers. The client is told to connect again."""
+        """Close after the current answers. The client is told to connect again."""
         self._ending = True
         if not self._application.busy:
             self._end()
@@ -386,12 +389,12 @@ class WebSocket:
             self._transport.abort()
 
     def on_deadline(self) -> None:
-        """Send a ping, end a connection that was open for long, or abort one whose client is too slow."""
+        """Send a ping, end a connection that has been open for too long, or abort if the client is too slow."""
         now_s = self._shared.clock()
         if self._closing:
             self.abort()
         elif self._paused:
-            drained = self._written - self._unsent_bytes()  # other turns may have written meanwhile
+            drained = self._written - self._unsent_bytes()  # not the unsent bytes, since new writes add to them
             if drained <= self._drained:
                 self.abort()
             self._drained = drained

@@ -1,10 +1,11 @@
-"""Joining and leaving engines of this region: a reloaded config's new engines join, those no longer named leave.
+"""Joining and leaving engines of this region: engines that a new config names join, those it no longer names leave.
 
 An engine that joins gets traffic once a probe has found it ready (`engines.probing`); a server that is not probed gets
 traffic at once. An engine that leaves drains: it gets no new requests, its running requests end there, and its hot
-prompts are computed elsewhere. Then its workers, their loads and their cache contents are forgotten. An engine with
-another address or other key files counts as another engine: the new one joins under the same id when the old one has
-left. An engine's models and store are changed in place. An operator's drain order also holds for an engine that joins.
+prompts (recent prompts in memory) are computed on other engines. Then its workers, their loads and their cache contents
+are forgotten. An engine's models and store are changed in place. If anything else of its config changes, such as its
+address or a key file, it counts as another engine, which joins under the old id when the old engine has left. An
+operator's drain order holds even for an engine that joins later.
 
     absent --joins--> joined --named no more--> leaving --nothing runs there--> absent
                         ^---------named again------|
@@ -29,7 +30,7 @@ from warmroute_proxy.server.request.re_prefill import RePrefills
 log = logging.getLogger(__name__)
 
 MOVE_WAIT_S: Final = 60.0
-"""How long a leaving engine may stay for its hot prompts alone: a fleet may be too busy to compute them elsewhere."""
+"""How long a leaving engine stays only for its hot prompts, since a fleet may be too busy to compute them elsewhere."""
 
 CLOSE_AFTER_S: Final = 6.0
 """How long the connections of an engine that has left stay open for its last aborts, whose deadline is 5 s."""
@@ -56,11 +57,11 @@ class Membership:
         self._connect_timeout_s = connect_timeout_s
         self._state_dir = state_dir
         self._clock = clock
-        self._leaving: dict[str, float] = {}  # by engine id, since when
-        self._joining: dict[str, Engine] = {}  # made, but the old engine of that id has not left yet
+        self._leaving: dict[str, float] = {}  # engine id -> since when the engine leaves
+        self._joining: dict[str, Engine] = {}  # id -> a new engine, which waits until the old one with this id has left
 
     def make(self, configs: Iterable[EngineConfig]) -> dict[str, Engine]:
-        """Make the engines that would join, by id, for `replace`. Raises: SecretError, if a key file cannot be read."""
+        """Id -> an engine that would join, made for `replace`. Raises: SecretError, if a key file cannot be read."""
         known = self._engines.by_id
         made = {
             config.id: Engine(config, self._connect_timeout_s, self._clock)
@@ -102,7 +103,7 @@ class Membership:
                 log.error("the keys of engine %s stay as they were: %s", engine.config.id, error)
 
     def sweep(self) -> None:
-        """Remove engines that have left, and add those that join. Called a few times a second."""
+        """Remove engines that have left, and add engines that can join. Called a few times a second."""
         for engine_id, since_s in list(self._leaving.items()):
             if self._has_left(engine_id, since_s):
                 self._remove(engine_id)
@@ -169,5 +170,5 @@ class Membership:
 
 
 def _is_same(one: EngineConfig, other: EngineConfig) -> bool:
-    """Whether two configs are of the same server, reached in the same way."""
+    """Whether two configs differ at most in models and store, so that an engine can change from one to the other."""
     return replace(one, models=other.models, model_names=other.model_names, store=other.store) == other

@@ -1,9 +1,10 @@
-"""Orders to reload: by SIGHUP, by a change of the watched file, or by an operator; in all processes of a proxy.
+"""Orders to reload the config, by SIGHUP, by a change of the watched file, or by an operator, in all processes.
 
-A single process applies the file by itself. With several processes, the supervisor checks the file and keeps the bytes
-that it accepts, and each process applies those bytes. A file with a problem changes no process; a mark in the state
-folder tells all processes of the problem. An operator's order to one process goes to the supervisor. The order is
-answered once all running processes report the new file and the mark is gone, or after `AGREE_S`.
+If a proxy has one process, it applies the file by itself. With several processes, the supervisor (their parent process)
+checks the file and keeps a copy of the bytes that it accepts, and each process applies the copy. A file with a problem
+changes no process; the *mark*, a file in the state folder, then tells all processes of the problem. An operator's order
+to one process goes to the supervisor. The order is answered once all running processes report the new file and the mark
+is gone, or after `AGREE_S`.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ WATCH_EVERY_S: Final = 0.5
 
 
 class InForce(NamedTuple):
-    """The number of the proxy's processes with a config in force, and of those still behind."""
+    """How many of the proxy's processes have a config in force, and how many are still behind."""
 
     processes: int
     behind: int
 
 
 class ReloadOrders:
-    """Carries out orders to reload in this process. `peer_processes`: the others of this proxy; None if it is alone."""
+    """Carries out orders to reload in this process. `peer_processes`: the proxy's other processes, if any."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class ReloadOrders:
         self._report()
 
     def problems(self) -> list[Problem]:
-        """The problems of the config in force: a refused file, and the problems of discovery."""
+        """The problems to report: a config file that was refused, and the problems of discovery."""
         count = len(self.reloads.problems)
         if self._peer_processes is not None:
             count = count or self._refused.problems()
@@ -65,7 +66,9 @@ class ReloadOrders:
         return [*found, *self.reloads.discovery.problems()]
 
     def hung_up(self) -> None:
-        """Reload at SIGHUP, from an operator or from the supervisor, which has checked the file."""
+        """Reload at SIGHUP. In a single process it comes from an operator, else from the supervisor, which has checked
+        the file.
+        """
         self._secret_files.read()
         if self._peer_processes is None:
             self.reloads.reload(self._source)
@@ -77,9 +80,10 @@ class ReloadOrders:
         self._report()
 
     async def watch(self, live: LiveConfig) -> None:
-        """Apply the file when it changes, if `watch_config` is on. A new certificate counts as SIGHUP.
+        """Apply the file when it changes, if `watch_config` is on. A new certificate causes a SIGHUP.
 
-        With several processes, the supervisor watches both, and each process watches only the other secret files.
+        With several processes, the supervisor watches the config file and the certificate, and each process watches
+        only the other secret files.
         """
         proxy, alone = live.now.proxy, self._peer_processes is None
         changes = FileChanges(self._source.path if alone else None)
@@ -98,14 +102,14 @@ class ReloadOrders:
                 log.error("the config is not applied: %s", type(error).__name__)
 
     def look(self, *, dry_run: bool) -> Difference:
-        """The difference that the file would make. Raises: ConfigError; the problems are noted unless `dry_run`."""
+        """What the file would change. Raises: ConfigError, whose problems `problems` then reports, unless `dry_run`."""
         try:
             return self.reloads.look(self._source)
         except ConfigError as error:
             if not dry_run:
                 self.reloads.refused(error)
                 if self._peer_processes is not None:
-                    self.reloads.problems = []  # they go in the mark instead, since all processes share the file
+                    self.reloads.problems = []  # the mark has them instead, since they concern all processes
                     self._refused.note(len(error.problems))
             raise
 

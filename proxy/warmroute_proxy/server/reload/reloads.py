@@ -1,10 +1,10 @@
-"""Replaces the config of a running process. All or nothing: a file with a problem changes nothing.
+"""Replaces the config of a running process, as a whole: a file with a problem changes nothing.
 
-A new config is checked like the first one, and engines that would join are made, which reads their key files. Only then
-is the config applied, in one step without waiting, so that no request is read by half of it. Requests under way keep
-the prices of their model and the limits of their tenant.
+A new config is checked like the one at the start, and engines that would join are made, which reads their key files.
+Only then is the config applied, in one step without waiting, so that no request is read while half of it is in force.
+Requests under way keep the prices of their model and the limits of their tenant.
 
-`appliers`, functions that cannot fail, give a new config to each part that uses it.
+The `appliers` are functions that pass a new config to each part that uses it. They cannot fail.
 """
 
 import logging
@@ -35,10 +35,10 @@ Applier = Callable[[Config], None]
 
 
 def problems_of(config: Config, prices: Prices) -> list[str]:
-    """What keeps a valid config from being in force: unreadable secret files, missing prices, too little memory.
+    """Why a valid config cannot be put in force: unreadable secret files, missing prices, too little memory.
 
-    Each process checks this before it applies a file; with several processes, so does the supervisor before it accepts
-    a file. `prices`: including the database's price books.
+    Each process checks this before it applies a file. With several processes, the supervisor also checks it before it
+    accepts a file. `prices`: includes the price books of the database.
     """
     problems: list[str] = []
     check_memory(config.limits, config.engines, problems)
@@ -47,7 +47,7 @@ def problems_of(config: Config, prices: Prices) -> list[str]:
 
 
 def problems_for_processes(config: Config) -> list[str]:
-    """`problems_of` for the supervisor: with the price books that its processes last read from the database."""
+    """`problems_of` for the supervisor, with the price books that its processes last read from the database."""
     return problems_of(config, kept_prices(config, time.time))
 
 
@@ -86,7 +86,7 @@ class Difference(NamedTuple):
 
 
 class Reloads:
-    """Applies configs. `running`: the config that the process started with, as in its file."""
+    """Applies configs. `running`: the config with which the process started, and the content of its file."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Reloads:
         metrics: Metrics,
         access: Access | None,
     ) -> None:
-        """`access`: the tenants of the database; None if there is none."""
+        """`access`: the tenants in the database; None without a database."""
         self._running = running
         self._live_lists = live_lists(running.config)
         self._live = live
@@ -110,7 +110,7 @@ class Reloads:
         self._metrics = metrics
         self._access = access
         self.problems: list[str] = []
-        """Of the last file, if it was refused; empty if it is in force."""
+        """The problems of the last file, if it was refused; empty if the file is in force."""
 
         if access is not None:
             access.on_tenants.append(lambda _config: self.engines_found())
@@ -120,12 +120,12 @@ class Reloads:
         return self._running.digest
 
     def begin(self) -> None:
-        """Read the sources of engines; the engines that they named before a restart join now."""
+        """Begin to read the sources of engines. Engines that the sources named before a restart join now."""
         self.discovery.replace(self._live.now)
         self.engines_found()
 
     def sweep(self) -> None:
-        """Let engines leave and join if their time has come; called a few times a second."""
+        """Let engines leave and join if they can by now. Called a few times a second."""
         self._membership.sweep()
 
     def look(self, source: ConfigSource) -> Difference:
@@ -168,19 +168,21 @@ class Reloads:
             self.apply(found)
 
     def engines_found(self) -> None:
-        """Use the engines that sources name now: a source or the tenants that may use its engines have changed."""
+        """Use the engines that sources name now, after a change of a source, or of tenants, which decide whether an
+        engine is valid.
+        """
         if self._live.now.discoveries:
             self._use_engines({})
 
     def _use_engines(self, joining: dict[str, Engine]) -> None:
-        """Use the engines of the config and the discovered ones. `joining`: those that were made already."""
+        """Use the engines of the config and the discovered engines. `joining`: new engines that were made already."""
         own = self._live.now.own_engines
         made, found = dict(joining), []
         for engine in self.discovery.engines(self._live.now):
             try:
                 made |= self._membership.make([engine])
                 found.append(engine)
-            except SecretError as error:  # its key file has just been removed
+            except SecretError as error:  # the engine's key file has just been removed
                 log.error("engine %s does not join: %s", engine.id, error)
         self._membership.replace([*own, *found], made)
 

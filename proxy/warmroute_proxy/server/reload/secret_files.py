@@ -1,8 +1,8 @@
-"""The files of secrets that may be replaced while a proxy runs: the fleet secret, addresses of stores, keys of engines,
-headers for the collector of traces.
+"""The files with secrets that may be replaced while a proxy runs.
 
+They contain the fleet secret, the addresses of stores, the keys of engines, and headers for the collector of traces.
 The files are read again at each order to reload and, if the config is watched, when they change. No request waits for
-that: a request takes the keys of the moment in which it is sent. A store keeps its connections until the new address
+this: a request is sent with the keys that are known at that moment. A store keeps its connections until the new address
 works.
 """
 
@@ -36,7 +36,7 @@ class SecretFiles:
         self._changes = FileChanges()
 
     def read(self) -> None:
-        """Use what the files hold now. A secret whose file cannot be read stays as it was, which is logged."""
+        """Use the present contents of the files. If a file cannot be read, its old secret stays, which is logged."""
         self._read_fleet_secret()
         self._membership.read_keys()
         self._stores.read_addresses()
