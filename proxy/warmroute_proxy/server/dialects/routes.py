@@ -1,4 +1,4 @@
-"""The APIs that are served, each a line here: which API a path belongs to, and how paths of other APIs are refused.
+"""Lists the APIs that are served, finds the API of a path, and refuses paths of other APIs.
 
 Paths of other APIs get a 400, because agents misread a 404: Claude Code says that the model may not exist, and Codex
 connects again five times. Both show the text of a 400 at once. Routes that only engines have (`/generate`, ...) get
@@ -42,7 +42,7 @@ _STRAYS: Final = (
 
 
 def dialect_for(request: Request) -> Dialect | None:
-    """The dialect that translates a request: its own, as for a turn on a WebSocket, else that of its path."""
+    """The dialect that translates a request: the one set on it, as for a turn on a WebSocket, else that of its path."""
     return dialect_of(request.path) if request.dialect is None else request.dialect
 
 
