@@ -1,4 +1,4 @@
-"""`warmroute engines`: list the engines of a running proxy or fleet, and drain or flip one."""
+"""`warmroute engines`: lists the engines of a running proxy or fleet, and drains one or flips its role."""
 
 import argparse
 import sys

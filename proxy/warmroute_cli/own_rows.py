@@ -12,7 +12,7 @@ from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 
 
 def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
-    """The rows of a proxy's turns that ended since `since_s`, unix seconds. Some of them may have ended earlier.
+    """The rows of turns of one proxy that ended since `since_s`, unix seconds, and maybe some that ended earlier.
 
     Raises: sqlite3.Error.
     """

@@ -1,4 +1,4 @@
-"""`warmroute ledger reconcile`: compare a region's receipts with its engines' counters, by engine and hour."""
+"""`warmroute ledger reconcile`: compares a region's receipts with its engines' counters, by engine and hour."""
 
 import asyncio
 import json

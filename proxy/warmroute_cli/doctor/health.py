@@ -63,7 +63,7 @@ def _get(proxy: dict[str, Any], which: str, path: str, *, encrypted: bool) -> tu
     host = str(proxy.get(f"{which}host", "127.0.0.1"))
     host, port = _EVERYWHERE.get(host, host), proxy[f"{which}port"]
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    if encrypted:  # not verified: it names the host that clients use
+    if encrypted:  # do not verify the certificate: it names the host that clients use
         unverified = ssl.create_default_context()
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE

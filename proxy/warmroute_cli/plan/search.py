@@ -84,7 +84,7 @@ def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: boo
         if found.played and not found.best.missed:
             break
     if not found.played:
-        make_plan(request)  # raises with what does not fit, and what would
+        make_plan(request)  # raises PlanError, which says what does not fit, and what would
         raise refused or PlanError("there is no plan to compare.")
     return found
 
@@ -118,7 +118,7 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
             least = speeds(plan, average_load(candidate), rate, alike=trace.name == AVERAGE)
             made.append(_Hopeful(candidate, plan, least))
     if not made and not found.played and refused is not None:
-        make_plan(replace(refused, compared=False))  # raises with what does not fit, and what would
+        make_plan(replace(refused, compared=False))  # raises PlanError, which says what does not fit, and what would
     made.sort(key=lambda each: _bound(step, each.least))
     hopeful = [each for each in made if not bounded or _ruled_out(each.least, targets, found.ruled_out) is None]
     for candidate, plan, least in hopeful[:MOST_PLAYED] or made[:LEAST_PLAYED]:

@@ -14,7 +14,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.raw_json import ChatPart, is_object
 
 MAX_EXTRA_CHARS: Final = 16_384
-"""The longest extra content, as encoded in the id. Gemini's signatures have from hundreds to a few thousand."""
+"""The longest extra content, as encoded in the id. Gemini's signatures have hundreds to a few thousand characters."""
 
 _MARK: Final = "-xc-"
 _check: Final = msgspec.json.Decoder(dict[str, Any]).decode

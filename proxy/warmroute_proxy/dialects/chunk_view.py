@@ -35,7 +35,7 @@ _OTHER_TEXTS: Final = frozenset(
         "output_text", "response", "completion", "transcript", "generated_text", "token",
     }
 )  # fmt: skip
-"""Names under which servers write text in unknown places."""
+"""Names under which servers write text inside members that are not known here."""
 _OTHER_THOUGHTS: Final = ("reason", "think", "thought")
 """Prefixes of names of members with thoughts. Two members may hold the same thoughts, so only the longest counts."""
 _NESTED: Final = frozenset({0x5B, 0x7B})
@@ -224,7 +224,7 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
 
 
 def tokens_elsewhere(raw: bytes) -> int:
-    """A lower bound of the tokens in a chunk that has text only in unknown places."""
+    """A lower bound of the tokens in a chunk that has text only inside members that are not known here."""
     size = nested_text_bytes(decoded(raw))
     return _tokens_of(size) if size else 0
 

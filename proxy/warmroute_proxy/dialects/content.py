@@ -31,7 +31,7 @@ def content_of(pieces: list[ChatPart]) -> Any:
 
 
 def reminder(parts: list[ChatPart]) -> str:
-    """A system message as the text of a user's: some templates take system messages only at the beginning."""
+    """A system message as text for a user's message: some templates take system messages only at the beginning."""
     texts = "\n".join([_decode_text(piece["text"]) for piece in parts])
     return reminded(texts)
 

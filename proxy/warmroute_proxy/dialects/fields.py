@@ -6,7 +6,7 @@ member on the list passes only if its value is within the bounds there. `null` c
 
 The tenant's `unlisted` setting decides what happens to a member that is not on the list:
 
-    drop     the engine does not see it, and the receipt names it
+    drop     the engine does not see it, and the receipt (in the answer's `usage`) names it
     pass     the engine sees it as it came
     refuse   the request gets a 400
 """

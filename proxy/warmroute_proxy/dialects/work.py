@@ -38,7 +38,8 @@ TEXTS_BYTES: Final = 262_144
 MAX_BRACKETS: Final = 131_072
 MAX_MEMBERS: Final = 262_144
 MAX_COMMAS: Final = 524_288
-"""Limits of a body, outside of its strings. A value has at least one token; models take at most a million tokens."""
+"""Limits of a body, not counting its strings. Each value is at least one token of the prompt, and models take at most a
+million tokens, so hardly any request needs more."""
 
 MAX_EVENT_BRACKETS: Final = 16_384
 MAX_EVENT_VALUES: Final = 131_072

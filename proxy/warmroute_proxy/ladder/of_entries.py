@@ -7,7 +7,8 @@ cached tokens the proxy expected on the chosen worker. Together they give each s
     predicted = chosen + moved + elsewhere            kept      = cached + unknown + moved + elsewhere
     reachable = kept + losses of `CAUSES["kept"]`     prompt    = reachable + all other classes
 
-`kept` and `predicted` differ by the error of the prediction. `chosen` and `delivered` differ by the opposite amount.
+`kept` and `predicted` differ by the error of the prediction. At `delivered` the error is taken back, and tokens of the
+class `unknown` are lost.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Translates function declarations to functions of chat. Tools that Google runs itself are dropped, and named.
+"""Translates function declarations to functions of chat. Tools that Google runs are dropped, and named in the receipt.
 
 A declaration has its parameters as a JSON schema, which is copied, or as an OpenAPI 3.0 schema, which is converted.
 OpenAPI schemas here have types in capitals, and `nullable` instead of JSON schema's type `null`.

@@ -1,4 +1,4 @@
-"""Errors of chat as Anthropic's error object, with Anthropic's statuses."""
+"""Translates errors of chat to Anthropic's error object, with Anthropic's statuses."""
 
 from typing import Final
 

@@ -35,7 +35,7 @@ def whole_compaction(raw: bytes, response: Response) -> bytes:
 
 
 class CompactionTranslator(EventTranslator):
-    """Translates a streamed answer. The item's events come at the end. No request can continue it by its id."""
+    """Translates a streamed answer; the item's events come at the end. No request can continue the response by id."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response)

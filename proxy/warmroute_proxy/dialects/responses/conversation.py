@@ -6,9 +6,9 @@ turn that continues it brings new items only. The new items are read with the st
 input.
 
 Each conversation has its own buffer. A turn appends to the buffer once the turn has ended well, so a failed turn leaves
-nothing. Another stream of turns that continues the same conversation gets a copy. A conversation above
-`MAX_KEPT_BYTES` is not kept. Each turn makes a body of the whole conversation. So a conversation can be continued only
-while such a body is simple enough to be read in the event loop (`is_light`).
+nothing. A connection can run several streams (sequences) of turns; a stream that continues the conversation of another
+stream gets a copy. A conversation above `MAX_KEPT_BYTES` is not kept. Each turn makes a body of the whole conversation.
+So a conversation can be continued only while its body is simple enough to be read in the event loop (`is_light`).
 """
 
 from collections.abc import Callable, Sequence

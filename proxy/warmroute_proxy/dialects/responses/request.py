@@ -56,9 +56,9 @@ _BODY: Final = BodyReader("input", READ)
 class ChatRequest(chat_draft.ChatRequest, kw_only=True):
     """A request to `/v1/responses`.
 
-    `tools`: by their names in chat. `echoed`: settings that the answer repeats. `summarised`: whether the answer shows
-    reasoning as a summary. `compacts`: whether the answer is a summary of the conversation. `kept_items`: the messages
-    that `/v1/responses/compact` returns in front of the summary; None for all other requests.
+    `tools`: the client's tools by name in chat. `echoed`: settings that the answer repeats. `summarised`: whether the
+    answer shows reasoning as a summary. `compacts`: whether the answer is a summary of the conversation. `kept_items`:
+    the messages that `/v1/responses/compact` returns before the summary; None for all other requests.
     """
 
     tools: dict[str, Tool]

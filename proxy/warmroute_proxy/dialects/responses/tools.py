@@ -44,7 +44,7 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class Tool(NamedTuple):
-    """The client's tool behind a function of chat. `searches`: whether it is a search for tools."""
+    """The client's tool that a function of chat stands for. `searches`: whether it is a search for tools."""
 
     name: str
     namespace: str | None
@@ -63,8 +63,8 @@ def called(tools: Mapping[str, Tool], name: str) -> Tool:
 
 
 class ListedTools(NamedTuple):
-    """The tools of a request. `chat`: the JSON list for chat; empty without tools. `by_name`: by their names in chat.
-    `dropped`: types of tools that nobody can run, and names of what was lost, such as `GRAMMAR`.
+    """The tools of a request. `chat`: the JSON list for chat; empty without tools. `by_name`: the client's tools by
+    their names in chat. `dropped`: types of tools that nobody can run, and names of what was lost, such as `GRAMMAR`.
     """
 
     chat: bytes
@@ -109,7 +109,7 @@ class _Tools:
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw, own_count: int | None) -> ListedTools:
-        """`own_count`: how many are in the request's `tools`; the rest come from items, and may be malformed."""
+        """`own_count`: how many tools are the request's own; the rest come from items, and may be malformed."""
         for at, each in enumerate(self._work.take_tools(raw)):
             try:
                 self._add(each, f"tools[{at}]", None)

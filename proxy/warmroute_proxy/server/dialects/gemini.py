@@ -1,4 +1,4 @@
-"""Gemini's API: `/v1beta/models/{model}:generateContent`, `:streamGenerateContent` and `:countTokens`."""
+"""Serves Gemini's API: `/v1beta/models/{model}:generateContent`, `:streamGenerateContent` and `:countTokens`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Anthropic's messages: `/v1/messages`."""
+"""Serves Anthropic's messages: `/v1/messages`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -228,7 +228,7 @@ class ResponsesSocket:
         self._open_conversations = open_conversations
         self._terms = terms
         self._streams: dict[str | None, _Stream] = {None: _Stream(None)}
-        self._last_responses: dict[str, _Stream] = {}  # by the id of its last response, if that is kept
+        self._last_responses: dict[str, _Stream] = {}  # by the id of the stream's last response, if it is kept
         self._running = 0
         self._waiting = 0
         self._refused = 0

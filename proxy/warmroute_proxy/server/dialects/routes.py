@@ -19,7 +19,7 @@ APIS: Final[tuple[Dialect, ...]] = (Gemini(), Messages(), Responses())
 
 DIALECT_OF_PATH: Final[Mapping[str, Dialect]] = {path: api for api in APIS for path in api.paths}
 COUNTS_FIRST: Final = frozenset(api.route for api in APIS if api.counts_first)
-"""The routes whose streamed answers begin with the tokens of the prompt."""
+"""The routes whose streamed answers begin with the prompt's token count."""
 
 _WITH_PREFIX: Final = tuple(api for api in APIS if api.prefix)
 """The APIs with paths that are not fixed, because a model is in them."""

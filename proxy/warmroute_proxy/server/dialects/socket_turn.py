@@ -107,7 +107,7 @@ class TurnDialect(Responses):
         return None if self._found is None else self._found.more
 
     def hold(self, reservation: BodyReservation) -> None:
-        """Keep the reservation for what the turn adds until `let_go`, since that outlives the turn's body."""
+        """Keep the reservation for what the turn adds until `let_go`: the turn's body is released earlier."""
         if self._found is not None:
             self._found.reservation = reservation
 

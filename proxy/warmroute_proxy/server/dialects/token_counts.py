@@ -3,8 +3,8 @@
 At `/v1/tokenize`, SGLang renders a chat as it would to serve it, and lists the token ids (0.5.23,
 `entrypoints/openai/serving_tokenize.py`). Counts are never billed, and limits of requests and budgets do not apply,
 since agents count between their turns. Instead, a tenant may count `counted_tokens_per_minute` for each engine that can
-count. A request for a count to an engine is called a *question*. Of `MAX_AT_ONCE` open questions, a tenant may have at
-most as many as are free, and only one large question. Counts beyond these limits are estimated, and the answer says so.
+count. A request to an engine for a count is called a *question*. A tenant may have as many open questions as are still
+free of `MAX_AT_ONCE`, but only one large question. Counts beyond these limits are estimated, and the answer says so.
 
 An engine answers nobody else while its tokenizer runs: an embedded engine takes 50 ms for 112,000 tokens. So questions
 get a small share of an engine's time, and a tenant has to wait between large questions.
