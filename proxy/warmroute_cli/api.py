@@ -1,4 +1,4 @@
-"""Calls of a proxy's HTTP API: they return the JSON answer, and turn each error into one sentence."""
+"""Calls a proxy's HTTP API: returns the JSON answer, and turns each error into one sentence."""
 
 import json
 import urllib.error
@@ -11,7 +11,7 @@ TIMEOUT_S: Final = 20.0
 
 
 class ApiError(Exception):
-    """The proxy does not answer, or refuses; the message has the reason. `status`: 0 without an answer."""
+    """The proxy does not answer, or refuses; the message has the reason. `status`: HTTP's; 0 without an answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)

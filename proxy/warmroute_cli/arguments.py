@@ -1,4 +1,4 @@
-"""Readers of option values, whose error messages name the expected form, and options that several commands share."""
+"""Reads option values, with errors that name the expected form, and adds options that several commands share."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class CannotRun(Exception):
 
 
 def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
-    """A decorator of readers: argparse reports a `ValueError` of the reader as `TEXT is not WORDS`."""
+    """A decorator for readers of option values: argparse reports their `ValueError` as `TEXT is not WORDS`."""
 
     def made(read: Reader[T]) -> Reader[T]:
         @wraps(read)
@@ -65,7 +65,7 @@ def above_zero(text: str) -> float:
 
 
 def integer(words: str, least: int, most: float = float("inf")) -> Reader[int]:
-    """A reader of integers from `least` to `most`. Others are reported as `TEXT is not WORDS`."""
+    """A reader of integers from `least` to `most`. Other values are reported as `TEXT is not WORDS`."""
 
     @wants(words)
     def read(text: str) -> int:
@@ -94,7 +94,7 @@ def port(text: str) -> int:
 
 @wants("a time like 30m, 12h or 90d (s, m, h, d, w)")
 def duration(text: str) -> float:
-    """Seconds."""
+    """Read a time. Returns seconds."""
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdecimal() and len(number) < 7) or unit not in _UNITS_S:
         raise ValueError(text)
@@ -117,7 +117,7 @@ def add_admin(command: argparse.ArgumentParser) -> None:
 
 
 def add_state_dir(command: argparse.ArgumentParser) -> None:
-    """Add the option for the folder of an `up` fleet."""
+    """Add the option for the state directory of a fleet that `warmroute up` started."""
     about = "folder of secret, key and logs (%(default)s)"
     command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
 
@@ -356,7 +356,7 @@ def add_prices(prices: argparse.ArgumentParser) -> None:
 
 @wants("a time like 2026-12-01T00:00:00Z")
 def _instant(text: str) -> datetime:
-    """A time with its offset, in whole seconds."""
+    """A time with a UTC offset, in whole seconds."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None or found.microsecond:
         raise ValueError(text)

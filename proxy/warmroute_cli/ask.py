@@ -1,4 +1,4 @@
-"""`warmroute ask`: print an answer of the admin port unchanged, for containers without curl."""
+"""`warmroute ask`: prints an answer of the admin port unchanged, for containers without curl."""
 
 import sys
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Find the proxy for `usage`, `receipts` and `engines`: by its config, by the environment, or that of an `up` fleet."""
+"""Finds the proxy that a command asks: by a config, by the environment, or in a fleet that `warmroute up` started."""
 
 import os
 import sys
@@ -23,10 +23,10 @@ _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "sat
 
 
 def tenants_api(arguments: Namespace) -> "Api | PastFleet":
-    """Find the API that answers a tenant. Raises: ApiError.
+    """Find the API that answers a tenant's questions. Raises: ApiError.
 
-    The first of these that exists is used: the address and key in the environment, the fleet that runs in the state
-    directory, the ledgers that ended fleets left there, a fleet that runs elsewhere.
+    It is the first of these that exists: the address and key in the environment, the fleet that runs in the state
+    directory, the ledgers (records of turns) that ended fleets left there, a fleet that runs elsewhere.
     """
     url, key = os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY")
     if url and key:
@@ -47,7 +47,7 @@ def tenants_api(arguments: Namespace) -> "Api | PastFleet":
 
 
 def admin_apis(arguments: Namespace) -> dict[str, Api]:
-    """Region -> admin listener. With `--config`, only that of its proxy; else those of the running fleet's proxies.
+    """Region -> admin listener: with `--config`, of the config's proxy only; otherwise of the running fleet's proxies.
 
     Raises: ApiError, ConfigError, SecretError.
     """
@@ -86,8 +86,8 @@ def _admin_key(config: Config) -> str:
 def since_parameter(text: str, now: datetime) -> str:
     """The value of the proxy's query parameter for `--since`. Raises: ApiError, if the proxy would refuse the text.
 
-    A word for a day becomes its midnight in the local time zone of `now`. On the day the clocks change, that midnight
-    has another UTC offset than `now`. The proxy reads any other text itself.
+    A word for a day becomes the midnight at which the day began, in local time. This midnight may have another UTC
+    offset than `now`, if the clocks changed since. Any other text is left for the proxy to read.
     """
     days = _days_ago(text.strip().lower(), now.weekday())
     if days is None:

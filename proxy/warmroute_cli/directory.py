@@ -1,4 +1,4 @@
-"""Run `warmroute tenants` and `warmroute keys` against the database that a proxy's config names."""
+"""Runs `warmroute tenants` and `warmroute keys` against the database that a proxy's config names."""
 
 import asyncio
 import getpass
@@ -36,7 +36,7 @@ def print_keys(keys: Iterable[ListedKey]) -> None:
 
 
 def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> None:
-    """Print a row for each tenant. A tenant of the file, `of_config`, overrides a stored one of the same name."""
+    """Print a row for each tenant. A tenant of the config file (`of_config`) overrides a stored one with its name."""
     names = set(of_config)
     rows = [(name, "file", "", "as the file says") for name in names]
     rows += [
@@ -80,7 +80,7 @@ def _print(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 class WrongSetting(ValueError):
-    """A word that is not a setting."""
+    """A word on the command line is not a tenant's setting."""
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`warmroute embedded`: run one embedded engine, as `python -m warmroute_backend.engine` does."""
+"""`warmroute embedded`: runs one embedded (simulated) engine, as `python -m warmroute_backend.engine` does."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`warmroute engines`: list the engines of a running proxy or fleet, and drain or flip one."""
+"""`warmroute engines`: lists the engines of a running proxy or fleet, and drains one or flips its role."""
 
 import argparse
 import sys
@@ -15,13 +15,13 @@ POLL_EVERY_S: Final = 0.5
 FLIP_WAIT_S: Final = 300.0
 FLIP_TIMEOUT_S: Final = 310.0
 NOTICE_S: Final = 3.0
-"""A wait after a flip: the proxy's other processes read the role of a draining engine only once a second."""
+"""Wait this long after a flip: the proxy's other processes read the role of a draining engine only once a second."""
 ENGINES: Final = "/admin/engines"
 COLUMNS: Final = (
     Column("engine"), Column("role"), Column("state"), Column("warm tokens", is_number=True),
     Column("running", is_number=True),
 )  # fmt: skip
-"""`warm tokens`: the KV tokens of sessions on the engine; a decode engine keeps none."""
+"""`warm tokens`: the tokens of sessions whose KV the engine keeps; empty for a decode engine, which keeps no KV."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def show(engines: list[dict[str, Any]]) -> None:
 
 
 def _warmth(engine: Mapping[str, Any]) -> int:
-    """The KV tokens of sessions that a drain would lose; 0 if the engine does not report them."""
+    """How many tokens of sessions' KV a drain would lose; 0 if the proxy does not report them."""
     return int(engine.get("warm_tokens", 0))
 
 
@@ -85,9 +85,10 @@ def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:
 
 
 def _flip(admin: Api, engine: str, arguments: argparse.Namespace) -> int:
-    """Drain the engine, give it the other role, and undrain it. Returns 1 if it was not drained in time.
+    """Drain the engine, change its role (prefill or decode) to the other one, and undrain it.
 
-    An engine that refuses the flip, or is not drained in time, is undrained in its old role.
+    An engine that refuses the flip, or is not drained in time, is undrained in its old role. Returns 1 if it was not
+    drained in time.
     """
     admin.ask(f"{engine}/flip")
     drain = f"{engine}/drain"

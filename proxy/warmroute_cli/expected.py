@@ -1,4 +1,4 @@
-"""The errors of which `warmroute` shows only the message, without a traceback."""
+"""Lists the errors that `warmroute` shows as a message, without a traceback."""
 
 from typing import Final
 

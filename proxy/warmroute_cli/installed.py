@@ -1,4 +1,4 @@
-"""How this copy of warmroute was installed and started, so that hints print commands that work when pasted."""
+"""Finds out how this copy of warmroute was installed and started, so that hints show commands that work when pasted."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""`warmroute ledger`: make or migrate the tables of the database, restore a dump, or compare receipts."""
+"""`warmroute ledger`: makes or migrates the tables of the database, restores a dump, or compares receipts."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def dsn_of(arguments: Namespace) -> str:
 
 _PROGRAMS: Final = ("pg_restore", "psql")
 _OF_A_DAY: Final = re.compile(rb"DROP (CONSTRAINT|INDEX) ")
-"""Statements on the table of one day that PostgreSQL refuses. Dropping the table drops these objects too."""
+"""Statements on the table of one day, which PostgreSQL refuses. Leave them out: dropping the table does their work."""
 
 
 def restore(arguments: Namespace) -> int:
@@ -44,7 +44,7 @@ def restore(arguments: Namespace) -> int:
 
 
 def _restore(dump: Path, address: str, environment: dict[str, str]) -> bool:
-    """Restore in one transaction, which is rolled back if `pg_restore` or `psql` fails. Returns whether it is done."""
+    """Restore in one transaction, which is rolled back if `pg_restore` or `psql` fails. Returns whether both worked."""
     reads = ["pg_restore", "--clean", "--if-exists", "--file", "-", str(dump)]
     writes = ["psql", "--quiet", "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--output", os.devnull, address]
     with subprocess.Popen(reads, stdout=subprocess.PIPE) as source:  # noqa: S603 - a fixed program
@@ -63,7 +63,7 @@ def _restore(dump: Path, address: str, environment: dict[str, str]) -> bool:
 
 
 def _statements(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of the dump, without those before its first CREATE that match `_OF_A_DAY`."""
+    """The lines of the dump, but of those before the first CREATE only lines that do not match `_OF_A_DAY`."""
     dropping = True
     for line in lines:
         dropping = dropping and not line.startswith(b"CREATE ")
@@ -72,7 +72,7 @@ def _statements(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _without_password(dsn: str) -> tuple[str, dict[str, str]]:
-    """The address without its password, and an environment with it, since others can read command lines."""
+    """The address without the password, and an environment with it: other users can read command lines."""
     parts = urlsplit(dsn)
     environment = dict(os.environ)
     if parts.password is not None:

@@ -61,12 +61,12 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 """Packages that the extras install. The SDK needs none of these packages."""
 
 COLLECT_EVERY: Final = 100_000
-"""Allocations between two garbage collections in a replay: high, since its objects are hardly ever in cycles."""
+"""Allocations between two garbage collections in a replay: many, since a replay hardly makes reference cycles."""
 
 
 class Command(NamedTuple):
-    """A subcommand. `arguments`: functions that add its options; `target`: the function that runs it; both may be
-    `module:function`. `silent`: prints nothing until it is done; `computes`: plays requests on a virtual clock.
+    """A subcommand. `arguments`: functions that add its options; `target`: the function that runs it; all may be given
+    as `module:function`. `silent`: prints nothing until it is done; `computes`: plays requests on a virtual clock.
     """
 
     name: str
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Command, arguments: argparse.Namespace) -> int:
     if command.computes:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts an unused thread for each core
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # otherwise numpy starts a thread per core, unused
         gc.set_threshold(COLLECT_EVERY)
     code: int = _function(command.target)(arguments)
     return code
@@ -208,7 +208,7 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def parser(name: str | None = None) -> argparse.ArgumentParser:
-    """Build the parser for the subcommand `name`, or for all if None; for an unknown name, all without options."""
+    """Build the parser for the subcommand `name`. None: for all; an unknown name: for all, without their options."""
     found = _Parser(
         prog="warmroute",
         description="Route agent turns to the engines that have their KV cache.",
@@ -260,7 +260,7 @@ def _by_purpose() -> str:
 
 
 def _hanging(first: str, text: str, width: int) -> list[str]:
-    """Wrap a text behind `first`; further lines are indented."""
+    """Wrap a text that begins after `first` on its line. Further lines are indented."""
     return wrap(
         text, width, initial_indent=first, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
     )

@@ -1,8 +1,8 @@
-"""Readable names of sessions and agents, and the session that a text names.
+"""Makes readable names of sessions and agents, and finds the session that a text names.
 
-Session keys are secret, so receipts have their hashes. A session without a name is called by its program and start
-time. Each name ends with the beginning of the session's hash, to tell sessions of one name apart. Names are read from
-the `MOST` newest turns.
+Session keys are secret, so receipts have only hashes of them. A session without a name is called by its program and
+start time. Each name ends with the beginning of the session's hash, to tell sessions with equal names apart. Names are
+read from the `MOST` newest turns.
 """
 
 import re
@@ -52,8 +52,8 @@ def session_names(turns: Turns) -> dict[str, str]:
 
 
 def agent_name(turn: Mapping[str, Any], numbers: dict[str, dict[str, int]]) -> str:
-    """The name of a turn's agent: its own name, its kind, `main`, or a number like `sub 2` if it has only an id.
-    `numbers`: the numbers given so far, by session and kind; a new agent is added.
+    """The name of a turn's agent: its own name, its kind, `main`, or kind and number, like `sub 2`, if it only has an
+    id. `numbers`: the numbers given so far, by session and kind; a new agent is added.
     """
     agent, kind = turn.get("agent") or "", turn.get("kind") or ""
     if not _HASH.fullmatch(agent):

@@ -1,4 +1,4 @@
-"""Read the rows of ledgers on this machine, with the rows in their journals, while the proxies may run."""
+"""Reads rows of ledgers on this machine, including rows in their journals, even while the proxies run."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 
 
 def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
-    """The ended rows of one proxy since `since_s`, unix seconds. Some rows that ended before may be among them.
+    """The rows of turns of one proxy that ended since `since_s`, unix seconds, and maybe some that ended earlier.
 
     Raises: sqlite3.Error.
     """
@@ -29,7 +29,7 @@ def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders with a ledger: `folder`, else those in it. Raises: sqlite3.OperationalError, if none has one."""
+    """Folders with a ledger: `folder`, or else those directly in it. Raises: sqlite3.OperationalError, without any."""
     found = [folder] if (folder / LEDGER_FILE).exists() else _below(folder)
     if not found:
         raise sqlite3.OperationalError(f"{folder} has no {LEDGER_FILE}, and no folder in it has one")

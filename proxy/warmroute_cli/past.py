@@ -1,4 +1,4 @@
-"""Usage and receipts of an `up` fleet that has ended, read from the ledgers in its state directory."""
+"""Reads usage and receipts of a fleet of `warmroute up` that has ended, from the ledgers in its state directory."""
 
 import os
 import sqlite3

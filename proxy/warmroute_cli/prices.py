@@ -1,4 +1,4 @@
-"""List price books, or add books to the database."""
+"""Lists price books (a model's rates from a date on), or adds books to the database."""
 
 import getpass
 import socket
@@ -125,7 +125,7 @@ def _model_of(table: Table, config: Config) -> str:
 
 
 def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]:
-    """The source of the books, for messages, and their tables."""
+    """The source of the books, as messages name it, and the books' tables."""
     if arguments.action == "add":
         values = {"model": arguments.model, "name": arguments.name, "source": arguments.source}
         values["from"] = arguments.from_ or datetime.now(UTC).replace(microsecond=0)

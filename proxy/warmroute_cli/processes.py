@@ -1,7 +1,7 @@
-"""Child processes that print their addresses on the first line of their output.
+"""Runs child processes that print their addresses on the first line of their output.
 
 Output goes to files, so that no child blocks on a full pipe and the reason for a failed start can be shown. Children
-run in their own sessions: Ctrl-C reaches only the launcher, which then stops them in its own order.
+run in sessions of their own: Ctrl-C reaches only the parent process, which then stops the children in order.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ LOG_LINES_SHOWN = 5
 
 
 class FleetError(CannotRun):
-    """A part of the fleet did not start or answer. The message is shown to the user."""
+    """A part of the fleet did not start or did not answer. The message is shown to the user."""
 
 
 class Child:

@@ -1,4 +1,4 @@
-"""`warmroute proxy` and `warmroute epp`: run one proxy, check its file, or print the schema of such files."""
+"""`warmroute proxy` and `warmroute epp`: run a proxy or an endpoint picker, check its config, or print the schema."""
 
 import json
 import sys

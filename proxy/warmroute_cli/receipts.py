@@ -1,4 +1,4 @@
-"""`warmroute receipts list|show [ID]`: list the newest turns, or explain one of them."""
+"""`warmroute receipts list|show [ID]`: lists the newest turns, or explains the price and the losses of one turn."""
 
 import json
 import textwrap
@@ -25,7 +25,7 @@ DECISIONS = {"limit": "1000"}
 NEWEST: Final = {"limit": "200"}
 ID_CHARS: Final = 27
 WIDE: Final = 120
-"""Columns from which a table has the date of each turn, even if all turns are of one day."""
+"""If the output has at least this width, a table shows the date of each turn, even if all turns are of one day."""
 COLUMNS: Final = (
     Column("receipt"), Column("ended"), Column("turn", is_number=True), Column("prompt", is_number=True),
     Column("cached", is_number=True), Column("cost USD", is_number=True), Column("session", optional=True),
@@ -70,7 +70,7 @@ def _show(arguments: Namespace) -> int:
 
 def _whole_id(api: "Api | PastFleet", given: str) -> str:
     """Complete an id from its beginning `given`, with or without `wr-`, among the newest turns. Empty: the newest turn.
-    Raises: ApiError, if no id or several ids begin so.
+    Raises: ApiError, if no id or several ids begin with `given`.
     """
     if not given:
         turns = api.ask("/usage/receipts", {"limit": "1"})["data"]
@@ -105,7 +105,7 @@ def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] |
 
 
 def receipts_table(turns: list[dict[str, Any]], most: int, names: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of a table of turns, at most `most` columns wide. A turn that was not completed shows its outcome.
+    """The lines of a table of turns, at most `most` characters wide. A turn that was not completed shows its outcome.
     `names`: hash of a session -> its name.
     """
     known = session_names(turns) | (dict(names) if names else {})

@@ -1,4 +1,4 @@
-"""`warmroute ledger reconcile`: compare a region's receipts with its engines' counters, by engine and hour."""
+"""`warmroute ledger reconcile`: compares a region's receipts with its engines' counters, by engine and hour."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from warmroute_proxy.server.ledger.schema import LedgerError
 
 NEEDED: Final = ("asyncpg",)
 LONGEST_TURN_S: Final = 3_600.0
-"""Turns that ended earlier than this before the requested time are not read."""
+"""Reading begins this long before the requested time. Turns that ended even earlier are left out."""
 
 _SHORT: Final = {"prompt_tokens": "prompt", "cached_tokens": "cached", "completion_tokens": "answer"}
 

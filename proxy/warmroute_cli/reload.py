@@ -1,4 +1,4 @@
-"""`warmroute reload`: let a running proxy apply its config file, or say what that would change."""
+"""`warmroute reload`: lets a running proxy apply its changed config file, or says what would change."""
 
 import argparse
 from typing import Any, Final
@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(answer: dict[str, Any]) -> None:
-    """A line for each change, and one for the outcome."""
+    """Print a line for each change, and one for the outcome."""
     for change in answer["changes"]:
         keys = f": {', '.join(change['keys'])}" if change["keys"] else ""
         moved = " (another order)" if change["change"] == "moved" else ""

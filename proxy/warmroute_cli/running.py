@@ -1,7 +1,7 @@
 """Finds a running fleet of `warmroute up`, through files that `up` writes for other commands.
 
 While the fleet runs, `FILE` in its state directory has the addresses of its proxies. The keys are derived from the
-fleet's secret. Another file, in the user's own state folder, lists the state directories of running fleets. So a
+fleet's secret. Another file, in the user's state folder (XDG), lists the state directories of running fleets. So a
 command in another folder finds the newest fleet.
 """
 
@@ -19,12 +19,12 @@ from warmroute_cli import state
 from warmroute_cli.arguments import DEFAULT_STATE_DIR
 
 MAX_FLEETS: Final = 8
-"""State directories that the user's file names, the newest first."""
+"""How many state directories are read from the file in the user's state folder, the newest first."""
 
 FILE = "fleet.json"
 PORTS = "ports.json"
 USERS = "users"
-"""A command that uses the fleet of another command holds a shared lock on this file."""
+"""A command that uses a fleet which another command started holds a shared lock on this file."""
 
 
 class Address(NamedTuple):
@@ -55,7 +55,7 @@ def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
 
 
 def find(state_dir: Path) -> Running | None:
-    """The fleet that runs in this state directory; for an idle default directory, the newest of the user's fleets."""
+    """The fleet that runs in this state directory. If none runs in the default directory, the user's newest fleet."""
     if (here := running_in(state_dir)) is not None or state_dir != DEFAULT_STATE_DIR:
         return here
     return next(filter(None, map(running_in, _fleets())), None)
@@ -81,7 +81,7 @@ def running_in(state_dir: Path) -> Running | None:
 
 
 def _fleets() -> list[Path]:
-    """The state directories of the user's fleets, the newest first; some may have ended."""
+    """The state directories of the user's fleets, the newest first. Some of the fleets may have ended."""
     try:
         return [Path(line) for line in _fleets_file().read_text(encoding="utf-8").splitlines()[:MAX_FLEETS]]
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def _fleets() -> list[Path]:
 
 
 def _keep_fleets(state_dirs: list[Path]) -> None:
-    """Write the directories to the user's file, unless the file cannot be written."""
+    """Write the directories to the file in the user's state folder, unless that file cannot be written."""
     with contextlib.suppress(OSError):
         path = _fleets_file()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,14 +104,14 @@ def _fleets_file() -> Path:
 
 @contextmanager
 def used(state_dir: Path) -> Iterator[None]:
-    """Until this context ends, the fleet that another command has started is needed."""
+    """Until this context ends, mark a fleet that another command started as needed."""
     with (state_dir / USERS).open("a") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         yield
 
 
 def wait_until_unused(state_dir: Path, on_wait: Callable[[], None]) -> None:
-    """Wait until no other command needs the fleet that was started here. `on_wait` is called first, if one does."""
+    """Wait until no other command needs the fleet that this command started. `on_wait` is called if it has to wait."""
     with (state_dir / USERS).open("a") as users:
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +121,7 @@ def wait_until_unused(state_dir: Path, on_wait: Callable[[], None]) -> None:
 
 
 def kept_ports(state_dir: Path) -> dict[str, tuple[int, int]]:
-    """Region -> its ports at the last start, for clients and for operators; empty before the first start."""
+    """Region -> its two ports at the last start: for clients, for operators. Empty before the first start."""
     try:
         found = json.loads((state_dir / PORTS).read_text(encoding="utf-8"))
         return {str(region): (int(port), int(admin_port)) for region, (port, admin_port) in found.items()}

@@ -1,4 +1,4 @@
-"""The state of a fleet across restarts: its secret, in files that only the owner can read, and its tenant's key."""
+"""Keeps a fleet's state across restarts: its secret, which only the owner can read, and its tenant's key."""
 
 import contextlib
 import fcntl

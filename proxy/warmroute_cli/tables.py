@@ -1,8 +1,8 @@
-"""Tables that fit any width of the terminal, and never cut a number or an id.
+"""Lays out tables that fit any width of the terminal, and never cut a number or an id.
 
 A table has the first of three shapes that fits: a line per row with its notes in a last column; a line per row with its
 notes below it; a block per row, of a heading and `name value` pairs. Before a table becomes blocks, its optional
-columns are left out, and a line names them. `at_work` prints a line while a command prints nothing for some seconds.
+columns are left out, and a line names them. `at_work` prints a line if a command has printed nothing for `SILENT_S`.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: a cell for each column, and notes. Lines may break between notes, not in them."""
+    """A row: a cell for each column, and notes. Lines may break between notes, but not within a note."""
 
     cells: Sequence[str]
     notes: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""`warmroute usage`: what turns cost, how much was cached, and why the rest was not."""
+"""`warmroute usage`: shows what turns cost, how much was cached, and why the rest was not."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ COLUMNS = (
     Column("saved USD", is_number=True),
 )  # fmt: skip
 LESS = frozenset({"answer", "saved USD"})
-"""Columns that a table of sessions, whose names are long, leaves out first."""
+"""Columns that a table of sessions leaves out first, since the sessions' names are long."""
 
 
 def run(arguments: Namespace) -> int:
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
 
 
 def console() -> Console:
-    """The terminal, or a page of fixed width if the output is not one."""
+    """The terminal, or a page of fixed width if the output is not a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=WIDTH_OF_PAGES)
 
@@ -100,7 +100,7 @@ def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
 
 
 def _names(arguments: Namespace, by: str) -> dict[str, str]:
-    """Names in the newest turns: of sessions by hash, or of agents by id."""
+    """Names from the newest turns: of sessions by hash, or of agents by id."""
     try:
         turns = newest(tenants_api(arguments), since_of(arguments))
     except ApiError:
@@ -112,7 +112,7 @@ def _names(arguments: Namespace, by: str) -> dict[str, str]:
 
 
 def usage_table(found: Mapping[str, Any], most: int, names: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of a usage table, at most `most` columns wide. `names`: key of a group -> its readable name."""
+    """The lines of a usage table, at most `most` characters wide. `names`: key of a group -> its readable name."""
     known = names or {}
     by_session = found["by"] == "session"
     rows = [

@@ -30,7 +30,7 @@ from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.check import probe, problems_of
 
 LEDGER_BYTES = GIB
-"""Free space to require on the ledger's disk: room for some million rows."""
+"""Below this free space on the ledger's disk there is a warning: it is enough for a few million rows."""
 
 
 def check(path: Path, host: Host) -> list[Finding]:
@@ -86,7 +86,7 @@ def _working_set(config: Config) -> Iterator[Finding]:
 
 
 def held(admission: Mapping[str, Any]) -> Iterator[Finding]:
-    """The memory that each worker has booked, and the requests that wait for memory, from `/admin/admission`."""
+    """The KV memory that sessions hold on each worker, and the requests that wait for it, from `/admin/admission`."""
     for worker_id, books in admission.get("working_set", {}).items():
         text = (
             f"{worker_id}: {books['resident']} sessions hold {books['tokens']:,} of {books['pool_tokens']:,} tokens,"

@@ -51,7 +51,7 @@ def _ask(proxy: dict[str, Any], path: str) -> tuple[int, str]:
         if not proxy.get("admin_port"):
             raise
         status, answer = _get(proxy, "admin_", path, encrypted=False)
-        if status == 401:  # a proxy's admin port wants a key; a picker's does not
+        if status == 401:  # a proxy's admin port requires a key, an endpoint picker's does not
             raise
         return status, answer
 
@@ -63,7 +63,7 @@ def _get(proxy: dict[str, Any], which: str, path: str, *, encrypted: bool) -> tu
     host = str(proxy.get(f"{which}host", "127.0.0.1"))
     host, port = _EVERYWHERE.get(host, host), proxy[f"{which}port"]
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    if encrypted:  # the certificate has the name that clients use; the proxy is on this machine
+    if encrypted:  # do not verify the certificate: it names the host that clients use
         unverified = ssl.create_default_context()
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE

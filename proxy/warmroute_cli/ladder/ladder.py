@@ -1,4 +1,4 @@
-"""Run `warmroute ladder`. Exit status 0: shown, 1: the steps do not add up to the ledger, 2: not read."""
+"""Runs `warmroute ladder`. Exit status 0: shown, 1: the steps do not add up to the ledger, 2: not read."""
 
 import json
 import sqlite3
@@ -45,7 +45,7 @@ _SHARES: Final = ("reachable", "kept", "chosen", "billed")
 
 
 def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
-    """The lines of the table, at most `most` columns wide, with at most `limit` groups."""
+    """The lines of the table, at most `most` characters wide, with at most `limit` groups."""
     lines = [*_steps(ladder.all, most), "", *_remedies(ladder.all, most)]
     if ladder.by is not None and ladder.groups:
         lines += ["", *_groups(ladder, most, limit)]
@@ -53,7 +53,7 @@ def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
 
 
 def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> list[str]:
-    """A line for each other case: its delivered tokens, its price, and the causes that add up to the difference."""
+    """A line for each case but `first`: delivered tokens, price, and the causes that add up to the price difference."""
     columns = [
         Column("what if"), Column("delivered", is_number=True), Column("price USD", is_number=True),
         Column("more USD", is_number=True),
@@ -93,7 +93,7 @@ def _steps(sums: LadderSums, most: int) -> list[str]:
 
 
 def _reasons(sums: LadderSums, step: str) -> list[str]:
-    """Why a step is below the step before it. The first text counts the turns with a known step, if some have none."""
+    """Why a step is below the step before it. If not all turns know the step, the first text says how many do."""
     rows = sums.known_rows[step]
     coverage = [] if rows == sums.rows else [f"known of {rows:,} of {sums.rows:,} turns"]
     return coverage + [f"{cause} {tokens:,}" for cause, (tokens, _) in sums.causes(step).items() if tokens]
@@ -272,5 +272,5 @@ def _title(ladder: Ladder, about: Mapping[str, object]) -> str:
 
 
 def _is_billed(ladder: Ladder, about: Mapping[str, object]) -> bool:
-    """Whether the billed tokens are known: always for a ledger, never for a log without turns."""
+    """Whether the billed amounts are known: always for a ledger, never for a log without turns."""
     return about["kind"] == "ledger" or (ladder.all.rows > 0 and ladder.all.is_billed)

@@ -1,4 +1,4 @@
-"""Turns from the logs of other programs: detect the format of a file, and choose its reader.
+"""Reads turns from the logs of other programs: detects the format of a file, and chooses its reader.
 
 Several files are the logs of several workers. Their lines are merged by time. A line of more than `MAX_LINE_BYTES` is
 skipped (`readers.lines`).
@@ -26,7 +26,7 @@ from warmroute_proxy.ladder.turn import LadderTurn
 
 TRACE: Final = "trace"
 MAX_FILE_BYTES: Final = 1 << 40
-"""Of a log after unpacking. A log is read line by line and is not kept in memory."""
+"""The largest log after unpacking. It may be large, since a log is read line by line and is not kept in memory."""
 
 MAX_NAMED: Final = 5
 """The most models that a note names."""
@@ -57,7 +57,7 @@ def log_source(arguments: Namespace) -> LogTurns:
 
 
 def format_of_all(arguments: Namespace) -> str:
-    """The common format of all files. Raises: ValueError, OSError."""
+    """The format that all files have. Raises: ValueError, OSError."""
     formats = {arguments.format or format_of(path) for path in arguments.paths}
     if len(formats) > 1:
         raise ValueError(f"the files are of different formats: {', '.join(sorted(formats))}")
@@ -116,7 +116,7 @@ def format_of(path: Path) -> str:
 
 
 def _is_trace(line: bytes) -> bool:
-    """Whether this first line is that of a proxy's record, or of another trace that a replay reads."""
+    """Whether this first line begins a proxy's record of its decisions, or another trace that a replay reads."""
     row = json_object(line) if line[:1] == b"{" else None
     return line.startswith(b"warmroute record ") or (row is not None and ("hash_ids" in row or "turns" in row))
 
@@ -132,7 +132,7 @@ def _reader(name: str, worker: Path | None) -> Reader:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a plain or gzip file. A line of more than `MAX_LINE_BYTES` is cut."""
+    """The lines of a plain or gzip file. A line of more than `MAX_LINE_BYTES` is cut to one byte more."""
     with GivenFile(path, MAX_FILE_BYTES) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             yield line

@@ -1,7 +1,7 @@
-"""Replay the same trace with another placement, fleet, KV memory or prices, and explain the difference by causes.
+"""Replays a trace with another placement, fleet, KV memory or prices, and explains the price difference by causes.
 
 The differences by cause add up to the difference of the two prices, to the nanodollar. If the rates differ, `prices` is
-one more cause. Figures come from the replay's model of engines (docs/reference/replay.md).
+one more cause. Figures come from the simulated engines of `warmroute replay` (docs/reference/replay.md).
 """
 
 from argparse import ArgumentTypeError
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a case differs from the first one. `causes`: cause -> additional tokens and nanodollars that are lost."""
+    """How a case differs from the first case. `causes`: cause -> additional tokens and nanodollars that are lost."""
 
     name: str
     delivered: int
@@ -65,7 +65,10 @@ def read_trace(paths: list[Path]) -> Trace:
 
 
 def first_case(paths: list[Path], given: str | None, device_tokens: int | None) -> Case:
-    """The case with the fleet of a record, or the default fleet, changed by `given`. Raises: ValueError, OSError."""
+    """The case that others are compared with: a record's fleet or the default fleet, with the changes in `given`.
+
+    Raises: ValueError, OSError.
+    """
     setup = Setup() if device_tokens is None else Setup(kv_tokens=device_tokens)
     roles = _roles(paths[0])
     decodes = roles.count("decode")
@@ -107,7 +110,7 @@ def _changed(case: Case, text: str) -> Case:
 
 
 def _roles(path: Path) -> list[str]:
-    """The roles of a record's workers; empty if the file is not a record."""
+    """The roles of the workers in a proxy's record of decisions; empty if the file is not a record."""
     if not begins_as_record(path):
         return []
     with GivenFile(path, MAX_BYTES, unpack=False) as file:
@@ -142,8 +145,8 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
             "billed": turn.cached_tokens,
         }
         keys = {"session": str(request.session), "model": "", "day": ""}
-        not_kept = max(0, most - max(held, of_prompts[request.number]))  # answers: on decode workers only
-        under_way = 0 if turn.after_evictions else most - held - not_kept  # without evictions, computed tokens stay
+        not_kept = max(0, most - max(held, of_prompts[request.number]))  # KV of answers, which only decode workers have
+        under_way = 0 if turn.after_evictions else most - held - not_kept  # not evicted, so still being computed
         yield reports.turn_of(
             Report(
                 prompt_tokens=request.input_tokens, completion_tokens=request.output_tokens, levels=levels, keys=keys,
@@ -153,7 +156,7 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
 
 
 def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
-    """For each request: the tokens of its longest prefix that earlier requests sent or got as answers."""
+    """For each request: the length of its longest prefix that earlier requests sent, or got as `answers`, in tokens."""
     seen: set[int] = set()
     found = []
     for request in trace.requests:
@@ -163,12 +166,12 @@ def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
                 break
             matched += 1
         seen.update(request.blocks[: (request.input_tokens + answers * request.output_tokens) // size])
-        found.append(min(matched, (request.input_tokens - 1) // size) * size)  # an engine computes the last token
+        found.append(min(matched, (request.input_tokens - 1) // size) * size)  # engines always compute the last token
     return found
 
 
 def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | None) -> Difference:
-    """Split the difference by cause. `other_rates`: the same ladder at the case's own rates, if it has any."""
+    """Split the difference by cause. `other_rates`: the ladder `other` at the case's own rates, if it has any."""
     before, after = first.all.lost, other.all.lost
     causes: dict[str, tuple[int, int]] = {}
     for step, cause in {**before, **after}:
@@ -186,7 +189,7 @@ def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | N
 
 
 def differences(trace: Trace, first: Ladder, rates: Rates | None, others: Iterable[Case]) -> list[Difference]:
-    """How each other case differs from the first one, whose rates are `rates`. Raises: TraceError."""
+    """How each case in `others` differs from the first case, whose rates are `rates`. Raises: TraceError."""
     found = []
     for other in others:
         own = None if other.rates is None or other.rates == rates else ladder_of(trace, other, other.rates)

@@ -1,4 +1,4 @@
-"""Actions on a launch that runs or has run: status, start, stop, restart, starts, logs."""
+"""Actions of `warmroute launch` on processes that run or have run: status, start, stop, restart, starts, logs."""
 
 import argparse
 import json
@@ -55,7 +55,7 @@ class ProxyDrains:
 
 
 class NoDrains:
-    """Replaces `ProxyDrains` on a node without a proxy: a drain fails."""
+    """Replaces `ProxyDrains` on a node without a proxy: each drain fails."""
 
     def drain(self, engine: str) -> bool:
         raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` if it does")
@@ -97,7 +97,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """Stop all processes through their launcher; if it does not run, stop them here."""
+    """Stop all processes through their launcher; if the launcher does not run, stop them directly."""
     record = _record(arguments.state_dir)
     deadline_s = time.monotonic() + arguments.wait
     if signal_process(record.launcher, signal.SIGTERM) if _is_same_boot(record) else False:
@@ -125,7 +125,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Order a waiting launcher to start all nodes."""
+    """Give a launcher that waits for it the order to start all nodes, once all their launchers answer."""
     record = _record(arguments.state_dir)
     waits = any(entry.state is State.WAITING for entry in record.entries.values())
     if not _is_watched(record) or not waits:
@@ -136,7 +136,7 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def restart(arguments: argparse.Namespace) -> int:
-    """Restart one process, and wait until it serves again. Exit status 1: it does not."""
+    """Restart one process, and wait until it serves again. Exit status 1: it does not serve."""
     entry = _entry(arguments)
     if entry.kind == "weights" and entry.state in ALIVE:
         raise LaunchError(f"{entry.name} keeps the weights of an engine that runs: `warmroute launch stop` ends both")
@@ -159,7 +159,7 @@ def restart(arguments: argparse.Namespace) -> int:
 
 
 def starts(arguments: argparse.Namespace) -> int:
-    """Print the seconds that each part of the newest starts took."""
+    """Print how many seconds each phase of the newest starts took."""
     record = _record(arguments.state_dir)
     found = [(entry.name, each) for entry in record.entries.values() for each in entry.start_records]
     if arguments.json:
@@ -196,7 +196,7 @@ def _follow(log: Path) -> None:
     at = log.stat().st_size
     while True:
         size = log.stat().st_size
-        if size < at:  # rotated
+        if size < at:  # the log was rotated
             at = 0
         if size > at:
             with log.open("rb") as file:

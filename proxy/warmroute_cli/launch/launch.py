@@ -1,4 +1,4 @@
-"""Run the action of `warmroute launch`. Exit status 0: done, 1: a process failed or is down, 2: not done."""
+"""Runs the action of `warmroute launch`. Exit status 0: done, 1: a process failed or is down, 2: not done."""
 
 import argparse
 

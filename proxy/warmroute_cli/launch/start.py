@@ -1,4 +1,4 @@
-"""Run a plan: check the machine, start the processes or adopt running ones, and supervise them."""
+"""Runs a plan: checks the machine, starts the processes or adopts running ones, and supervises them."""
 
 import argparse
 import contextlib
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Co
     def save_record() -> None:
         try:
             save(state_dir, adopted.record)
-        except OSError as error:  # a full disk must not end engines
+        except OSError as error:  # do not raise: a full disk must not end the engines
             _show(f"{state_dir}: the state cannot be written: {error.strerror}")
 
     def up() -> None:
@@ -187,7 +187,7 @@ def _setting(plan: Plan, arguments: argparse.Namespace, state_dir: Path) -> Sett
 
 
 def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, cache_dir: Path | None) -> None:
-    """Check what would make a start fail. Raises: LaunchError with all problems."""
+    """Check for everything that would make a start fail. Raises: LaunchError with all problems."""
     fresh = [process.program for process in adopted.fresh]
     found = [*unready(fresh)]
     if arguments.engine == "sglang":
@@ -205,7 +205,7 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
 
 
 def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
-    """The problem if new pre-sharded files do not fit on their disk. Each engine writes all weights of the model."""
+    """A problem if new pre-sharded weights do not fit on their disk: each engine writes all weights of the model."""
     names = [program.name for program in programs if program.source == "presharded"]
     new = [name for name in names if not presharded_dir(plan, name, cache_dir).exists()]
     nearest = next(each for each in (cache_dir, *cache_dir.parents) if each.exists())
@@ -217,9 +217,9 @@ def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[st
 
 
 def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
-    """The configuration of the proxy; None on all nodes but the first, even if `--proxy-config` is given.
+    """The proxy's configuration file. On nodes but the first, None, even if `--proxy-config` is given.
 
-    A trial runs all nodes on this machine, and writes its configuration unless one is given.
+    A trial (without SGLang on GPUs) runs all nodes on this machine, and writes the file unless one is given.
     """
     if arguments.node and arguments.engine == "sglang":
         return None
@@ -245,7 +245,7 @@ def _proxy(path: Path, config: Config) -> Program:
 
 
 def _checked_config(path: Path) -> Config:
-    """Load the configuration. Raises: ConfigError, also for problems that would make a start fail."""
+    """Load the configuration. Raises: ConfigError, even if the file is valid but a start would fail."""
     config = load_config(path)
     wrong = problems_of(config, os.environ)
     if not config.proxy.port:

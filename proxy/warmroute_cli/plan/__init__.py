@@ -1,4 +1,4 @@
-"""`warmroute plan`: read the inputs of a plan, make and size the plan, and write its files.
+"""`warmroute plan`: reads the inputs of a plan, makes and sizes the plan, and writes its files.
 
-The planner's formulas are in `warmroute_backend.plan`; the sizing uses the replay's engine model.
+The planner's formulas are in `warmroute_backend.plan`; the sizing uses the simulated engines of `warmroute replay`.
 """

@@ -1,4 +1,4 @@
-"""What tokens cost on a plan: the price of its GPUs, divided among input, cached and output tokens of its traffic.
+"""Computes what tokens cost on a plan: the GPUs' price, divided among the traffic's input, cached and output tokens.
 
     cost/s   = GPUs * USD an hour / 3600
     weights  = seconds of a GPU for one token: computed (prefill), fetched from host memory (cached), decoded (output)
@@ -39,7 +39,7 @@ class TokenPrices:
     usd_per_s: float
     margin: float
     tokens_per_s_gpu: float
-    """All tokens of this traffic, cached ones included."""
+    """All tokens of this traffic, including cached ones, per second and GPU."""
 
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON: prices as decimal text."""
@@ -60,7 +60,7 @@ class TokenPrices:
 
 def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> TokenPrices:
     """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError if the
-    GPUs cannot serve the traffic, which would pay for tokens that are never computed."""
+    GPUs cannot serve the traffic: the prices would count on tokens that are never computed."""
     traffic = request.traffic
     assert traffic is not None
     if sizing.saturated:
@@ -105,19 +105,20 @@ def section_of_prices(found: TokenPrices) -> str:
 
 
 CLOSE: Final = 1.05
-"""The search for the goodput ends once the lowest bad rate is within this factor of the highest good rate."""
+"""The search for the goodput (the most requests per second within the targets) ends once the lowest rate that misses a
+target is within this factor of the highest rate that misses no target."""
 MOST_PLAYS: Final = 14
 MOST_PLANS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The goodput of one plan. `beyond`: the targets that the plan misses at the next higher rate that was played."""
+    """The goodput of one plan. `beyond`: the targets that it misses at the lowest played rate above the goodput."""
 
     division: str
     requests_per_s: float
     tokens_per_s_gpu: float
-    """Answer tokens that each GPU generates at that rate."""
+    """Answer tokens per second that each GPU generates at `requests_per_s`."""
     beyond: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,7 +128,8 @@ class Goodput:
 def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets) -> list[Goodput]:
     """Move the plan with the highest goodput to the front of `search.played`.
 
-    Returns the goodputs of the `MOST_PLANS` best plans of the search, the highest first.
+    Returns the goodputs of the best plan of the search and of plans on its `front`, `MOST_PLANS` in all, the highest
+    first.
     """
     best = search.best
     asked = [best, *(each for each in front(search) if each is not best)][:MOST_PLANS]

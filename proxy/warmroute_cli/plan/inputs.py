@@ -1,4 +1,4 @@
-"""The inputs of a plan: traffic, and what is read from disk: a checkpoint, a table of GPUs, a plan file."""
+"""Reads the inputs of a plan: its traffic, and from disk a checkpoint, a table of GPUs or a plan file."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ TURN_S: Final = 30.0
 LEAST_REQUESTS: Final = 400
 MAX_REQUESTS: Final = 2400
 SPAN_S: Final = 60.0
-"""Time in which counted requests arrive, within the limits on their number. An answer takes a few seconds."""
+"""Time in which the counted requests arrive, unless their number is limited. An answer takes a few seconds."""
 MAX_SESSIONS: Final = 1000
 WARM_UP_TOKENS_PER_S: Final = 2000
 SEED: Final = 1
@@ -33,8 +33,8 @@ SMALL_PROMPT_TOKENS: Final = 8192
 
 
 def average_trace(traffic: Traffic) -> Trace:
-    """A warm-up turn of each session, then requests of this traffic for `SPAN_S`: at least `LEAST_REQUESTS`, at most
-    `MAX_REQUESTS`. Equal traffic gives an equal trace."""
+    """A trace with a warm-up turn of each session, then the requests of this traffic in `SPAN_S`, but at least
+    `LEAST_REQUESTS` and at most `MAX_REQUESTS`. Equal traffic gives an equal trace."""
     random = np.random.default_rng(SEED)
     block = SMALL_BLOCK_TOKENS if traffic.input_tokens < SMALL_PROMPT_TOKENS else BLOCK_TOKENS
     sessions = max(1, min(MAX_SESSIONS, round(traffic.requests_per_s * TURN_S)))
@@ -68,8 +68,8 @@ def average_trace(traffic: Traffic) -> Trace:
 
 
 def average_of(trace: Trace) -> Traffic:
-    """The average figures of a trace. For the rate, a turn that follows another one counts as arriving 30 s after it.
-    The cached share is that of a single cache that never evicts."""
+    """The average figures of a trace. For the rate, a turn that follows another turn counts as arriving 30 s after it.
+    The cached share is what a single cache that never evicts would reach."""
     requests = trace.requests
     count = len(requests)
     starts = [request.at_s for request in requests if request.after is None]
@@ -85,7 +85,7 @@ def average_of(trace: Trace) -> Traffic:
 
 
 def warm_up_share(trace: Trace) -> float:
-    """The share of requests that is warm-up: the warm-up turns of a trace from averages, a tenth of any other trace."""
+    """The share of requests that is warm-up: all warm-up turns of an `average_trace`, a tenth of any other trace."""
     return trace.sessions / len(trace.requests) if trace.name == AVERAGE else 0.1
 
 
@@ -96,7 +96,8 @@ SINGLE: Final = "model.safetensors"
 
 
 def find_model(name: str, *, flags_only: bool = False) -> Model:
-    """The model of a known name or a checkpoint's folder. `flags_only`: accept any model family. Raises PlanError."""
+    """The model with a known name, or in a checkpoint's folder. `flags_only`: accept any model family. Raises:
+    PlanError."""
     path = Path(name)
     if path.is_file() and path.name == "config.json":
         path = path.parent

@@ -1,7 +1,8 @@
-"""Compare several kinds and numbers of GPUs by the cost of a million tokens within the targets.
+"""Compares several kinds and numbers of GPUs by the cost of a million tokens within the targets.
 
-Each kind is searched by itself. Its best plan is then played at other rates, up to the most requests per second within
-the targets. GPUs that are fast at prefill serve more long prompts; GPUs with much memory serve more long answers.
+The best plan of each kind is searched separately. It is then simulated at other rates, to find the most requests per
+second within the targets. GPUs that are fast at prefill serve more long prompts; GPUs with much memory serve more long
+answers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +36,7 @@ class Kind:
 
     @property
     def usd_per_million(self) -> float:
-        """USD per million tokens of prompts, cached ones included, and answers."""
+        """USD per million tokens of prompts (including cached tokens) and answers."""
         return self._usd_of(self.traffic.input_tokens + self.traffic.output_tokens)
 
     @property

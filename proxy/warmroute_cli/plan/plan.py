@@ -1,4 +1,4 @@
-"""Run `warmroute plan`: print a page or JSON, write files. Exit status 0: a plan, 1: a wrong plan file, 2: no plan."""
+"""Runs `warmroute plan`: prints a page or JSON, writes files. Exit status 0: a plan; 1: a wrong plan file; 2: none."""
 
 import argparse
 import json
@@ -56,7 +56,7 @@ def _make(arguments: argparse.Namespace) -> int:
     text = page(made.plan, made.sections)
     if arguments.out is not None:
         path = Path(arguments.model)
-        name = str(path.resolve()) if path.exists() else arguments.model  # absolute: found from any folder
+        name = str(path.resolve()) if path.exists() else arguments.model  # absolute, so that any folder finds it
         _write(arguments.out, deployment_files(made.plan, name, text))
     if arguments.json:
         print(json.dumps(made.document(), indent=2))
@@ -82,7 +82,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _made(arguments: argparse.Namespace) -> "Made":
-    """Make the plan. If there is traffic, the plan is the best of those that were compared, which are returned too."""
+    """Make the plan. If traffic is given, this is the best of several plans; all of them are returned with it."""
     trace = None
     traffic = None
     if arguments.trace is not None:
@@ -135,7 +135,7 @@ def _made(arguments: argparse.Namespace) -> "Made":
 def _of_kinds(
     arguments: argparse.Namespace, traffic: Traffic, trace: "Trace", targets: "Targets", clusters: "Sequence[Cluster]"
 ) -> "Made":
-    """Make the plan on the GPUs with the cheapest tokens, and keep the other kinds for the page."""
+    """Make the plan on the kind of GPUs that serves with the cheapest tokens, and keep the other kinds for the page."""
     from warmroute_cli.plan.costs import prices
     from warmroute_cli.plan.kinds import compared
 

@@ -103,7 +103,7 @@ ANY_GPU = ""
 
 @wants("USD of a GPU hour such as 2.5, or of each kind such as H200=3,B200=5")
 def gpu_hours(text: str) -> dict[str, float]:
-    """Name of a GPU -> USD per hour; `ANY_GPU` -> the price if no kind is named."""
+    """Name of a GPU -> USD per hour; `ANY_GPU` -> a price that holds for all GPUs."""
     if "=" not in text:
         return {ANY_GPU: above_zero(text)}
     pairs = [each.partition("=") for each in text.split(",")]
@@ -112,7 +112,7 @@ def gpu_hours(text: str) -> dict[str, float]:
 
 @wants("a share between 0 and 1")
 def share(text: str) -> float:
-    """A number from 0 to below 1."""
+    """Read a number from 0 to below 1."""
     value = float(text)
     if not 0 <= value < 1:
         raise ValueError(text)
@@ -141,7 +141,7 @@ def groups(text: str) -> tuple[int, int | None]:
 
 @wants("a time such as 2s or 30ms")
 def latency(text: str) -> float:
-    """Seconds."""
+    """Read a time. Returns seconds."""
     value, factor = (text[:-2], 0.001) if text.endswith("ms") else (text.removesuffix("s"), 1.0)
     return above_zero(value) * factor
 

@@ -1,13 +1,13 @@
-"""Choose a plan among those that the same GPUs allow, by playing the promising ones.
+"""Chooses a plan among those that given GPUs allow, by simulating traffic on the promising ones ("playing" them).
 
 The search goes by steps. KV of the model's own type comes first, then KV of 8 bits. Each type is tried with SGLang's
 memory fraction, and then with the largest fraction that leaves what SGLang reserves. The last step, for latent
-attention, divides the KV of each sequence among the GPUs of its group; SGLang runs that without drafts. The search ends
-with the first step that has a plan that keeps up and reaches the targets.
+attention, divides the KV of each sequence among the GPUs of its group; SGLang runs that only without draft tokens. The
+search ends with the first step in which a plan keeps up and reaches the targets.
 
 A step compares all divisions into engines, sizes of engines and attention groups, for prefill and decode. Its best plan
-is then varied: half the chunk, other drafts, other tiers. Lower bounds from the same roofline rule out plans before
-they are played.
+is then varied: half the prefill chunk, other numbers of draft tokens, other cache tiers. Lower bounds, computed from
+the planner's roofline, rule out plans before they are played.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from warmroute_cli.plan.targets import Targets
 from warmroute_lab.replay.trace import Trace
 
 MOST_PLAYED: Final = 40
-"""The most plans of a step that are played. The most promising by their bounds are played first."""
+"""The most plans of a step that are played. Those that are most promising by their bounds are played first."""
 
 LEAST_PLAYED: Final = 3
 """Plans that are played if the bounds rule out all of them, so that the best one can be shown."""
@@ -84,13 +84,13 @@ def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: boo
         if found.played and not found.best.missed:
             break
     if not found.played:
-        make_plan(request)  # raises with what does not fit, and what would
+        make_plan(request)  # raises PlanError, which says what does not fit, and what would
         raise refused or PlanError("there is no plan to compare.")
     return found
 
 
 def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
-    """The request with each KV type and memory fraction. The least changed requests come first."""
+    """The request with each KV type and memory fraction, then with divided KV. The least changed comes first."""
     types = [request.kv_type]
     if request.kv_type is None and default_kv_type(request.cluster.gpu, request.model) != "fp8_e4m3":
         types.append("fp8_e4m3")
@@ -118,7 +118,7 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
             least = speeds(plan, average_load(candidate), rate, alike=trace.name == AVERAGE)
             made.append(_Hopeful(candidate, plan, least))
     if not made and not found.played and refused is not None:
-        make_plan(replace(refused, compared=False))  # raises with what does not fit, and what would
+        make_plan(replace(refused, compared=False))  # raises PlanError, which says what does not fit, and what would
     made.sort(key=lambda each: _bound(step, each.least))
     hopeful = [each for each in made if not bounded or _ruled_out(each.least, targets, found.ruled_out) is None]
     for candidate, plan, least in hopeful[:MOST_PLAYED] or made[:LEAST_PLAYED]:
@@ -139,8 +139,8 @@ def _add(found: Search, step: PlanRequest, candidate: PlanRequest, plan: Plan, t
 
 
 def _vary(found: Search, step: PlanRequest, trace: Trace, targets: Targets, *, bounded: bool) -> None:
-    """Play the best plan with settings that do not change its division, one after the other: half the chunk, since
-    running answers wait while a chunk of a prompt is computed; other numbers of drafts; other tiers."""
+    """Play the best plan with settings that do not change its division into engines, one after the other: half the
+    chunk, since running answers wait while a chunk of a prompt is computed; other numbers of drafts; other tiers."""
     rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
     for variants in (_chunks, _drafts, _tiers) if not step.lmcache else ():
         for candidate in variants(step, found.best):
@@ -161,8 +161,8 @@ def _chunks(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
 
 
 def _drafts(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
-    """If the best plan drafts: no drafts, then one, two and five drafts per step. A built-in layer is trained to draft
-    one token, so its accept length at three steps does not predict that of more steps."""
+    """If the best plan uses draft tokens: no drafts, then one, two and five drafts per step. A draft layer in the model
+    is trained to draft one token, so its accept length at three drafts does not predict that at more."""
     if best.plan.engines[-1].speculation is None:
         return
     if step.speculation is None and step.draft_steps is None:
@@ -187,7 +187,7 @@ def _key(plan: Plan) -> tuple[object, ...]:
 
 
 def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | None:
-    """The reason why a plan cannot keep up or reach the targets, which `reasons` counts; None if it may do both."""
+    """The reason why a plan cannot keep up or reach the targets; None if it may do both. `reasons` counts reasons."""
     reason = None
     if least.prefill_utilisation > SATURATED:
         reason = "too slow for these prompts"
@@ -217,9 +217,9 @@ def _score(step: PlanRequest, found: PlayedPlan) -> tuple[bool, float, float, in
 
 
 def _weighed(step: PlanRequest, found: PlayedPlan) -> float:
-    """The goal, raised by `LEAST_GAIN` for each setting of drafts or tiers that differs from the step's.
+    """The figure to minimise, times `LEAST_GAIN` for each setting of drafts or tiers that differs from the step's.
 
-    A setting should not change for a gain below the noise.
+    The factor keeps a setting from being changed for a gain below the noise.
     """
     asked = found.request
     unusual = (asked.draft_steps, asked.hicache, asked.storage)
@@ -244,7 +244,8 @@ def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
 
 
 class Size(NamedTuple):
-    """`tp`: GPUs of an engine or stage; None: all of a side. `pp`: stages. `all_to_all`: how tokens reach experts."""
+    """`tp`: GPUs of an engine or stage; None: all for prefill, all for decode. `pp`: stages. `all_to_all`: how tokens
+    reach experts."""
 
     tp: int | None
     pp: int | None = None
@@ -252,8 +253,8 @@ class Size(NamedTuple):
 
 
 def _sizes(step: PlanRequest) -> list[Size]:
-    """Engines of 1, 2, 4 ... GPUs. Over several nodes also pipeline stages of a node each, and DeepEP on up to all GPUs
-    of a side. Inside a node DeepEP is left out: it costs memory, and its exchange costs as much as SGLang's."""
+    """Engines of 1, 2, 4 ... GPUs. Over several nodes also pipeline stages of one node each, and DeepEP on up to all
+    GPUs. Within a node DeepEP is left out: it costs memory, and its exchange takes as long as SGLang's."""
     if step.lmcache:
         return [Size(step.tp, step.pp, step.all_to_all)]
     cluster = step.cluster
@@ -273,7 +274,7 @@ def _sizes(step: PlanRequest) -> list[Size]:
 
 
 def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
-    """GPUs of prefill and of decode: undivided, or divided by quarters of a single node, or by nodes."""
+    """GPUs of prefill and of decode: undivided, or divided at each quarter of a single node, or between nodes."""
     if step.split is not None or step.lmcache:
         return [step.split]
     cluster = step.cluster
@@ -283,8 +284,8 @@ def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
 
 
 def _groups(step: PlanRequest) -> Iterable[tuple[int | None, int | None]]:
-    """Attention groups of prefill (or of all engines) and of decode. For latent attention, whose KV is the same on all
-    GPUs of a group, all divisors of an engine's GPUs. Else the layout chooses."""
+    """Attention groups of prefill (or of all engines) and of decode. For latent attention, whose KV is repeated on all
+    GPUs of a group, these are all divisors of an engine's GPUs. Otherwise the planner's layout chooses (None)."""
     plain = step.model.is_latent and not step.lmcache and step.all_to_all != "deepep"
     if step.attention_dp is not None or not plain or step.tp is None:
         return [(step.attention_dp, step.decode_dp)]

@@ -1,4 +1,4 @@
-"""The section of a plan's page about its traffic: the plans that were compared, and what they cost."""
+"""Writes the section of a plan's page about its traffic: the plans that were compared, and how fast they are."""
 
 from typing import Final
 
@@ -19,7 +19,8 @@ _HEADS: Final = ("on the same GPUs", "hit", "TTFT s", "ms/token", "answer s", "b
 
 
 def section(search: Search, targets: Targets) -> str:
-    """The table of plans, and sentences: the plans not played, the plan's limit, and what would change the choice."""
+    """The table of plans, then sentences on plans not played, the best plan's bottleneck, and what would change the
+    choice."""
     best = search.best
     fastest = front(search)
     rows = [_row(each, targets, marked=each in fastest) for each in search.played[:SHOWN]]
@@ -81,7 +82,7 @@ def _what_changes(search: Search, targets: Targets) -> list[str]:
 
 
 def _nearest(search: Search) -> list[str]:
-    """A line with the fastest plan that misses only targets, if it answers faster than the chosen plan."""
+    """A line with the fastest plan that keeps up but misses targets, if it answers faster than the chosen plan."""
     better = [
         each
         for each in search.played[1:]

@@ -1,4 +1,4 @@
-"""Latency, utilisation and bottleneck of a plan under its traffic, in the replay's engine model.
+"""Estimates latency, utilisation and bottleneck of a plan under its traffic, with the replay's simulated engines.
 
 Each rank of a plan is a worker with the costs of the planner's roofline, its KV pool and its host pool. The proxy's
 production placement assigns the requests. The figures are for comparing plans: they come from a queueing model, not
@@ -31,17 +31,18 @@ from warmroute_lab.replay.trace import Trace
 
 _FRACTION_DIGIT: Final = 0.0005
 SATURATED: Final = 0.95
-"""Share of a side's capacity above which a queue grows as long as the traffic lasts."""
+"""If more than this share of the capacity for prefill or decode is used, a queue grows as long as the traffic lasts."""
 BACKLOG_SHARE: Final = 0.1
-"""Share of the arrival time. A queue has grown if the rest takes longer than this share plus one request."""
+"""A queue has grown if, after the last arrival, work goes on for longer than this share of the time of arrivals plus
+the time of one request."""
 MAX_WAITING: Final = 1000
-"""The most waiting requests of a plan; `MAX_WAITING_EACH` times its ranks, if that is more. With more of them the plan
-does not keep up, and playing stops: the cost grows with the square of the queue's length."""
+"""The most waiting requests of a plan; `MAX_WAITING_EACH` times its ranks, if that is more. If more wait, the plan does
+not keep up, and the simulation stops: its cost grows with the square of the queue's length."""
 MAX_WAITING_EACH: Final = 100
 MEMORY_WAIT_S: Final = 120.0
 """The proxy's default `working_set_wait_s`."""
 CHECKS: Final = 100
-"""Checks of the queue's length, spread over the time in which requests arrive."""
+"""How often the queue's length is checked, spread over the time in which requests arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,19 @@ class Sizing:
     token_p90_s: float
     token_p99_s: float
     answer_p90_s: float
-    """TTFT plus the time of an average answer's tokens."""
+    """TTFT at p90, plus the tokens of an average answer at `token_p90_s`."""
     alone_s: float
-    """TTFT of a request with the average cached share that no other request delays."""
+    """TTFT of a request that has the average cached share and that no other request delays."""
     prefill_utilisation: float
     decode_utilisation: float
     kv_utilisation: float
-    """The largest share of a decoding rank's pool that its running and waiting requests asked for at once."""
+    """The largest share of a decoding rank's KV pool that its running and waiting requests needed at once."""
     bottleneck: str
     saturated: bool
     tokens_per_s_gpu: float
-    """Answer tokens per GPU once the busiest side is full: those of this load, divided by that side's utilisation."""
+    """Answer tokens/s per GPU at full capacity: those under this traffic, divided by the highest utilisation."""
     played: float = 1.0
-    """Share of the trace that was played. If below 1, the queue became too long, and the figures are of that share."""
+    """Share of the trace that was played. If below 1, the queue became too long, and figures cover only that share."""
 
     @property
     def busiest(self) -> float:
@@ -168,8 +169,8 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
 
 
 def _tokens(plan: Plan, engine: PlannedEngine, load: Load) -> int:
-    """Tokens of requests of this load that a rank's pools hold: fewer than its first pool holds, if the pool of sliding
-    windows is full earlier."""
+    """How many tokens of requests with this load a rank's pools hold: fewer than its first pool, if the pool for
+    sliding-window layers is full earlier."""
     found, each = plan.memory(engine), max(1, int(load.input_tokens + load.output_tokens))
     held = requests_held(found, plan.model, engine.shape, each)
     return found.tokens if held == found.tokens // each else held * each
@@ -192,11 +193,11 @@ class WorkersDone:
         self._most_held = 0.0
 
     def sample(self, _now_s: float) -> None:
-        """Note the share of decoding ranks' pools that requests ask for now."""
+        """Measure the share of each decoding rank's pool that requests need now. The largest share is kept."""
         self._most_held = max(self._most_held, *(worker.tokens / _pool(worker) for worker in self.answers))
 
     def held(self, samples: Iterable[Sequence[int]]) -> float:
-        """The largest share of a rank's pool that requests asked for, by `sample` and by the samples of a run."""
+        """The largest share of a rank's pool that requests needed, by `sample` and by `samples`, those of the run."""
         found = [row[worker.index] / _pool(worker) for worker in self.answers for row in samples]
         return max(self._most_held, *found) if found else self._most_held
 
@@ -204,13 +205,14 @@ class WorkersDone:
         self._began_s, self._busy_s, self._tokens = now_s, self._prefill_s(), self._generated()
 
     def shares(self, until_s: float, tokens_per_s: float) -> tuple[float, float]:
-        """Used shares of the workers' time for prompts, and of the tokens that they could generate."""
+        """The share of the workers' time that prompts took, and the generated share of the tokens that they could
+        generate."""
         span_s = max(until_s - self._began_s, 1e-9)
         prefill = (self._prefill_s() - self._busy_s) / (span_s * len(self._prompts))
         return prefill, (self._generated() - self._tokens) / (span_s * tokens_per_s)
 
     def backlog(self, until_s: float, one_request_s: float) -> bool:
-        """Whether a queue had grown by the time that the last request came."""
+        """Whether a queue had grown by the last arrival."""
         allowed_s = BACKLOG_SHARE * (self.last_arrival_s - self._began_s) + one_request_s
         return until_s - self.last_arrival_s > allowed_s
 
@@ -301,7 +303,7 @@ def _engine_rate(plan: Plan, engine: PlannedEngine, load: Load) -> float:
     return engine.ranks * batch * accepted / step_s
 
 
-# --- what no traffic goes below ----------------------------------------------------------------------------------
+# --- lower bounds ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,15 +313,15 @@ class Speeds:
     prefill_utilisation: float
     decode_utilisation: float
     kv_utilisation: float
-    """Share of the decoding pools that requests under way fill (arrivals per second times the time of an answer)."""
+    """Share of the decoding pools that running requests fill; their number is the rate times the time of an answer."""
     ttft_s: float
     token_s: float
     answer_s: float
 
 
 def speeds(plan: Plan, load: Load, requests_per_s: float, *, alike: bool = True) -> Speeds:
-    """The bounds at a rate of requests per second. `alike`: each request has this load; else the load is the mean of a
-    mixture, which gives no bound on times."""
+    """The bounds at a rate of requests per second. `alike`: each request has this load; if not, the load is the mean of
+    different requests, which gives no bound on times."""
     prefill = sum(
         engine.ranks * engine_costs(plan, engine, load).prefill_tokens_per_s
         for engine in plan.engines

@@ -7,19 +7,19 @@ from typing import Final
 from warmroute_cli.plan.sizing import Sizing
 
 WAIT_S: Final = 10.0
-"""The limit of the TTFT at p90 if there is no target. Above this limit, and above twice the TTFT of a request alone,
-the plan does not keep up."""
+"""The limit of the TTFT at p90 if it has no target. If the TTFT is above this limit, and above twice that of a request
+alone, the plan does not keep up."""
 
 
 UNCERTAIN_PROMPT: Final = 0.24
 UNCERTAIN_STEP: Final = 0.39
-"""Error of the roofline: 8 of 10 published speeds are within it. The constants for a speed are not fitted to that speed
-(docs/benchmarks/plans.md)."""
+"""Relative errors of the roofline for prompts and for decode steps: 8 of 10 published speeds are within them. No speed
+was used to fit the constants that predict it (docs/benchmarks/plans.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The most seconds, by percentile of requests; None: no limit."""
+    """The most seconds of TTFT and per token, by percentile of requests; None: no limit."""
 
     ttft_p50_s: float | None = None
     ttft_p90_s: float | None = None

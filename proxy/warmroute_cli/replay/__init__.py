@@ -1,4 +1,4 @@
-"""`warmroute replay`: its options, its runs, its output. The simulation is in `warmroute_lab.replay`.
+"""`warmroute replay`: options, runs and output of the command. The simulation is in `warmroute_lab.replay`.
 
-A replay starts no proxy and no engine.
+A replay simulates proxies and engines, and starts neither.
 """

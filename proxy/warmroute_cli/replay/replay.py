@@ -1,4 +1,4 @@
-"""`warmroute replay`: play a trace through the production placement and through others, on a virtual clock.
+"""`warmroute replay`: plays a trace through the production placement and other placements, on a virtual clock.
 
 Modules that only some options need are imported on use, since the start takes much of the time of a short replay.
 """
@@ -45,7 +45,7 @@ def replay(arguments: argparse.Namespace) -> int:
         return verify_records(arguments.traces)
     try:
         for path in filter(None, (arguments.json, arguments.html)):
-            path.open("ab").close()  # fail now, not after minutes of replay
+            path.open("ab").close()  # so that it fails now, not after minutes of replay
         _show(arguments)
     except (TraceError, UnreadableFile) as error:
         print(f"warmroute replay: {error}", file=sys.stderr)
@@ -158,7 +158,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
 
 
 class TraceSource(NamedTuple):
-    """Where the trace comes from. A source is small enough to be sent to another process, which reads the trace."""
+    """The origin of a trace. A source is small enough to be sent to another process, which then reads the trace."""
 
     paths: tuple[Path, ...] = ()
     recorded: bool = False
@@ -167,7 +167,7 @@ class TraceSource(NamedTuple):
     seed: int = 1
     policies: tuple[str, ...] | None = None
     speed_ups: tuple[float, ...] | None = None
-    """Of a scenario; None: those that the scenario defines."""
+    """Speed-ups of a scenario; None: those that the scenario defines."""
 
     def ready_made(self) -> Scenario:
         """The scenario with its trace, made once per process."""
@@ -214,7 +214,7 @@ def _one(source: TraceSource, chosen: Run, progress: Progress | None = None) -> 
 
 def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     requests = len(source.trace().requests)
-    gc.freeze()  # the trace stays: the collector need not walk it
+    gc.freeze()  # the trace stays in memory: the collector need not walk it
     results = []
     for each in runs:
         with _bar(f"{each.label} {each.speed_up:g}x", requests) as report:
@@ -227,7 +227,7 @@ def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 
-    source.trace()  # raise its errors here, and only once
+    source.trace()  # so that its errors are raised here, and only once
     results: dict[int, Result] = {}
     processes = min(os.cpu_count() or 1, len(runs))
     with (
@@ -247,7 +247,7 @@ def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
 
 
 def _end_with_parent() -> None:
-    """In a process of a sweep: leave Ctrl-C to the parent, and end when the parent ends, even if it is killed."""
+    """In a process of a sweep: leave Ctrl-C to the parent, and end with the parent, even if the parent is killed."""
     from multiprocessing import parent_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -263,7 +263,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Progress]:
-    """A progress bar, if the output is a terminal; else rich is not imported."""
+    """A progress bar, if stderr is a terminal; otherwise nothing is shown, and rich is not imported."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
@@ -277,7 +277,10 @@ def _bar(title: str, total: int) -> Iterator[Progress]:
 
 
 def verify_records(paths: Iterable[Path]) -> int:
-    """Print a line per record, and its first decision that differs. Exit status 0: none, 1: some, 2: not read."""
+    """Repeat recorded decisions. Print a line per record, and the first decision that differs.
+
+    Exit status 0: no decision differs, 1: some differ, 2: not read.
+    """
     codes = [_verified(path) for path in paths]
     if not codes:
         print("warmroute replay: which record? name at least one file", file=sys.stderr)

@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def fleet_options(arguments: argparse.Namespace) -> list[str]:
-    """The given options of the groups for fleet and proxies, as written on the command line."""
+    """The options on fleet and proxies that the user gave, as they are written on the command line."""
     parser = argparse.ArgumentParser()
     _add_fleet(parser.add_argument_group())
     _add_proxies(parser.add_argument_group())
@@ -144,7 +144,7 @@ def workers(text: str) -> tuple[int, int]:
 
 @wants("DEVICE[:HOST[:STORE]] in tokens, like 3M:10M")
 def kv_tokens(text: str) -> tuple[int, int, int]:
-    """Read KV tokens: of a worker's device, of its host memory, and of a region's store."""
+    """Read how many KV tokens fit a worker's GPU memory, its host memory, and a region's store."""
     tiers = [tokens(tier) for tier in text.split(":")]
     if len(tiers) > 3:
         raise ValueError(text)

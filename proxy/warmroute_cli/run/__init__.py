@@ -1,1 +1,1 @@
-"""`warmroute run NAME`: run an installed coding agent on a proxy, and report the cost of its turns at the end."""
+"""`warmroute run NAME`: runs an installed coding agent on a proxy, and reports the cost of its turns at the end."""

@@ -1,4 +1,4 @@
-"""A report on the turns since a start: a line of sums, losses by class, and the turns whose prefix broke.
+"""Reports on the turns since a program started: sums, losses by class, agents, and turns whose prefix was not cached.
 
 The report goes to stderr, so that a program's output can be piped.
 """
@@ -17,7 +17,7 @@ from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import losses_text
 
 BREAKS: Final = ("prefix_changed", "moved", "not_computed_yet", "evicted", "forgotten", "salt_changed", "unknown")
-"""Loss classes of tokens that could have been cached."""
+"""Loss classes that the report shows as broken prefixes: tokens that could have been cached."""
 
 POSSIBLE: Final = (
     "moved", "elsewhere", "not_computed_yet", "evicted", "forgotten", "salt_changed", "not_kept", "engine_misreport",

@@ -1,7 +1,7 @@
-"""Run the program as a child that has the terminal: the command's input, output, signals and exit status.
+"""Runs the program as a child with this command's terminal and signals, and returns the program's exit status.
 
-Keys such as Ctrl-C reach all processes in the foreground of a terminal. So the program gets them itself, and this
-process only waits. Signals that other processes send to this process are passed on.
+Keys such as Ctrl-C reach all processes in the foreground of a terminal. So the program gets their signals directly, and
+this process only waits. Signals that other processes send to this process are passed on.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def _signals_for_the_child() -> Iterator[_Child]:
     """Within this context, no signal ends this process, which waits for the program to end."""
     child = _Child()
     previous = {number: signal.signal(number, child.signal) for number in PASSED_ON}
-    keys = _wait if _in_foreground() else child.signal  # else only this process got it
+    keys = _wait if _in_foreground() else child.signal  # in the background, the child gets no signals of keys
     previous |= {number: signal.signal(number, keys) for number in FROM_KEYS}
     try:
         yield child
@@ -62,7 +62,7 @@ def _signals_for_the_child() -> Iterator[_Child]:
 
 
 def _in_foreground() -> bool:
-    """Whether the signals of a terminal's keys reach this process, and so its child."""
+    """Whether the signals of a terminal's keys reach this process, and therefore its child, too."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

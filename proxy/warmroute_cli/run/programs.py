@@ -1,11 +1,11 @@
 """The settings that send each program's requests to the proxy: variables, files, arguments. Data only.
 
 Each program gets its own folder for what it would otherwise keep in the user's home: configuration, sessions, caches.
-`settings` fills in the names behind a `$`. In files, the values are escaped for double quotes in JSON, TOML and YAML.
+`settings` fills in the names after a `$`. In files, the values are escaped for double quotes in JSON, TOML and YAML.
 No file holds the key, which is in the environment.
 
-`$root`      the proxy, without a path          `$key`      the API key
-`$base_url`  the same with /v1                  `$model`    the model to ask for
+`$root`      the proxy's URL, without a path    `$key`      the API key
+`$base_url`  the proxy's URL with /v1           `$model`    the model to ask for
 `$folder`    the program's own folder           `$context`  the tokens of the model's context
 `$home`      the user's home                    `$session`  a session key that is new with each start
 """

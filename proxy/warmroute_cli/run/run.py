@@ -1,7 +1,7 @@
-"""`warmroute run`: choose the proxy and the model, start the program, report when it ends.
+"""`warmroute run`: chooses the proxy and the model, starts the program, and reports when it ends.
 
-The proxy is that of `--base-url`, else a proxy of the fleet that runs in the state directory, else of a fleet that runs
-as long as the program.
+The proxy is the one at `--base-url`; without the option, one of the fleet that runs in the state directory; if no fleet
+runs, one of a new fleet, which runs as long as the program.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from warmroute_lab.up import started
 
 OWNERS_ONLY: Final = 0o700
 KEY_VARIABLE: Final = "WARMROUTE_KEY"
-"""The variable from which printed settings take the API key, so that they do not show it."""
+"""The variable from which printed settings take the API key, so that the key is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _escaped(text: str) -> str:
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000
 SCRIPT_BYTES = 4_096
-"""Of a command's file: enough for a script that pip has written."""
+"""How much of a command's file is read: enough for a script that pip has written."""
 
 AS_ROOT = "warmroute: as root, claude refuses --dangerously-skip-permissions: in a container set IS_SANDBOX=1"
 
@@ -129,7 +129,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _program(arguments: Namespace) -> Program:
-    """The settings of the named program, or of the program that is the first word behind `--`."""
+    """The settings of the named program, or of the program that is the first word after `--`."""
     if arguments.program is not None:
         return PROGRAMS[arguments.program]
     if not arguments.passed:
@@ -227,13 +227,13 @@ def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Se
 
 
 def _folder(arguments: Namespace) -> Path:
-    """The program's own folder, which is kept so that sessions can be resumed."""
+    """The folder for the program's files. It stays after the program, so that sessions can be resumed."""
     found: Path = (arguments.state_dir / FOLDER / arguments.program).absolute()
     return found
 
 
 def _model(api: Api, chosen: str | None, made_for: str) -> tuple[str, int]:
-    """The model, with the tokens of its context: the chosen one, else the program's own, else the first one served."""
+    """The model and its context in tokens: the chosen model, else the program's own, else the first that is served."""
     if chosen is not None:
         return chosen, _context(api.ask(f"/models/{quote(chosen)}"))
     if made_for:

@@ -1,4 +1,4 @@
-"""Show turns, hit ratio and cost in the terminal's title while a program runs.
+"""Shows turns, hit ratio and cost in the terminal's title while a program runs.
 
 If stdout and stderr of the program go to files, nothing else writes to the terminal. Then the terminal's last line
 shows the text instead of the title.
@@ -19,7 +19,7 @@ ASK_S: Final = 2.0
 
 
 class Marks(NamedTuple):
-    """Escape sequences of a place to show text: written first, before and after each text, and at the end."""
+    """Escape sequences that show text in one place: written at the start, before and after each text, at the end."""
 
     first: str
     before: str

@@ -1,1 +1,1 @@
-"""`warmroute top`: the fleet in a terminal, with what its caches save now."""
+"""`warmroute top`: shows the fleet in a terminal, with what its caches save now."""

@@ -1,4 +1,4 @@
-"""The increase of counters within the last minute. Pure: times are arguments.
+"""Computes the increase of counters within the last minute. Pure: times are arguments.
 
 Counters are those of `/metrics`, added up over regions. A restarted proxy counts from 0; a new window begins then.
 """
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Sums over settled turns."""
+    """Sums over settled turns, whose usage and price are final. `device`, `host`, `storage`: cached tokens by tier."""
 
     turns: float = 0.0
     prompt_tokens: float = 0.0
@@ -51,7 +51,7 @@ class Rates(NamedTuple):
     seconds: float
 
     def a_minute(self, amount: float) -> float | None:
-        """An amount of the window, scaled to a minute; None before the second reading."""
+        """An increase within the window, scaled to a minute; None before the second reading."""
         return amount * 60.0 / self.seconds if self.seconds > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""One reading of all regions' admin listeners: engines, queue, counters, and the losses of turns."""
+"""Reads the admin listeners of all regions once: engines, queue, counters, and the losses of turns."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ TIMEOUT_S: Final = 5.0
 NEWEST: Final = "50"
 MAX_LOSSES: Final = 50
 EXPECTED: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
-"""Loss classes that occur if nothing goes wrong."""
+"""Loss classes that occur even if nothing goes wrong, so they are not listed."""
 
 _BUSY: Final = frozenset({0, 429, 503})
 """Status codes of a proxy that cannot read its ledger in time; 0: no answer."""
@@ -80,7 +80,7 @@ def read(admins: Mapping[str, Api]) -> FleetReading:
             without_losses.append(region)
         names = session_names(listed or ())
         losses += [loss for turn in listed or () for loss in _losses(turn, names.get(turn["session"], ""))]
-    # Proxies that share a database know each other's turns.
+    # Proxies that share a database list each other's turns, so equal losses count once.
     newest = sorted(set(losses), key=lambda loss: (-loss.ended_s, -loss.tokens))[:MAX_LOSSES]
     return FleetReading(
         tuple(admins),

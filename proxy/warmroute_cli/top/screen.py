@@ -1,4 +1,4 @@
-"""A reading as lines of a terminal. Pure: the time and the size are arguments.
+"""Shows a reading as lines of a terminal. Pure: the time and the size are arguments.
 
 Each line is plain text, at most as wide as the screen, with one style. Texts from servers are reduced to printable
 ASCII, so that each character takes one column and none controls the terminal.
@@ -23,7 +23,7 @@ SORTS: Final[dict[str, Callable[[EngineRow], Any]]] = {
     "kv": lambda row: (-(row.kv_share or 0.0), row.id),
     "wait": lambda row: (-row.queue_s, row.id),
 }
-"""Sort keys of engines by column. All but the name sort the largest value first."""
+"""Sort keys of engines by column. All columns but the name sort the largest value first."""
 
 HELP: Final = (
     "q        quit",
@@ -43,7 +43,7 @@ HELP: Final = (
 
 
 class Choice(NamedTuple):
-    """The state of the screen that the user has chosen by keys."""
+    """What the user has chosen by keys: the state of the screen."""
 
     sort: str = "engine"
     backwards: bool = False

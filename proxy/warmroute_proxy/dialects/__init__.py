@@ -1,4 +1,5 @@
-"""Checks and translations of API dialects: requests and answers of each. Pure like `core`: no clock, I/O or async.
+"""Checks and translates the requests and answers of each API. Pure, like `core`: no clock, no I/O, no async.
 
-The package never sees a connection, a tenant or an engine. It gets raw JSON members, and says which may pass.
+The package never sees a connection, a tenant or an engine. It gets raw JSON members, and says which of them may reach
+an engine.
 """

@@ -1,8 +1,8 @@
-"""Extra content of a tool call, which an engine wants back: it travels to the client and back in the call's id.
+"""Extra content of a tool call that an engine wants back: it travels to the client and back inside the call's id.
 
-Gemini behind a chat API gives each call a thought signature (`extra_content`), and refuses a history whose calls lack
-theirs. Only chat has a place for such content. Clients of every API send the id of a call back unchanged, with the call
-and with its result.
+Behind a chat API, Gemini gives each call a thought signature (`extra_content`), and refuses a history whose calls lack
+their signatures. Of all APIs here, only chat has a member for extra content. But clients of every API send the id of a
+call back unchanged, with the call and with its result.
 """
 
 import base64
@@ -14,14 +14,14 @@ from msgspec import Raw
 from warmroute_proxy.dialects.raw_json import ChatPart, is_object
 
 MAX_EXTRA_CHARS: Final = 16_384
-"""The bound for one call, as encoded in the id. Gemini's signatures have some hundreds to some thousands."""
+"""The longest extra content, as encoded in the id. Gemini's signatures have hundreds to a few thousand characters."""
 
 _MARK: Final = "-xc-"
 _check: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def carrying(call_id: str, extra: Raw) -> str:
-    """The id of a call with its extra content; the bare id if `extra` is empty, not an object, or too long."""
+    """The id with `extra` encoded in it; the bare id if `extra` is empty, not an object, or too long."""
     if not extra or not is_object(extra):
         return call_id
     carried = base64.urlsafe_b64encode(extra).decode().rstrip("=")
@@ -29,20 +29,20 @@ def carrying(call_id: str, extra: Raw) -> str:
 
 
 def parted(call_id: str) -> tuple[str, Raw | None]:
-    """The engine's id of a call, and its extra content. An id without extra content stays as it is."""
+    """Split a client's id of a call into the engine's id and the extra content; None if the id carries none."""
     bare, mark, carried = call_id.rpartition(_MARK)
     if not mark or len(carried) > MAX_EXTRA_CHARS:
         return call_id, None
     try:
         extra = base64.b64decode(carried + "=" * (-len(carried) % 4), b"-_", validate=True)
         _check(extra)
-    except (ValueError, RecursionError):  # of base64, of UTF-8 or of JSON
+    except (ValueError, RecursionError):  # not valid base64, UTF-8 or JSON
         return call_id, None
     return bare, Raw(extra)
 
 
 def call_of(call_id: str, name: str, arguments: str) -> ChatPart:
-    """A call in chat's terms. `call_id` is the id that the client has."""
+    """A call in chat's terms. `call_id`: the id that the client has, which may carry extra content."""
     bare, extra = parted(call_id)
     call: ChatPart = {"id": bare, "type": "function", "function": {"name": name, "arguments": arguments}}
     return call if extra is None else {**call, "extra_content": extra}

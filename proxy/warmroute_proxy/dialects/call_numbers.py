@@ -1,8 +1,8 @@
 """Gives each tool call of a chat stream its own index and id, by which chat clients tell calls apart.
 
-Clients of chat join the pieces of a call by its index, and some use the index as a place in a list. So the calls of a
-choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id.
-All else stays as it came: clients join pieces of names and arguments themselves.
+Clients of chat join the pieces of a call by its index, and some use the index as a position in a list. So the calls of
+a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id.
+Everything else stays as it came: clients join pieces of names and arguments themselves.
 """
 
 from typing import Any, Final
@@ -23,12 +23,12 @@ _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
 
 
 def made_ids(rid: str) -> str:
-    """The beginning of ids that the engine has not given; it differs between answers."""
+    """The prefix of ids for calls to which the engine gave none. `rid`: the answer's, so the prefix is its own."""
     return f"call_{xxh3_64_hexdigest(rid.encode())}"
 
 
 class CallNumbers:
-    """The calls of one choice. `made`: how new ids begin."""
+    """The calls of one choice. `made`: the prefix of new ids."""
 
     def __init__(self, made: str) -> None:
         self._pieces = CallPieces(made)
@@ -36,7 +36,7 @@ class CallNumbers:
         self._ids: set[str] = set()
 
     def passes(self, raw: Raw) -> bool:
-        """Whether these pieces continue calls under the right index. Then they, and all like them, may pass unread."""
+        """Whether all pieces continue calls under the right index. If so, later pieces of this form may pass unread."""
         try:
             found = _calls(raw)
         except _UNREADABLE:
@@ -49,7 +49,7 @@ class CallNumbers:
         return True
 
     def put_right(self, raw: Raw) -> list[dict[str, Any]] | None:
-        """The pieces with the right indexes and ids; None if they have these already. Raises: ValueError."""
+        """The pieces with indexes and ids put right; None if nothing had to be changed. Raises: ValueError."""
         try:
             found = _calls(raw)
             given: list[dict[str, Any]] = _any(raw)
@@ -77,14 +77,14 @@ class CallNumbers:
 
 
 def renumbered(payload: bytes, at: int, pieces: list[dict[str, Any]]) -> bytes:
-    """The event of a chunk whose choice `at` gets these pieces of calls."""
+    """The event of the chunk `payload`, with `pieces` as the tool calls of its choice number `at`."""
     chunk = _any(payload)
     chunk["choices"][at]["delta"]["tool_calls"] = pieces
     return b"data: %b\n\n" % _encode(chunk)
 
 
 def with_ids(choices: bytes, rid: str) -> bytes | None:
-    """The choices of a whole answer, with an id of its own for each call; None if each call has one already."""
+    """The choices of a whole answer, with a unique id for each call; None if the ids are unique already."""
     made = made_ids(rid)
     try:
         found = _any(choices)
@@ -95,7 +95,7 @@ def with_ids(choices: bytes, rid: str) -> bytes | None:
 
 
 def _give_ids(choice: dict[str, Any], made: str) -> bool:
-    """Give each call of a choice an id of its own, in place. Returns whether any call lacked one."""
+    """Give each call of a choice a unique id, in place. Returns whether an id was missing or repeated."""
     taken: set[str] = set()
     missing = False
     for number, call in enumerate(choice["message"].get("tool_calls") or ()):

@@ -1,7 +1,8 @@
-"""Reads chat answers for the translators: whole answers, the chunks of a stream, their settled usage, and errors.
+"""Reads chat answers for the translators: whole answers, the chunks of a stream, their usage, and errors.
 
-Engines write some members in other shapes than OpenAI: content as a list of parts, arguments as an object, no index,
-half of a surrogate pair. The meaning of these shapes is plain, so they are read. Any other shape is an engine's error.
+Engines write some members differently from OpenAI: content as a list of parts, arguments as an object, a call without
+an index, text with half of a surrogate pair. The meaning of these forms is plain, so they are read. Any other form
+counts as an engine's error.
 """
 
 import json
@@ -17,7 +18,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Function(msgspec.Struct):
-    """A called function, or a piece of one in a stream. `text` gives the arguments as a text, also if they are an
+    """A called function, or a piece of one in a stream. `text` gives the arguments as text, even if they came as an
     object.
     """
 
@@ -45,7 +46,7 @@ class ToolCall(msgspec.Struct):
     """What the engine wants back with the call, such as a thought signature."""
 
     def number(self) -> int | None:
-        """The index as a number, also if it came as a text."""
+        """The index as a number, even if it came as text; None if it cannot be read."""
         given = self.index
         if isinstance(given, str):
             return int(given) if given.isdecimal() and len(given) < 10 else None
@@ -56,7 +57,7 @@ class ToolCall(msgspec.Struct):
 
 
 class _Piece(msgspec.Struct):
-    """A part of content that is a list."""
+    """A part of content that came as a list."""
 
     type: str = "text"
     text: str | None = None
@@ -65,20 +66,20 @@ class _Piece(msgspec.Struct):
 
 
 class Output(msgspec.Struct):
-    """The model's output, or a piece of it in a stream. Content as a list becomes the joined texts of its parts."""
+    """The model's output, or a piece of it in a stream. Content that came as a list is joined to one text."""
 
     content: str | list[_Piece] | None = None
     reasoning_content: str | None = None
     reasoning: Any = None
-    """The name that vLLM and OpenRouter have for `reasoning_content`."""
+    """vLLM's and OpenRouter's name for `reasoning_content`."""
 
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
-    """OpenAI's form before there were several calls."""
+    """OpenAI's older member, from before an answer could have several calls."""
 
     def __post_init__(self) -> None:
-        """Move members with other names to the usual ones, and split a list of parts."""
+        """Move values under other names to the usual members, and split parts into text, reasoning and refusal."""
         if self.reasoning_content is None and isinstance(self.reasoning, str):
             self.reasoning_content = self.reasoning
         if self.function_call is not None and not self.tool_calls:
@@ -115,7 +116,7 @@ class Details(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """The settled usage of a chat answer, with its cost and receipt."""
+    """The usage of a chat answer. Once it is settled (final), it has the cost and the receipt that explains it."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -126,17 +127,17 @@ class Usage(msgspec.Struct):
     warmroute: Raw = Raw()
 
     def cached(self) -> int | None:
-        """How many tokens of the prompt were cached; None if nobody has counted them."""
+        """How many tokens of the prompt were cached; None if they were not counted."""
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details is not None else None
 
     def written(self) -> int:
-        """How many uncached prompt tokens a server wrote to its cache, by OpenRouter's or LiteLLM's name for them."""
+        """How many uncached prompt tokens a server wrote to its cache, as OpenRouter or LiteLLM reports them."""
         details = self.prompt_tokens_details
         stated = 0 if details is None else details.cache_write_tokens or details.cache_creation_tokens or 0
         return min(max(stated, 0), max(self.prompt_tokens - (self.cached() or 0), 0))
 
     def reasoning(self) -> int:
-        """How many tokens of the answer are reasoning. SGLang writes the number among the details, or at the top."""
+        """How many tokens of the answer are reasoning. SGLang writes the count in the details, or beside them."""
         details = self.completion_tokens_details
         nested = details.reasoning_tokens if details is not None else None
         return nested if nested is not None else self.reasoning_tokens or 0
@@ -152,7 +153,7 @@ class Usage(msgspec.Struct):
 
 
 class ChunkChoice(msgspec.Struct):
-    """The choice of a chunk."""
+    """One choice in a chunk of a stream."""
 
     delta: Output | None = None
     message: Output | None = None
@@ -167,12 +168,12 @@ class ChunkChoice(msgspec.Struct):
             self.delta = self.message
 
     def stopped_at(self) -> object:
-        """As `Choice.stopped_at`."""
+        """See `Choice.stopped_at`."""
         return self.stop_reason if self.matched_stop is None else self.matched_stop
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream. A stream's last `usage` is the proxy's; earlier ones are the engine's and may be odd."""
+    """One event of a stream. The proxy writes a stream's last `usage`; earlier ones come from the engine unchecked."""
 
     choices: list[ChunkChoice] | None = None
     usage: Raw = Raw()
@@ -180,7 +181,7 @@ class Chunk(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """The choice of a whole answer."""
+    """One choice of a whole answer."""
 
     message: Output
     finish_reason: str | None = None
@@ -188,7 +189,7 @@ class Choice(msgspec.Struct):
     stop_reason: Any = None
 
     def stopped_at(self) -> object:
-        """The client's stop text, or the token, that ended it: SGLang's `matched_stop` or vLLM's `stop_reason`."""
+        """The client's stop text or the token that ended the choice: SGLang's `matched_stop`, vLLM's `stop_reason`."""
         return self.stop_reason if self.matched_stop is None else self.matched_stop
 
 
@@ -196,8 +197,8 @@ _CALLED: Final = frozenset({"tool_calls", "function_call"})
 
 
 def reason_of(stated: str | None, *, calls: bool, cut: bool) -> str | None:
-    """The finish reason of an answer, from its content and the engine's `stated` reason. Some engines say `stop` after
-    a forced tool call, or `tool_calls` if the answer has no call, or a cut one.
+    """The finish reason of an answer: `stated` by the engine, but corrected by the content. Some engines state `stop`
+    after a forced tool call, or `tool_calls` without a call or with a `cut` one, whose arguments break off.
     """
     if stated in {"length", "content_filter"}:
         return stated
@@ -216,7 +217,7 @@ class ChatAnswer(msgspec.Struct):
 
 
 class ChatError(msgspec.Struct):
-    """An error of chat."""
+    """An error in chat's format."""
 
     message: str = "internal error"
     code: Any = None
@@ -252,7 +253,7 @@ def whole_pairs(raw: bytes) -> bytes:
 
 
 def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
-    """Decode `raw`. Raises: ValueError, which says that it is not a `what`."""
+    """Decode `raw`. Raises: ValueError, which says that `raw` is not a `what`."""
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError):

@@ -1,12 +1,13 @@
 """Assigns the pieces of tool calls in a chat answer to their calls, by index, id and name.
 
-Servers differ. Most number their calls and send an id with the first piece. Some send no index, or one index for all.
-Some send no ids, or one id for all. Some cut names. Some interleave pieces of several calls, or send text between them.
-A piece begins a call if its index is new, or if it has a name and another id. A piece with a name also begins a call if
-the call before has all of its arguments.
+Servers differ. Most number their calls and send an id with the first piece. Some send no index, or one index for all
+calls. Some send no ids, or one id for all calls. Some send a name in several pieces. Some interleave the pieces of
+several calls, or send text between them. A piece begins a call if its index is new, or if it has a name and an id other
+than that of the call with its index. A piece with a name also begins a call if the call with its index has arguments
+already, and either another name or all of its arguments.
 
-Ids are unique in a conversation. An id is replaced by one that names the receipt if it is missing, is only a number, or
-is taken by another call of the answer.
+Ids must be unique in a conversation. So an id is replaced if it is missing, a mere number (`call_0`), or taken by
+another call of the answer. The new id is made from the receipt's id.
 """
 
 import re
@@ -31,7 +32,7 @@ _STRUCTURE: Final = re.compile(r'["\\{}\[\]]')
 
 
 def arguments_object(arguments: str) -> Raw:
-    """The arguments as an object. Any other text becomes the member `arguments` of one."""
+    """The arguments as a JSON object. A text that is not an object becomes the member `arguments` of one."""
     if not arguments.strip():
         return NO_ARGUMENTS
     try:
@@ -42,7 +43,7 @@ def arguments_object(arguments: str) -> Raw:
 
 
 class Piece(msgspec.Struct):
-    """Some arguments of a call, with the call's id and name. `number` counts calls in the order of their beginnings."""
+    """A piece of a call's arguments, with the call's id and name. `number` counts the calls as they begin."""
 
     number: int
     call_id: str
@@ -51,7 +52,7 @@ class Piece(msgspec.Struct):
 
 
 class CallIds:
-    """The ids of the calls of one answer. `made`: the beginning of ids that the engine has not given."""
+    """The ids of the calls of one answer. `made`: the prefix of new ids, which replace unusable ones."""
 
     def __init__(self, made: str) -> None:
         self.made = made
@@ -74,7 +75,7 @@ def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
 
 
 def is_cut(arguments: str) -> bool:
-    """Whether arguments begin an object and end before it does."""
+    """Whether the arguments begin a JSON object and break off before its end."""
     begun = _Begun("")
     begun.add(arguments)
     return begun.is_cut()
@@ -163,14 +164,14 @@ class _Begun:
 
 
 class CallPieces:
-    """The calls of one stream, given out one after another, even if their pieces came interleaved.
+    """The calls of one stream, given out one after another even if their pieces came interleaved.
 
-    A call is given out as it comes, once its first arguments are there: before them, more of its name may come. Pieces
-    of a later call wait until the call before is whole, or the stream has ended.
+    A call is given out as it comes, from its first arguments on: until then, more of its name may come. Pieces of a
+    later call wait until the call before is whole, or the stream has ended.
     """
 
     def __init__(self, made: str) -> None:
-        """`made`: the beginning of ids that the engine has not given."""
+        """`made`: the prefix of new ids."""
         self._calls: list[_Begun] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
@@ -191,7 +192,7 @@ class CallPieces:
         return number
 
     def gather_unread(self, call: ToolCall) -> int:
-        """Take a piece after which pieces like it may pass unread: the arguments of its call are forgotten."""
+        """Take a piece, and forget its call's arguments, so that later pieces may pass unread. Returns its number."""
         number = self.gather(call)
         self._calls[number].pass_unread()
         return number
@@ -215,7 +216,7 @@ class CallPieces:
             self._open += 1
 
     def rest(self) -> Iterator[Piece]:
-        """The calls that still wait at the end of the stream, each whole."""
+        """Give out the calls that still wait at the end of the stream, each as one piece."""
         for number in range(self._open, len(self._calls)):
             if number > self._begun:
                 yield self._given_out(number)
@@ -255,7 +256,7 @@ class CallPieces:
         return begun.call_id
 
     def _number(self, call: ToolCall, name: str, arguments: str) -> int:
-        """The number of the piece's call, which begins here if it is new."""
+        """The number of the call that a piece belongs to. A call that is new begins here."""
         call_id, index = call.id or "", call.number()
         newest = len(self._calls) - 1 if self._calls else None
         known = newest if index is None else self._by_index.get(index)
@@ -276,13 +277,13 @@ class CallPieces:
         return known
 
     def _is_of(self, other: int, known: int | None, call_id: str, name: str, *, has_index: bool) -> bool:
-        """Whether a piece belongs to `other`, the call with its id, rather than to `known`, the call with its index."""
+        """Whether a piece belongs to `other`, which has the same id, rather than to `known`, which has its index."""
         if name:
             return not has_index and name == self._calls[other].name
         return known is None or self._calls[known].given_id != call_id
 
     def _begins(self, before: _Begun, call_id: str, name: str, arguments: str) -> bool:
-        """Whether a piece with a name begins a new call, rather than continues the call `before` with its index."""
+        """Whether a piece with a name begins a new call, or else continues `before`, the call with its index."""
         if call_id and before.given_id and call_id != before.given_id:
             return True
         if not before.arguments:
@@ -293,5 +294,5 @@ class CallPieces:
 
 
 def _longer_name(name: str, more: str) -> str:
-    """A name with its next piece, which may also be the whole name again."""
+    """A name with its next piece `more`. If the piece repeats the name so far, it replaces the name."""
     return more if more.startswith(name) else name + more

@@ -24,18 +24,18 @@ _NONE: Final[frozenset[str]] = frozenset()
 class Opens(Protocol):
     @property
     def key(self) -> bytes:
-        """The key."""
+        """The key of the tenant's share group: tenants that may use each other's cached prompts."""
 
     def open(self, sealed: str) -> str | None:
-        """The reasoning; None if it was not sealed with this key."""
+        """The text that was sealed (encrypted for the client to keep); None if another key sealed it."""
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A request in chat's terms; subclasses add what the translation of its answer needs.
+    """A request translated to chat; subclasses add what the translation of its answer needs.
 
-    `dropped`: members, and types of tools, that chat has no place for; `unlisted`: those that the proxy does not know.
-    `dropped_blocks`: how many blocks, items or parts of each type the model does not see. `cache_marks`: how many
-    `cache_control` were removed. `texts`: the `Texts` that cleaned it.
+    `dropped`: names of members and types of tools that chat has no place for. `unlisted`: those of them that the proxy
+    does not know. `dropped_blocks`: how many blocks, items or parts of each type the model does not see.
+    `cache_marks`: how many `cache_control` members were removed. `texts`: the `Texts` that cleaned the prompt.
     """
 
     pieces: list[Piece]
@@ -63,18 +63,20 @@ class HistoryDraft:
     """
 
     def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
-        """`key`: the tenant's; `work`: the steps left to the translation."""
+        """`key`: that of the tenant's share group; `work`: the steps that the translation may still take."""
         self.messages: list[bytes] = []
         self.blocks: dict[str, int] = {}
         self.texts = texts
         self.work = work
         self.scope = key, texts.on
-        """All that a translation depends on besides its bytes."""
+        """All that the translation of a message depends on, besides the message's bytes."""
 
         self.may_be_late: Final = LATE_SYSTEM in texts.on
 
     def note(self, dropped: Iterable[str], applied: frozenset[str] = _NONE, off: frozenset[str] = _NONE) -> None:
-        """Count what a message lost by type, and add the rules that changed it, or would have if on (`off`)."""
+        """Count the types of parts that a message lost. Add the normalising rules that changed it (`applied`), and
+        those that would have changed it if they were on (`off`).
+        """
         for kind in dropped:
             count(self.blocks, kind)
         if applied or off:
@@ -82,8 +84,8 @@ class HistoryDraft:
 
 
 class MessageDraft:
-    """One message of a history. `is_late`: it must not be a system message. `dropped`: the types of its dropped or
-    changed parts.
+    """One message of a history. `is_late`: a system message is not allowed here, and becomes a user's. `dropped`: the
+    types of its dropped or changed parts.
     """
 
     def __init__(self, texts: Texts, work: TranslationWork, *, is_late: bool) -> None:
@@ -93,7 +95,7 @@ class MessageDraft:
         self.dropped: list[str] = []
 
     def message_with(self, role: str, parts: list[ChatPart]) -> list[ChatPart]:
-        """A list of the one message with these cleaned parts; empty without parts."""
+        """A list with the one message that these cleaned parts make; an empty list without parts."""
         if not parts:
             return []
         if role == "system" and self.is_late:
@@ -108,8 +110,8 @@ class MessageDraft:
 
 
 class ChatDraft:
-    """A request under construction. `chat`: the members in front of the messages; `behind`: those behind the tools.
-    `dropped`: members, and types of tools, that chat has no place for.
+    """A request under construction. `chat`: the members before the messages; `behind`: those after the tools.
+    `dropped`: names of members and types of tools that chat has no place for.
     """
 
     def __init__(self, model: str) -> None:
@@ -130,8 +132,8 @@ class ChatDraft:
     ) -> _Request:
         """The finished request, of the class `kind`. `tools`: chat's list as JSON, or empty; `terms`: further fields.
 
-        The members of the body have a fixed order: short ones, the messages, then the tools. So the intake recognises
-        the bodies of one client.
+        The members of the body have a fixed order: short members, the messages, then the tools. By this order, the
+        intake recognises that bodies come from one client.
         """
         behind = {"tools": Raw(tools), **self.behind} if tools else self.behind
         return kind(

@@ -76,7 +76,7 @@ class _Mending:
         return encode({**message, **given}) if given else bytes(raw)
 
     def _calls(self, raw: Raw) -> list[Any] | None:
-        """The mended calls; None if all stay as they are."""
+        """The tool calls after mending; None if all stay as they are."""
         listed = _decode_list(raw) if is_list(raw) else [raw]
         self._work.take(len(listed))
         found: list[Any] = []
@@ -146,7 +146,7 @@ class _Mending:
 
 
 def _is_read(piece: Members, kind: str) -> bool:
-    """Whether a part has the content that its type names, and each address in it is a text."""
+    """Whether a part has the content that its type names, and each URL in it is a text."""
     text = piece.get("text")
     if (kind == "text" and (text is None or not is_text(text))) or (kind.endswith("_url") and kind not in piece):
         return False
@@ -159,7 +159,7 @@ def _is_address(raw: Raw) -> bool:
 
 
 def _shown(piece: Members, path: str) -> tuple[ChatPart | None, str | None]:
-    """The image, or the text of the file, in a part of another API."""
+    """The image in a part of another API, or the text of the file in it; None for what it lacks."""
     url, source, file = piece.get("image_url"), piece.get("source"), piece.get("file")
     if url is not None and is_text(url):
         return given_image(_decode_text(url), f"{path}.image_url"), None

@@ -1,8 +1,8 @@
 """Reads a chat stream for translation: a dialect's subclass of `ChatStream` gets each event (`event_reader`).
 
-Most events of one stream differ only in a short text. An event with plain text that begins and ends like a parsed
-event is not parsed itself: the dialect gets its text as it stands in the JSON. Without this, a chunk takes twice as
-many instructions (`python -m bench instructions --workloads w2m`).
+Most events of one stream differ only in a short text. So an event that begins and ends like one that was parsed before,
+with plain text between, is not parsed: the dialect gets the text as it stands in the JSON. Without this short cut, a
+chunk takes twice as many instructions (`python -m bench instructions --workloads w2m`).
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def whole_text(texts: list[bytes]) -> str:
 
 
 class TextPieces:
-    """The pieces of a text that is kept until it has ended, mostly as JSON without quotes.
+    """The pieces of a text that is kept until it has ended, mostly as JSON strings without their quotes.
 
     A piece of one token takes ten times the memory of its text, so each call of `size_bytes` joins the new pieces.
     """
@@ -53,7 +53,7 @@ class TextPieces:
         self._merged_bytes = 0
 
     def size_bytes(self) -> int:
-        """The size of the text. Only new pieces are measured, and joined."""
+        """The size of the text. Only pieces that came since the last call are joined and measured."""
         more = self.pieces[self._merged :]
         if more:
             piece = b"".join(more)
@@ -65,7 +65,7 @@ class TextPieces:
 
 def _is_plain(text: bytes) -> bool:
     """Whether these bytes are the inside of one JSON string, and may be passed on as they are."""
-    # The constants are numbers: CPython 3.11 takes ten times as long to look for bytes in bytes.
+    # The constants are integers: to find a bytes object in bytes takes CPython 3.11 ten times as long.
     if not text or _QUOTE in text or _LINE_FEED in text or text[-1] == _BACKSLASH:
         return False
     return _BACKSLASH not in text or not has_surrogate(text)
@@ -82,9 +82,9 @@ def _has_only_roles(chunk: Chunk) -> bool:
 
 
 class _Shape:
-    """The bytes around the text of an event. `end`: the tail with the blank line; `least`: the length of head and end.
+    """The bytes around the text of an event: `head` and `tail`. `end`: the tail with the blank line.
 
-    `counted`: the end without its digits, if the event counts tokens; else empty.
+    `least`: the length of head and end. `counted`: the end without its digits, if the event counts tokens; else empty.
     """
 
     __slots__ = ("counted", "end", "head", "kind", "least", "tail", "text_at", "text_end")
@@ -101,15 +101,15 @@ class _Shape:
 
 
 class ChatStream:
-    """One stream. `feed` takes any bytes of it, and returns all events that are whole by then, in the dialect.
+    """One stream. `feed` takes its next bytes, and returns all events that are whole by then, in the dialect.
 
-    A dialect overrides `began`, `added`, `completed` and `failed`, and `waits` if it has a sign of life.
+    A dialect overrides `began`, `added`, `completed` and `failed`, and `waits` if its streams have a keep-alive.
     """
 
     def __init__(self) -> None:
         self._reader = EventReader()
         self._begun = False
-        self._shape = _Shape("text", b"\n", b"\n")  # no event begins like it
+        self._shape = _Shape("text", b"\n", b"\n")  # matches no event
         self.ended = False
         self._usage = Raw()
         self._has_choice = False
@@ -125,7 +125,7 @@ class ChatStream:
         shape = self._shape
         if data.endswith(shape.end) and data.startswith(shape.head) and not self._reader.held and not self.ended:
             text = data[shape.text_at : shape.text_end]
-            # As in `_is_plain`, whose call would be a tenth of a chunk's work.
+            # The condition of `_is_plain`, written out: a call would add a tenth to a chunk's work.
             if (
                 _QUOTE not in text
                 and _LINE_FEED not in text
@@ -165,7 +165,7 @@ class ChatStream:
 
     @property
     def usage(self) -> Usage:
-        """The settled usage, once it has come; before that, the engine's own count so far, if it sends one."""
+        """The settled (final) usage, once it has come; before that, the engine's count so far, if it sends one."""
         return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
@@ -203,7 +203,7 @@ class ChatStream:
         return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
     def _counted(self, event: bytes, shape: _Shape) -> bytes | None:
-        """Translate an event that differs from the parsed one only in its text and its token counts; else None."""
+        """Translate an event that differs from `shape` only in its text and its token counts; None for others."""
         end = event.find(b'"', shape.text_at)
         if event[end:].translate(None, _DIGITS) != shape.counted:
             return None
@@ -227,7 +227,7 @@ class ChatStream:
             self._usage = Raw(bytes(chunk.usage))
         elif not self._begun and _has_only_roles(chunk):
             self._has_choice = self._has_choice or bool(chunk.choices)
-            return  # the next event may have the prompt's tokens
+            return  # do not begin yet: the next event may have the prompt's token count
         self._begin(out)
         self._take(chunk, out)
         self._learn(event, chunk)
@@ -242,7 +242,7 @@ class ChatStream:
                 self.finish_reason, self.matched_stop = choice.finish_reason, choice.stopped_at()
 
     def _learn(self, event: bytes, chunk: Chunk) -> None:
-        """Keep the bytes around the text of a parsed event, if it has one text, nothing else, and the text is found."""
+        """Keep the bytes around the text of a parsed event, if the event has one text, found once, and nothing else."""
         if chunk.choices is None or len(chunk.choices) != 1:
             return
         counts = bool(chunk.usage) and memoryview(chunk.usage)[0] != _NULL

@@ -1,9 +1,9 @@
 """Reads what a relay needs from chat and text completions, whatever the style of the server's JSON.
 
 Members are found by their names and types, never by bytes, so spaces, order, missing members and NaN make no
-difference. Texts stay as they stand in JSON.
+difference. Texts stay as they stand in JSON, with quotes and escapes.
 
-Never compile this module: msgspec decodes by annotations, and mypyc keeps only those that are a single name.
+Never compile this module: msgspec decodes by annotations, and mypyc drops annotations that are not a single name.
 """
 
 import json
@@ -17,8 +17,8 @@ FAILED: Final = "error"
 
 ONE_TOKEN_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 8
-"""A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer text as one per `BYTES_PER_TOKEN`. Most tokens are
-shorter, so the count is a lower bound."""
+"""A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer text as one token per `BYTES_PER_TOKEN` bytes. Most
+tokens are shorter, so the count is a lower bound."""
 
 _NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}", b"[ ]", b"{ }", b"false"})
 _NOTHING_BYTES: Final = 5  # the longest of `_NOTHING`
@@ -35,9 +35,9 @@ _OTHER_TEXTS: Final = frozenset(
         "output_text", "response", "completion", "transcript", "generated_text", "token",
     }
 )  # fmt: skip
-"""Names under which servers write text in unknown places."""
+"""Names under which servers write text inside members that are not known here."""
 _OTHER_THOUGHTS: Final = ("reason", "think", "thought")
-"""How names of members with thoughts begin; such thoughts may repeat those of another member."""
+"""Prefixes of names of members with thoughts. Two members may hold the same thoughts, so only the longest counts."""
 _NESTED: Final = frozenset({0x5B, 0x7B})
 
 
@@ -103,7 +103,7 @@ class AnswerView(msgspec.Struct, gc=False):
     x_groq: _Groq | None = None
 
     def reported(self) -> dict[str, Any] | None:
-        """The usage: most servers write it at the top, Moonshot in its choice, Groq under a name of its own."""
+        """The usage. Most servers write it at the top level, Moonshot in the choice, Groq in `x_groq`."""
         if self.usage is not ABSENT and memoryview(self.usage)[0] != _NULL:
             return as_object(self.usage)
         if self.choices and self.choices[0].usage is not ABSENT:
@@ -136,7 +136,7 @@ def is_filled(raw: Raw) -> bool:
 
 
 def decoded(raw: Raw | bytes) -> Any:
-    """The value of JSON; a text with the bytes if msgspec cannot read them."""
+    """The decoded JSON value; if msgspec cannot read the bytes, the bytes as a text."""
     try:
         return _any(raw)
     except _UNREADABLE:
@@ -154,7 +154,7 @@ def as_object(raw: Raw) -> dict[str, Any] | None:
 
 
 def read_view(raw: bytes) -> AnswerView | None:
-    """A chunk or an answer; None if it is not a JSON object. A `delta` or `message` of an odd type becomes content."""
+    """A chunk or an answer; None if it is not a JSON object. A `delta` or `message` of a wrong type becomes content."""
     try:
         return _view(raw)
     except _UNREADABLE:
@@ -163,7 +163,7 @@ def read_view(raw: bytes) -> AnswerView | None:
         found = json.loads(raw, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return None
-    if isinstance(found, list) and found:  # as Google writes errors
+    if isinstance(found, list) and found:  # Google writes an error as a list of one object
         found = found[0]
     if not isinstance(found, dict):
         return None
@@ -191,7 +191,7 @@ def _no_number(_name: str) -> None:
 
 
 def _sound(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice whose members have the right types: an odd `delta` or `message` becomes content."""
+    """A choice whose members have the right types: a `delta` or `message` of a wrong type becomes content."""
     reason = choice.get("finish_reason")
     if reason is not None and not isinstance(reason, str):
         choice = {**choice, "finish_reason": str(reason)}
@@ -202,7 +202,7 @@ def _sound(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def tokens_at_least(output: dict[str, Raw]) -> int:
-    """A lower bound of the tokens that the model has generated for an output."""
+    """A lower bound of the tokens that the model generated for this output."""
     if not output:
         return 0
     if len(output) == 1 and "content" in output:
@@ -224,7 +224,7 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
 
 
 def tokens_elsewhere(raw: bytes) -> int:
-    """A lower bound of the tokens in a chunk that has text only in unknown places."""
+    """A lower bound of the tokens in a chunk that has text only inside members that are not known here."""
     size = nested_text_bytes(decoded(raw))
     return _tokens_of(size) if size else 0
 
@@ -262,7 +262,7 @@ def thoughts_in(output: dict[str, Raw]) -> str:
 
 
 def arguments_of(raw: Raw) -> Raw:
-    """The arguments in a piece of calls; empty unless it has one call, without an id and a name."""
+    """The arguments in a chunk's `tool_calls`; empty unless there is exactly one call, without an id or a name."""
     try:
         calls = _calls(raw)
     except _UNREADABLE:
@@ -304,7 +304,7 @@ def generated_bytes(choices: list[ChoiceView]) -> int:
 
 
 def most_output_bytes(choices: list[ChoiceView]) -> int:
-    """The bytes of JSON that the texts, thoughts and calls of a whole answer take."""
+    """How many bytes of JSON the texts, thoughts and calls of a whole answer take at most."""
     total = 0
     for choice in choices:
         output = choice.outputs()

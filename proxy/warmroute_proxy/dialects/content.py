@@ -1,4 +1,4 @@
-"""Message content in chat's terms, for several dialects: a single text becomes a plain text, and images are checked."""
+"""Makes message content of chat for several dialects: a lone text part becomes a plain string, images are checked."""
 
 import base64
 from collections.abc import Callable
@@ -24,14 +24,14 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def content_of(pieces: list[ChatPart]) -> Any:
-    """The content of a chat message. A single text part becomes a plain text, so both forms give the same bytes."""
+    """The content of a chat message. A lone text part becomes a plain string, so both forms give the same bytes."""
     if len(pieces) == 1 and pieces[0]["type"] == "text":
         return pieces[0]["text"]
     return pieces
 
 
 def reminder(parts: list[ChatPart]) -> str:
-    """A system message as a user's, for models whose template takes system messages only at the beginning."""
+    """A system message as text for a user's message: some templates take system messages only at the beginning."""
     texts = "\n".join([_decode_text(piece["text"]) for piece in parts])
     return reminded(texts)
 
@@ -48,7 +48,7 @@ def assistant_message(texts: list[ChatPart], thought: str, calls: list[Any]) -> 
 
 
 def cleaned(pieces: list[ChatPart], role: str, texts: Texts) -> list[ChatPart]:
-    """The pieces of a message, after the rules have cleaned their texts. A text that a rule removes is left out."""
+    """The parts of a message after the normalising rules. A text of which the rules leave nothing is left out."""
     found = []
     for piece in pieces:
         if piece["type"] == "text":
@@ -130,7 +130,7 @@ def data_text(data: str) -> str | None:
 
 
 def readable(decode: Callable[[bytes], _T], raw: Raw, work: TranslationWork) -> _T:
-    """Decode an object of a history, without its members of a wrong type. Other JSON counts as an empty object."""
+    """Decode an object of a history, without members of a wrong type. JSON that is not an object counts as empty."""
     try:
         return decode(raw)
     except _PROBLEMS:
@@ -147,7 +147,7 @@ def readable(decode: Callable[[bytes], _T], raw: Raw, work: TranslationWork) -> 
 
 
 def _fitting(raw: Raw, fits: Callable[[Members], bool], work: TranslationWork, *, levels: int) -> Members:
-    """The members that fit; those of nested objects likewise, `levels` deep."""
+    """The members whose types fit. Nested objects are filtered likewise, up to `levels` deep."""
     found: Members = {}
     members = object_at(raw, "")
     work.take(len(members))

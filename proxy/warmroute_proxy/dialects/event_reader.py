@@ -1,8 +1,9 @@
 """Cuts the bytes of an event stream into events, by the grammar of server-sent events (html.spec.whatwg.org, 9.2.6).
 
 Servers write events in many ways: with LF, CR or CRLF, with a byte order mark, with `id:`, `event:` or comments before
-or behind the data, with data in several lines. All come out in one form, so no other module has to know the grammar:
-`data: ` and the data in one line, or a comment. An event that has this form already is not changed.
+or after the data, with data in several lines. All come out in one form: `data: ` and the data on one line (after
+`event: error` if that is the event's name), or a comment. So no other module has to know the grammar. An event that has
+this form already is not changed.
 
 Work is linear in the bytes, however small the pieces are. The held part of an unfinished event has a bound.
 """
@@ -21,7 +22,7 @@ _SPACE: Final = 0x20
 
 
 class EventReader:
-    """One stream. `feed` takes any bytes of it, and returns the events that are whole by then."""
+    """One stream. `feed` takes its next bytes, and returns the events that are whole by then."""
 
     __slots__ = ("_after_cr", "_begun", "held")
 
@@ -29,7 +30,7 @@ class EventReader:
         self.held = bytearray()
         """The bytes of an unfinished event."""
 
-        self._after_cr = False  # the last byte was a CR, so an LF is not a separate line end
+        self._after_cr = False  # the last byte was a CR, so an LF next is part of that line end
         self._begun = False
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -59,7 +60,7 @@ class EventReader:
         return events
 
     def end(self) -> list[bytes]:
-        """The stream has ended: an event may lack its blank line."""
+        """End the stream. Returns its last event, which may lack the blank line."""
         return self.feed(b"\n\n") if self.held else []
 
     def _with_line_feeds(self, data: bytes) -> bytes:
@@ -83,9 +84,9 @@ class EventReader:
                 values.append(value.removeprefix(b" "))
             elif field == b"event":
                 name = value.removeprefix(b" ")
-            elif field == b"error" and colon:  # llama.cpp, until 2025
+            elif field == b"error" and colon:  # llama.cpp wrote errors in this way until 2025
                 name, values = field, [*values, value.removeprefix(b" ")]
-        data = b" ".join(values)  # JSON has line ends only between its tokens
+        data = b" ".join(values)  # valid JSON has line ends only between its tokens
         if not data.strip():
             return (block.partition(b"\n")[0] + _BLANK if block.startswith(b":") else _ALIVE) if is_alive else b""
         return (ERROR_EVENT if name == b"error" else b"data: ") + data + _BLANK

@@ -1,12 +1,12 @@
-"""The check of a request's members: each is on the dialect's list with a type and bounds, or does not reach an engine.
+"""Checks a request's members: those on the dialect's list pass within their type and bounds; tenants decide on others.
 
 Engines parse the members that a proxy passes on, and some values end an engine's process: a count of log probabilities
 above the vocabulary, a token id outside of it, a `top_k` that overflows (sglang #40076, #8383, #31908, #36856). So a
-member passes only if its name is on the list and its value within the bounds there. `null` is an absent member.
+member on the list passes only if its value is within the bounds there. `null` counts as an absent member.
 
-What happens to a member that is not on the list is the tenant's `unlisted` setting:
+The tenant's `unlisted` setting decides what happens to a member that is not on the list:
 
-    drop     the engine does not see it, and the receipt names it
+    drop     the engine does not see it, and the receipt (in the answer's `usage`) names it
     pass     the engine sees it as it came
     refuse   the request gets a 400
 """
@@ -47,7 +47,7 @@ class Permissions(msgspec.Struct, frozen=True):
     """What a tenant and its model allow.
 
     `grants` names the fields that need a permission and have it. `vocabulary` is the number of token ids of the model.
-    If that is unknown (None), no field with token ids passes.
+    If the number is unknown (None), no field with token ids passes.
     """
 
     grants: frozenset[str] = frozenset()
@@ -149,7 +149,7 @@ class Members(NamedTuple):
 
 
 class FieldsReader:
-    """Reads bodies whose members have the same names: the fields are looked up once, by these names."""
+    """Reads bodies that all have members with these names, so that the fields are looked up only once."""
 
     __slots__ = ("_fields", "_grants", "_unlisted")
 

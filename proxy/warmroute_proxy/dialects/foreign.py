@@ -14,7 +14,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 
 MAX_TYPE_CHARS: Final = 64
 MAX_TYPES: Final = 32
-OTHER_TYPES: Final = "other"  # counts all types after the first `MAX_TYPES`: clients choose the names
+OTHER_TYPES: Final = "other"  # counts all types after the first `MAX_TYPES`, since clients choose types
 UNTYPED: Final = "untyped"
 
 MAX_DEPTH: Final = 16
@@ -63,7 +63,7 @@ def _collect(value: Any, found: list[str], depth: int) -> None:
         for each in value:
             _collect(each, found, depth + 1)
     elif depth < MAX_DEPTH and isinstance(value, dict):
-        is_plain = value.get("type") == "text"  # the source of a document
+        is_plain = value.get("type") == "text"  # the source of a document has its text in `data`
         for name, inner in value.items():
             if name in _TEXT_MEMBERS or (name == "data" and is_plain):
                 _collect(inner, found, depth + 1)

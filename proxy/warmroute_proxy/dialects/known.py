@@ -1,7 +1,7 @@
-"""A cache of translations, by their input bytes: an agent sends all its turns again with each new turn.
+"""Caches translations by their input bytes, because an agent sends all its turns again with each new turn.
 
-A translation depends only on its input, so a kept one equals a new one, and no result depends on the cache. A hash
-finds an entry. Then the bytes are compared, so that a collision cannot return another translation.
+A translation depends only on its input, so a cached one equals a new one, and no result depends on the cache. An entry
+is found by a hash. Then the bytes are compared, so that a collision cannot return another input's translation.
 
 Limits: entries of at most `MAX_ENTRY_BYTES`, and `max_bytes` in total. A full cache is emptied.
 """
@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 MAX_ENTRY_BYTES: Final = 262_144
 MAX_BYTES: Final = 33_554_432
-_PER_ENTRY_BYTES: Final = 512  # of the objects around the bytes
+_PER_ENTRY_BYTES: Final = 512  # memory of the objects around the bytes
 
 _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ class _Entry(NamedTuple, Generic[_T]):
 
 
 class Known(Generic[_T]):
-    """Translations by scope and bytes. `scope`: all that a translation depends on besides its bytes."""
+    """Translations by scope and input bytes. `scope`: all that a translation depends on besides these bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes

@@ -1,12 +1,12 @@
-"""Drops members of whole answers to which engines give another type than OpenAI.
+"""Drops members of whole answers that have another type than OpenAI's.
 
 Clients read answers with the classes of OpenAI's libraries. These classes let unknown members pass, and refuse a known
 member of another type: with an error in pydantic-ai, or with a warning at `model_dump()`. So such a member is dropped,
 and all others pass. For example, SGLang's chats have the list `metadata.weight_versions`, but OpenAI's `metadata` holds
 only texts.
 
-Members that an answer must have (`id`, `choices`, ...) are not checked. Chunks of streams pass unread: those of SGLang
-have OpenAI's types.
+Members that an answer must have (`id`, `choices`, ...) are not checked. Chunks of streams pass unread: the members of
+SGLang's chunks have OpenAI's types.
 """
 
 from typing import Any, Final, Literal

@@ -37,9 +37,9 @@ MAX_SCHEMA_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
 MAX_SCHEMA_PATTERNS: Final = 32
 MAX_SCHEMA_REPEATS: Final = 65_536
-"""The bounds of a schema's patterns, and of the sum of its lengths and counts (`maxLength`, `minItems`, ...): XGrammar
-compiles both slowly. For 96,000 tokens, XGrammar 0.2.8 took 2.7 s of CPU time for 32 patterns, and more than 100 s for
-128.
+"""The most patterns in a schema, and the largest sum of its lengths and counts (`maxLength`, `minItems`, ...). XGrammar
+compiles patterns, lengths and counts slowly. For a vocabulary of 96,000 tokens, XGrammar 0.2.8 took 2.7 s of CPU time
+for 32 patterns, and more than 100 s for 128.
 """
 
 MAX_PATTERN_CHARS: Final = 4096
@@ -83,7 +83,7 @@ def _bias_ids(value: Any) -> list[int]:
 
 
 def _prompt_ids(value: Any) -> list[int]:
-    """The token ids of a prompt that is a list, also of the lists in it."""
+    """The token ids of a prompt that is a list, including those in nested lists."""
     if not isinstance(value, list):
         return []
     ids = []
@@ -165,7 +165,7 @@ _SAMPLING: Final[Mapping[str, Field]] = {
     "structural_tag": Field(_Pattern, needs_grant=True),
     "stop_regex": Field(_Pattern | Annotated[list[_Pattern], Meta(max_length=MAX_STOPS)], needs_grant=True),
 }
-"""Sampling fields, which both APIs take."""
+"""Sampling fields, which chat completions and completions take."""
 
 _REQUEST: Final[Mapping[str, Field]] = {
     "model": _TEXT,
@@ -183,7 +183,7 @@ _REQUEST: Final[Mapping[str, Field]] = {
     "session_id": _TEXT,
     "conversation": _SMALL,
 }
-"""Fields of both APIs that identify a request's user or session, or choose the form of the answer."""
+"""Fields of chat completions and completions that identify the user or session, or choose the form of the answer."""
 
 CHAT_FIELDS: Final[Mapping[str, Field]] = {
     **_SAMPLING,

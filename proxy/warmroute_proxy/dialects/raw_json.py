@@ -1,4 +1,4 @@
-"""Reading a request's JSON member by member: values stay raw until they are needed, and errors say where they are."""
+"""Reads a request's JSON member by member: values stay raw until they are needed, and errors name the path."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ from msgspec import Raw
 
 Members = dict[str, Raw]
 Piece = bytes | bytearray
-"""A piece of a chat's body. A piece may be a conversation's buffer, so all are joined before the buffer grows."""
+"""A piece of a chat's body. It may be a conversation's buffer, so pieces must be joined before that buffer grows."""
 
 ChatPart = dict[str, Any]
 
@@ -28,12 +28,12 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def in_list(messages: list[ChatPart]) -> bytes:
-    """Messages as JSON, with commas between them. A long one is not copied once more."""
+    """Messages as JSON, with commas between them. A single message is not copied by the join."""
     return b",".join([encode(message) for message in messages])
 
 
 def chat_pieces(before: dict[str, Any], messages: Sequence[Piece], behind: dict[str, Any]) -> list[Piece]:
-    """The body of a chat in pieces, so that long messages are not copied once more: members, messages, members."""
+    """The body of a chat in pieces: members, messages, members. Joining them here would copy long messages again."""
     head = encode(before)[:-1]
     pieces: list[Piece] = [head, b',"messages":[' if before else b'"messages":[']
     for message in messages:
@@ -55,7 +55,7 @@ class BadRequest(ValueError):
 
 
 class Misshapen(BadRequest):
-    """A value of the wrong type. In a history, the value degrades; elsewhere, the request is refused."""
+    """A value of the wrong type. In a history, the value is dropped or becomes text; elsewhere it is refused."""
 
 
 def object_at(raw: Raw | bytes, path: str) -> Members:
@@ -77,7 +77,7 @@ def list_at(raw: Raw, path: str) -> list[Raw]:
 
 
 def text_at(members: Members, name: str, path: str) -> str:
-    """A text that must be there."""
+    """The text of a member that is required."""
     raw = members.get(name)
     path = f"{path}.{name}" if path else name
     if raw is None:
@@ -89,7 +89,7 @@ def text_at(members: Members, name: str, path: str) -> str:
 
 
 def text_in(members: Members, name: str) -> str:
-    """A text, if one is there; else an empty one."""
+    """The text of a member; empty if the member is missing or not a text."""
     raw = members.get(name)
     try:
         return "" if raw is None else _decode_text(raw)

@@ -1,4 +1,4 @@
-"""Turns call arguments in a history into objects: engines parse them, and a cut-off call stays there for ever."""
+"""Turns call arguments in a history into objects: engines parse them, and a call that broke off stays there."""
 
 from typing import Final
 

@@ -9,10 +9,10 @@ A body is read in the event loop if both counts are small. Any other body goes t
 That process refuses bodies beyond the limits of `check_values` and `MAX_STEPS`.
 
 Engines compile JSON schemas into grammars, and render templates with nested arguments. Their cost grows with size and
-depth. A recursive compiler ends its process at a depth that a parser still accepts.
+depth. At a depth that a parser still accepts, a recursive compiler crashes its process.
 
 A schema or a list of tools can have hundreds of kilobytes, so depth is measured by operations on bytes objects. First
-everything but the brackets outside of strings is removed. Each removal of empty pairs then takes the innermost level.
+everything but the brackets outside of strings is removed. Then each removal of empty pairs takes the innermost level.
 """
 
 import re
@@ -38,7 +38,8 @@ TEXTS_BYTES: Final = 262_144
 MAX_BRACKETS: Final = 131_072
 MAX_MEMBERS: Final = 262_144
 MAX_COMMAS: Final = 524_288
-"""Limits of a body, outside of its strings. A value has at least one token; models take at most a million tokens."""
+"""Limits of a body, not counting its strings. Each value is at least one token of the prompt, and models take at most a
+million tokens, so hardly any request needs more."""
 
 MAX_EVENT_BRACKETS: Final = 16_384
 MAX_EVENT_VALUES: Final = 131_072
@@ -55,7 +56,7 @@ BYTES_PER_STEP: Final = 16_384
 """In the event loop, translation may take STEPS_IN_LOOP steps plus one per BYTES_PER_STEP bytes."""
 
 KNOWN_PER_STEP: Final = 8
-"""This number of messages that were translated before counts as one step."""
+"""This number of messages whose translations are cached counts as one step."""
 
 VALUES_PER_STEP: Final = 32
 SCHEMA_BYTES_PER_STEP: Final = 8192
@@ -83,11 +84,11 @@ class TranslationWork:
 
     @classmethod
     def in_loop(cls, size_bytes: int) -> "TranslationWork":
-        """For a body of this size, in the event loop."""
+        """The steps that the event loop may take for a body of this size."""
         return cls(STEPS_IN_LOOP + size_bytes // BYTES_PER_STEP, in_loop=True)
 
     def take(self, steps: int) -> None:
-        """Count `steps` before they are done. Raises: TooMuch in the event loop, elsewhere BadRequest."""
+        """Count `steps` before they are done. Raises, if too few are left: TooMuch (event loop) or BadRequest."""
         self._left -= steps
         if self._left < 0:
             if self._in_loop:
@@ -117,14 +118,14 @@ def most_brackets(size_bytes: int) -> int:
 
 
 def is_dense(raw: bytes | memoryview) -> bool:
-    """Whether a body may hold too many values to be read in the event loop."""
+    """Whether a body may hold too many values to be read in the event loop, by a count over its bytes."""
     size = len(raw)
     if size <= SMALL_BYTES:
         return False
     raw = bytes(raw)
     most = most_brackets(size)
     if not _is_more(raw.translate(None, _NO_STRUCTURE), most):
-        return False  # the usual case: few brackets and commas, even with those in strings
+        return False  # the usual case: few brackets and commas, even counting those in strings
     if size > TEXTS_BYTES:
         return True
     bare = _unescaped(raw).translate(None, _NO_STRUCTURE_OR_QUOTES)
@@ -148,7 +149,7 @@ def check_values(raw: bytes) -> None:
 def check_answer(raw: bytes) -> None:
     """Raises: ValueError, if an answer of an engine holds too many values to be translated in the event loop."""
     if len(raw) <= SMALL_BYTES or raw.count(b"{") + raw.count(b"[") <= MAX_BRACKETS:
-        return  # the usual case: few brackets, even with those in strings
+        return  # the usual case: few brackets, even counting those in strings
     brackets = 0
     for outside, _ in _outside_of_texts(raw):
         brackets += _counted(outside)[0]
@@ -162,7 +163,7 @@ def check_event(raw: bytes) -> None:
     if raw.count(b"\\u") > MAX_EVENT_VALUES:
         raise ValueError(f"an event holds more than {most}")
     if not _is_much(*_counted(raw)):
-        return  # the usual case: few brackets and commas, even with those in strings
+        return  # the usual case: few brackets and commas, even counting those in strings
     brackets = members = commas = 0
     for outside, _ in _outside_of_texts(raw):
         more_brackets, more_members, more_commas = _counted(outside)

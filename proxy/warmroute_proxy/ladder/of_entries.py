@@ -1,13 +1,14 @@
 """Makes turns of the ladder from rows of the ledger.
 
-A receipt has a class for each token that was not cached, and the cached tokens that the proxy expected of the chosen
-worker. Together they give each step, from the bottom up:
+The receipt in a row has a loss class for each token that was not cached. The row also has `predicted_cached`: how many
+cached tokens the proxy expected on the chosen worker. Together they give each step, from the bottom up:
 
     delivered = cached                                chosen    = predicted_cached
     predicted = chosen + moved + elsewhere            kept      = cached + unknown + moved + elsewhere
     reachable = kept + losses of `CAUSES["kept"]`     prompt    = reachable + all other classes
 
-`kept` and `predicted` differ by the error of the prediction; `delivered` takes the error back.
+`kept` and `predicted` differ by the error of the prediction. At `delivered` the error is taken back, and tokens of the
+class `unknown` are lost.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
 """How turns can be grouped."""
 
 UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
-"""Outcomes of turns that cost nothing when the rates in their rows are zero."""
+"""Outcomes of turns that were charged nothing, if the rates in their rows are zero."""
 
 _FREE: Final = (0, 0, 0)
 
@@ -75,9 +76,9 @@ def turn_of(entry: Entry) -> LadderTurn:
 
 
 def _voided(entry: Entry, receipt: _Receipt, bill: Bill, rest: int) -> int:
-    """The explained part of `rest`, in a row that takes another row back.
+    """The part of `rest` that is explained, in a row that takes another row back.
 
-    Such a row also takes back a credit and the prices of cache tiers. Its receipt has the tiers' prices only as a sum.
+    The row also takes back a credit, and the prices of cache tiers, which are in its receipt only as a sum.
     """
     credit = 0 if receipt.credit is None else receipt.credit.nanousd
     if bill.rates.cache_rates is None:
@@ -113,7 +114,7 @@ def _bill(entry: Entry, receipt: _Receipt, sign: int) -> Bill:
 
 
 def _losses(entry: Entry, receipt: _Receipt, sign: int) -> Iterator[Loss]:
-    """The losses of a row in the order of the steps, without those of zero tokens."""
+    """The losses of a row in the order of the steps, without losses of zero tokens."""
     cached, expected = sign * entry.cached_tokens, entry.predicted_cached
     loss = {name: sign * tokens for name, tokens in receipt.loss.items()}
     unknown = loss.get("unknown", 0) + _of_no_step(loss)

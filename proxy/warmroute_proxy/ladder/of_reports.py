@@ -1,4 +1,4 @@
-"""Makes turns of the ladder from lines of foreign logs.
+"""Makes turns of the ladder from lines of other programs' logs.
 
 A log shows only some of the steps. An engine's log has `delivered`; a gateway's has `reported` and `billed`; only a log
 with prompts shows `reachable`. A step that the log does not show keeps the level of the step before it, and is not in
@@ -19,17 +19,17 @@ from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 FREE: Final = Rates(0, 0, 0)
 MAX_MODELS: Final = 1_000
 TOKENS_OF_PIECE: Final = 16
-"""The approximate tokens of a piece of text, to convert a cache's size in tokens to pieces."""
+"""How many tokens a piece of text has, roughly: it converts a cache's size in tokens to pieces."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
     """What one line of a log says. A field is None or empty if the log does not have it.
 
-    `delivered`: cached tokens in the engine's own log; `reported`: in its answer; `predicted`: as the gateway expected
-    them. `loss`: loss class -> tokens, as in receipts of this proxy. `units`: the prompt, as token ids or pieces of
-    text. `answer`: the answer's units, if its KV is cached behind the prompt. `at`: when the request came or ended, as
-    a text that sorts by time.
+    `delivered`: cached tokens by the engine's own log; `reported`: by the engine's answer; `predicted`: by the
+    gateway's prediction. `loss`: loss class -> tokens, as in receipts of this proxy. `units`: the prompt, as token ids
+    or pieces of text. `answer`: the answer's units, if its KV is cached after the prompt. `at`: when the request came
+    or ended, as a text that sorts by time.
     """
 
     prompt_tokens: int
@@ -52,7 +52,7 @@ class Reports:
     """Makes turns from reports, which must come in the order of their requests."""
 
     def __init__(self, rates: Mapping[str, Rates], kv_tokens: int | None = None, page_tokens: int = 16) -> None:
-        """`rates`: model -> rates, `""` for all others. `kv_tokens`: the size of a worker's cache; None: no bound."""
+        """`rates`: model -> rates; `""`: other models. `kv_tokens`: the size of a worker's cache; None: no bound."""
         self._rates = rates
         self.unrated: Counter[str] = Counter()
         """Model -> turns without rates. Limits: counts `MAX_MODELS` models, and leaves further models out."""
@@ -62,7 +62,7 @@ class Reports:
 
     @property
     def forgot_pages(self) -> int:
-        """Pages of prompts that were dropped because there were too many: later turns count this text as new."""
+        """Pages of prompts that were dropped because there were too many. Later turns count their text as new."""
         return self._tokens.forgot + self._pieces.forgot
 
     @property

@@ -1,8 +1,8 @@
-"""How much of each prompt was seen before, and how much of it caches of a given size would still hold.
+"""Computes how much of each prompt was seen before, and how much of it caches of a given size would still hold.
 
 A prompt is a list of units: token ids, or pieces of text. The prompt is cut into pages, and a page stands for itself
 and all pages before it, as in an engine's prefix cache. Each worker has a cache that drops the least recently used
-pages, ends of prompts first. A cache without a size drops nothing.
+pages, of each prompt the end first. A cache without a size drops nothing.
 
 Limits: all caches together remember `MAX_PAGES` pages. Beyond that, the largest cache drops its oldest pages, which
 `Prefixes.forgot` counts. `MAX_WORKERS` workers have their own caches. All further workers share one cache, and
@@ -20,7 +20,7 @@ _REST: Final = "\0rest"
 
 
 class Seen(NamedTuple):
-    """Units at the beginning of a prompt: seen before, held by some worker, and held by the prompt's own worker."""
+    """How many units at a prompt's beginning were seen before, are held by some worker, and by the prompt's worker."""
 
     reachable: int
     held: int
@@ -41,7 +41,7 @@ class _Cache:
         return len(chain)
 
     def use(self, chain: Sequence[int]) -> None:
-        """Hold these pages. Later, the end of the prompt is dropped before its beginning."""
+        """Add the pages of a prompt, in an order by which the prompt's end will be dropped before its beginning."""
         for page in reversed(chain):
             self._held[page] = None
             self._held.move_to_end(page)
@@ -70,7 +70,7 @@ class Prefixes:
         """Whether there were more than `MAX_WORKERS` workers."""
 
     def add(self, units: Sequence[Hashable], worker: str = "", answer: Sequence[Hashable] = ()) -> Seen:
-        """Return what was there before this prompt. From now on `worker` also holds the prompt and its answer."""
+        """Return what was seen and held before this prompt. Afterwards `worker` holds the prompt and its answer."""
         chain = self._chain(units)
         caches = self._workers
         if worker not in caches and len(caches) >= MAX_WORKERS:

@@ -1,17 +1,17 @@
 """The steps of the ladder, from the whole prompt to the tokens billed as cached; the causes of losses, and remedies.
 
     prompt      all prompt tokens
-    reachable   text that was computed before: the best that any placement could have found in a cache
-    kept        the part that some cache of the fleet still held
-    predicted   what the proxy expected at the best place
-    chosen      what the proxy expected at the place that it chose
-    delivered   what the engine found in its cache
-    reported    what the engine's answer said
-    billed      what was charged as cached
+    reachable   tokens that were computed before: the most that any placement could have found in a cache
+    kept        reachable tokens that some cache of the fleet still held
+    predicted   cached tokens that the proxy expected on the best worker
+    chosen      cached tokens that the proxy expected on the worker that it chose
+    delivered   cached tokens that the engine found
+    reported    cached tokens in the engine's answer
+    billed      tokens that were charged as cached
 
-A loss between two steps is listed at the lower step. A step is above the step before it only through a negative cause
-(`NEGATIVE`). For example, a prediction that was too high raises `predicted` above `kept`, and the same tokens are lost
-again at `delivered`.
+A loss between two steps is listed at the lower step. A step has more tokens than the step before it only if a cause has
+a negative loss (`NEGATIVE`). For example, a prediction that was too high raises `predicted` above `kept`, and the
+surplus is lost again at `delivered`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "reported": ("not_reported",),
     "billed": ("not_charged", "estimated", "credit", "voided"),
 }
-"""Step -> the causes of its losses. Any step may also have `UNEXPLAINED`, if the source does not say more."""
+"""Step -> the causes of its losses. Any step may also have `UNEXPLAINED`, if the source does not name the cause."""
 
 UNEXPLAINED: Final = "unexplained"
 
@@ -102,7 +102,7 @@ class Win(NamedTuple):
 
 
 def wins(lost: Mapping[str, tuple[int, int]]) -> list[Win]:
-    """The remedies of the losses, the most expensive loss first. `lost`: cause -> tokens and nanodollars.
+    """The remedies of the losses, the one that can win back the most money first. `lost`: cause -> tokens, nanodollars.
 
     The wins are upper bounds, and do not add up: two remedies may win back the same tokens.
     """

@@ -1,6 +1,6 @@
-"""Adds up turns of the ladder, in all or by a key such as the model.
+"""Adds up turns of the ladder, over all turns and by a key such as the model.
 
-Limits: `MAX_GROUPS` groups are kept; turns of further keys are added to `REST`.
+Limits: `MAX_GROUPS` groups are kept; turns of further groups are added to the group `REST`.
 """
 
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ class LadderSums:
         self.rows = 0
         """Rows of all kinds: turns, rows that take turns back, and rows without a turn, such as credits."""
         self.known_rows = dict.fromkeys(STEPS, 0)
-        """Step -> rows whose source knows it."""
+        """Step -> how many rows have a source that knows the step."""
         self.rated_rows = 0
         self.billed_rows = 0
         self.billed_nanousd = 0
         self.saved_nanousd = 0
-        """List price minus price, of the rows whose billed amount is known."""
+        """List price minus price, summed over the rows whose billed amount is known."""
         self.off_rows = 0
-        """Rows whose price is not that of their counts and rates; `off_nanousd` sums the absolute differences."""
+        """Rows whose price does not follow from their counts and rates; `off_nanousd` sums the absolute differences."""
         self.off_nanousd = 0
 
     @property
@@ -91,7 +91,7 @@ class LadderSums:
         return found
 
     def causes(self, step: str) -> dict[str, tuple[int, int]]:
-        """Cause -> tokens and nanodollars lost on the way to a step, the most expensive first."""
+        """Cause -> tokens and nanodollars lost between the step before and this step, the most expensive first."""
         found = {cause: lost for (at, cause), lost in self.lost.items() if at == step and lost != (0, 0)}
         return dict(sorted(found.items(), key=lambda each: (-each[1][1], -each[1][0], each[0])))
 
@@ -163,7 +163,7 @@ class Ladder:
         return sorted(self.groups.items(), key=lambda each: (-each[1].price_nanousd, -each[1].prompt_tokens, each[0]))
 
     def as_dict(self, source: Mapping[str, Any], most: int) -> dict[str, Any]:
-        """Plain values for JSON, with the dearest `most` groups. `source`: what the turns were read from."""
+        """Plain values for JSON, with the `most` most expensive groups. `source`: what the turns were read from."""
         found: dict[str, Any] = {"v": 1, "source": dict(source), "by": self.by, **self.all.as_dict()}
         groups = self.dearest()
         found["groups"] = [{"key": key, **sums.as_dict()} for key, sums in groups[:most]]

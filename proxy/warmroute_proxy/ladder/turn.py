@@ -1,7 +1,7 @@
 """One turn on the ladder: what it lost at each step, by cause, and the cost of each loss.
 
-The price of a step is what the turn would have cost, by its own rates, with that step's tokens cached. The price is
-rounded as in a receipt. So the last step costs what the ledger says, to the nanodollar, and all losses add up to it.
+The price of a step is what the turn would have cost at its rates if exactly that step's tokens had been cached. It is
+rounded as in a receipt. So the price of the last step is the ledger's, to the nanodollar, and the losses add up to it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from warmroute_proxy.ladder.steps import STEPS
 
 
 class Loss(NamedTuple):
-    """Tokens that are lost between the step before and this step; negative if this step has more."""
+    """Tokens that are lost between the step before and this step; negative if this step has more tokens."""
 
     step: str
     cause: str
@@ -55,11 +55,11 @@ class Bill(NamedTuple):
 
 
 class LadderTurn(NamedTuple):
-    """One turn. `counts`: 1; -1 if the row takes another one back, 0 if the row is not of a turn.
+    """One turn. `counts`: 1; -1 if the row takes another row back, 0 if the row (such as a credit) is not a turn.
 
     `costs` are in the order of the steps. `keys`: the values that group the turn, such as `model`. `known`: the steps
     that its source knows. `is_rated`: whether its rates are known. `is_billed`: whether the billed amount is known.
-    `off_nanousd`: its price minus the price by its own row; may be negative.
+    `off_nanousd`: its price minus the price that follows from its counts and rates; may be negative.
     """
 
     counts: int
@@ -75,7 +75,7 @@ class LadderTurn(NamedTuple):
 
 
 def priced(losses: Iterable[Loss], bill: Bill, sign: int = 1) -> tuple[Cost, ...]:
-    """The cost of each loss. `losses`: in the order of the steps. `sign`: -1 for a row that takes another one back."""
+    """The cost of each loss. `losses`: in the order of the steps. `sign`: -1 for a row that takes another row back."""
     level, price = bill.prompt_tokens, bill.price(bill.prompt_tokens)
     found = []
     for step, cause, tokens in losses:

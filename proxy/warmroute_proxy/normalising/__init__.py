@@ -1,6 +1,6 @@
-"""Texts that coding agents put into a prompt and that spoil its prefix: named rules take them out. Pure like `core`.
+"""Named rules that remove texts by which coding agents spoil a prompt's prefix. Pure, like `core`.
 
-An engine finds a cached prompt by its first tokens, so a number that changes with each request hides all that follows
-it. A rule knows one such text by its form, and decides by that text alone: it has no memory of earlier turns, so the
-same prefix in gives the same prefix out. Nothing else in a prompt is changed.
+An engine finds a cached prompt by its first tokens. So if a prompt has a number that changes with each request, all
+that follows the number is computed again. Each rule recognises one such text by its form alone, without memory of
+earlier turns. So equal prefixes in give equal prefixes out. Nothing else in a prompt is changed.
 """

@@ -1,4 +1,4 @@
-"""Applies the rules to the messages of a chat completion."""
+"""Applies the normalising rules to the messages of a chat completion."""
 
 from collections.abc import Callable
 from typing import Any, Final

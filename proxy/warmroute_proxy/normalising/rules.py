@@ -1,4 +1,4 @@
-"""The rules by name: the text that each takes out, and the reports that this text spoils prefixes.
+"""The normalising rules by name: the text that each removes, and the issues that say how it spoils prefixes.
 
 A rule first looks for its `marker` in the first `reach_bytes` of a text's raw JSON, so a text without the marker costs
 next to nothing. If the marker is there, `without` gets the decoded text.
@@ -20,9 +20,9 @@ _SYSTEM_AND_USER: Final = frozenset({"system", "user"})
 
 
 class Rule(NamedTuple):
-    """One rule. `roles`: the roles of the messages that it reads. `without`: returns a text without the match.
+    """One rule. `roles`: the roles of the messages that it reads. `without`: returns a text without the rule's matches.
 
-    `is_default`: whether the rule is on if the config does not name any.
+    `is_default`: whether the rule is on if the config does not name any rules.
     """
 
     name: str
@@ -54,7 +54,7 @@ def _without_counter(text: str) -> str:
 def _without_places(
     word: str, before: int, span_at: Callable[[str, int, int], tuple[int, int] | None], text: str
 ) -> str:
-    """A text without the spans around a word.
+    """A text without the spans that `span_at` finds around each occurrence of a word.
 
     `span_at`: takes the text, the end of the last span, and the position `before` characters in front of the word. It
     returns the beginning and end of the span there, or None.
@@ -75,7 +75,7 @@ def _without_places(
 
 
 def _date_line(text: str, ended: int, at: int) -> tuple[int, int] | None:
-    """The span of a line that begins with a date, maybe behind spaces and a list mark."""
+    """The span of a line that states today's date, possibly after spaces and a list mark; None if `at` has none."""
     found = _DATE_LINE.match(text, at) if at >= ended else None
     if found is None:
         return None
@@ -96,17 +96,18 @@ def _date_tag(text: str, ended: int, at: int) -> tuple[int, int] | None:
 
 RULES: Final = (
     # Claude Code's first system block: `x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=sdk-cli;
-    # cch=36ee5;`. `cch` changes with each request, the end of `cc_version` with each start. The block tells Anthropic
-    # whom to bill, and says nothing to a model (anthropics/claude-code#68900, sgl-project/sglang#36877,
-    # vllm-project/vllm#36829).
+    # cch=36ee5;`. `cch` changes with each request, and the end of `cc_version` with each start of the program. The
+    # block tells Anthropic whom to bill, and means nothing to a model (anthropics/claude-code#68900,
+    # sgl-project/sglang#36877, vllm-project/vllm#36829).
     Rule("billing_line", _SYSTEM, BILLING_MARK, 64, _without_billing_line, True),
     # From 2.1.233, Claude Code sends a system message with a token count after each user's turn and tool result. A
-    # template that moves such messages to the front changes the prompt from there on. By default the number does not
-    # say how full the context is (ollama/ollama#18431 and #17918, anthropics/claude-code#81259, #88211 and #96101).
+    # template that moves system messages to the front changes the prompt from there on. The count is of little use: by
+    # default it does not say how full the context is (ollama/ollama#18431 and #17918, anthropics/claude-code#81259,
+    # #88211 and #96101).
     Rule("token_counter", _SYSTEM_AND_USER, b"total_tokens>", 128, _without_counter, True),
     # The line with the date: OpenCode's `Today's date: Sat Nov 21 2026`, Claude Code's `Today's date is 2026-11-21.`,
     # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. The line changes at midnight
-    # (anomalyco/opencode#32622). Models use the date, so the line stays unless the operator says otherwise.
+    # (anomalyco/opencode#32622). Models use the date, so the rule is off by default.
     Rule("date_line", _SYSTEM_AND_USER, b"oday's ", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
     # Codex writes: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
     Rule(
@@ -120,8 +121,8 @@ RULES: Final = (
 )
 
 LATE_SYSTEM: Final = "late_system"
-"""Changes a role: a system message that is not the first message becomes a user's message at its place. The rule is for
-models whose template refuses such a message. Moving the message to the front would change the prompt from there on.
+"""A rule that changes a role: a system message that is not the first message becomes a user's message in its place. It
+is for models whose template refuses late system messages. Moving one to the front would change the prompt after it.
 """
 
 

@@ -1,4 +1,4 @@
-"""Applies the rules to the texts of one prompt, and records which rules changed a text or would have changed one."""
+"""Applies normalising rules to the texts of one prompt. Records which rules changed a text or, if off, would have."""
 
 from typing import Final
 

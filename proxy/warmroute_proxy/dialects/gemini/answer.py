@@ -1,4 +1,4 @@
-"""A whole chat answer as one of Gemini's, and what streams need too: parts, usage and the finish reason."""
+"""Translates a whole chat answer to one of Gemini's. Streams use its functions for parts, usage and finish reason."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ _REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
 
 
 class AnswerTerms(NamedTuple):
-    """The inputs of an answer's translation. `seal`: seals thoughts, so that they can come back."""
+    """The inputs of an answer's translation. `seal`: encrypts thoughts, so that the client can send them back."""
 
     receipt_id: str
     model: str
@@ -22,7 +22,7 @@ class AnswerTerms(NamedTuple):
 
     @property
     def call_ids(self) -> str:
-        """The beginning of ids of calls that the engine has not given."""
+        """The prefix of new ids, for calls without a usable id."""
         return f"call_{self.receipt_id}"
 
 

@@ -1,8 +1,9 @@
 """Translates the contents of a request, one by one, to chat messages.
 
-The translation of a content is kept by its bytes (`Known`) and by the number of calls before it, because calls without
-an id get one from that number. A result without an id belongs to the first waiting call of its name. So a content with
-such a result is translated each time. A result whose call is missing becomes a text of the user.
+The translation of a content is cached (`Known`) by the content's bytes and the number of calls before it, because calls
+without an id get one from that number. A result without an id belongs to the first call of its name that has no result
+yet. So a content with a result without an id is translated each time. A result whose call is missing becomes a text of
+the user.
 
 A part that has no place in chat is replaced by the texts in it, and its kind is counted.
 """
@@ -45,7 +46,7 @@ from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
-"""What Gemini CLI sends for a signature that it does not have: ai.google.dev/gemini-api/docs/thought-signatures."""
+"""What Gemini CLI sends if it does not have a signature: ai.google.dev/gemini-api/docs/thought-signatures."""
 
 _ROLES: Final = {"user": "user", "model": "model", "function": "user", "system": "system", "": "user"}
 _STORED: Final = ("gs://", "https://generativelanguage.googleapis.com/")
@@ -96,7 +97,7 @@ class _Content(msgspec.Struct):
 
 
 class _Bare(msgspec.Struct):
-    """A content whose parts have members that are not known here."""
+    """A content with its parts as raw JSON, which is decoded to reach members that `_Piece` does not have."""
 
     parts: list[Raw]
 
@@ -119,7 +120,8 @@ class _InChat(NamedTuple):
     """One content in chat. `messages`: joined as JSON, or empty.
 
     `calls`: id and name of its calls. `results`: its results, each with the id of the call. `dropped`: kinds of parts
-    that the model does not see. `applied` and `off`: rules that changed its texts, and disabled rules that would have.
+    that the model does not see. `applied` and `off`: normalising rules that changed its texts, and disabled rules that
+    would have changed them.
     """
 
     messages: bytes
@@ -130,7 +132,7 @@ class _InChat(NamedTuple):
     off: frozenset[str]
 
 
-_INSTRUCTION: Final = -1  # in place of the number of calls before a content
+_INSTRUCTION: Final = -1  # marks an instruction in the cache's keys, in place of the number of calls
 _KNOWN: Final[Known[_InChat]] = Known()
 
 
@@ -140,7 +142,7 @@ class Waiting:
     def __init__(self) -> None:
         self.count = 0
         self._ids: set[str] = set()
-        self._answered: set[str] = set()  # of those that wait in a queue
+        self._answered: set[str] = set()  # ids in `_by_name` that got a result by id
         self._by_name: dict[str, deque[str]] = {}
 
     def add(self, calls: tuple[tuple[str, str], ...]) -> None:
@@ -155,7 +157,7 @@ class Waiting:
         return all(result.call_id in self._ids for result in results)
 
     def answer(self, call_id: str | None, name: str) -> str | None:
-        """Find the call of a result, and return its id: by the given id, else the first waiting call of this name."""
+        """Return the id of the call that a result answers: the given id, or that of the first waiting call by name."""
         if call_id is not None and call_id in self._ids:
             self._answered.add(call_id)
             return call_id
@@ -223,7 +225,7 @@ class _ContentReading(MessageDraft):
         self._seal = seal
         self._waiting = waiting
         self._raw = Raw()
-        self._parts: list[Raw] | None = None  # of `_raw`, decoded at the first use
+        self._parts: list[Raw] | None = None  # the parts of `_raw`, decoded at the first use
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
 
@@ -375,7 +377,7 @@ class _ContentReading(MessageDraft):
         return [text_of(found)] if found else []
 
     def _members(self, path: str) -> Members:
-        """All members of the part at `path`, also unknown ones; empty for a part in a result."""
+        """All members of the part at `path`, including unknown ones; empty for a part in a result."""
         if self._parts is None:
             try:
                 self._parts = _decode_bare(self._raw).parts

@@ -1,4 +1,4 @@
-"""Errors of chat as Google's error object, with Google's name for each status."""
+"""Translates errors of chat to Google's error object, with Google's name for each status."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""The events of a chat stream as Gemini's: partial answers, as events or as the elements of one JSON array.
+"""Translates the events of a chat stream to Gemini's partial answers: events, or elements of one JSON array.
 
-Gemini's Python client takes a comment among the events for JSON, so an empty line is the sign of life. A call has to be
-one part, so all calls come whole, with the last partial answer.
+Gemini's Python client would parse an SSE comment as JSON, so the keep-alive is an empty line. A call has to be one
+part, so all calls come whole, with the last partial answer.
 """
 
 from typing import Final
@@ -75,5 +75,5 @@ class EventTranslator(ChatStream):
         return start + answer
 
     def _around(self, piece: Json) -> bytes:
-        """A template of an answer with one part, whose text is `%b`."""
+        """A template of an answer with one part; `%b` stands for the part's text."""
         return encode(generated(self._asked, [piece])).replace(b"%", b"%%").replace(b'"text":""', b'"text":"%b"', 1)

@@ -38,7 +38,7 @@ class ChatRequest(chat_draft.ChatRequest, kw_only=True):
 def chat_request(
     raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: bool, work: TranslationWork | None = None
 ) -> ChatRequest:
-    """Translate a body. `work`: the steps left to the translation. Raises: BadRequest."""
+    """Translate a body. `work`: the steps that the translation may take. Raises: BadRequest."""
     work = work or TranslationWork()
     members, contents = _BODY.read(raw)
     if either(members, "cachedContent") is not None:

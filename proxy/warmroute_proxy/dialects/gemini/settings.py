@@ -1,4 +1,4 @@
-"""`generationConfig` in chat's terms."""
+"""Translates `generationConfig` to members of a chat."""
 
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ class Thinking:
 
 
 def settings(raw: Raw | None, dropped: set[str], work: TranslationWork) -> tuple[dict[str, Any], Thinking]:
-    """The settings in chat's terms, and those of thinking. `dropped` gets the unknown members. Raises: BadRequest."""
+    """The settings in chat's terms, and those of thinking. Adds unknown members to `dropped`. Raises: BadRequest."""
     if raw is None:
         return {}, Thinking(None)
     members = object_at(raw, PATH)

@@ -1,4 +1,4 @@
-"""Tools: function declarations as functions of chat. Tools that Google runs itself are dropped, and named.
+"""Translates function declarations to functions of chat. Tools that Google runs are dropped, and named in the receipt.
 
 A declaration has its parameters as a JSON schema, which is copied, or as an OpenAPI 3.0 schema, which is converted.
 OpenAPI schemas here have types in capitals, and `nullable` instead of JSON schema's type `null`.
@@ -49,7 +49,7 @@ _KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
 
 
 def listed_functions(raw: Raw, key: bytes, work: TranslationWork) -> Functions:
-    """Translate the tools. A translation is kept and reused only for its `key`, the tenant's. Raises: BadRequest."""
+    """Translate the tools. A translation is cached only for its `key`, the share group's. Raises: BadRequest."""
     found = _KNOWN.get(key, raw)
     if found is None:
         found = _read(raw, work)

@@ -1,4 +1,4 @@
-"""A whole chat answer as a message, and what streams need too: usage and the stop reason."""
+"""Translates a whole chat answer to a message. Streams use its functions for usage and stop reason."""
 
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "content_fi
 def stop_of(
     reason: str | None, matched: object, stop_sequences: tuple[str, ...], *, refused: bool
 ) -> dict[str, str | None]:
-    """`stop_reason` and `stop_sequence`. `reason`: the result of `reason_of`; `refused`: the model has refused to
-    answer, and its content says why.
+    """`stop_reason` and `stop_sequence`. `reason`: the result of `reason_of`; `matched`: what stopped the model;
+    `refused`: the model has refused to answer, and its content says why.
     """
     if refused:
         return {"stop_reason": "refusal", "stop_sequence": None}
@@ -25,7 +25,7 @@ def stop_of(
 
 def usage_of(usage: Usage) -> dict[str, Any]:
     """Usage in Anthropic's terms, with cost and receipt beside it. `input_tokens` are the prompt's tokens that were
-    neither read from a cache nor written to one. `cache_read_input_tokens` is null if they were not counted.
+    neither read from a cache nor written to one. `cache_read_input_tokens` is null if cached tokens were not counted.
     """
     cached, written = usage.cached(), usage.written()
     return {
@@ -54,7 +54,7 @@ def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, 
 
 
 def ids_of(message_id: str) -> str:
-    """The beginning of ids of calls that the engine has not given."""
+    """The prefix of new ids, for calls without a usable id."""
     return message_id.replace("msg_", "toolu_", 1)
 
 

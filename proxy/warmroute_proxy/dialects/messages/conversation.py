@@ -1,4 +1,4 @@
-"""The system prompt and the messages of a request, each translated by itself.
+"""Translates the system prompt and the messages of a request, each by itself.
 
 If a client has removed a call but not its result, the result becomes part of the user's message.
 """
@@ -76,8 +76,8 @@ class Blocks(MessageDraft):
         self.added: list[bytes] = []
 
     def listed(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
-        """The blocks of a content, each with its path. A text in the list becomes a block; other JSON is dropped. JSON
-        that is not a list becomes one text block.
+        """The blocks of a content, each with its path. A string in the list becomes a text block; elements that are
+        neither objects nor strings are dropped. A content that is not a list becomes one text block.
         """
         found: list[tuple[Members, str]] = []
         if not is_list(raw):
@@ -95,7 +95,7 @@ class Blocks(MessageDraft):
         return found
 
     def parts(self, raw: Raw, path: str, role: str) -> list[ChatPart]:
-        """The parts of content, which is a text or blocks. Empty texts, and those that rules remove, are left out."""
+        """The parts of content, a text or blocks. Empty texts, and those that normalising empties, are left out."""
         if not is_given(raw):
             return []
         if is_text(raw):
@@ -130,7 +130,7 @@ class Blocks(MessageDraft):
         return None if text is None else [text_of(text)]
 
     def tool_message(self, block: Members, path: str, call_id: str) -> tuple[ChatPart, list[ChatPart]]:
-        """A `tool_result` as a message of role `tool`, and its images, for which that message has no place."""
+        """A `tool_result` as a message of role `tool`, and its images, which a message of that role cannot hold."""
         parts = self.result(block, path)
         images = [piece for piece in parts if piece["type"] != "text"]
         texts = [piece for piece in parts if piece["type"] == "text"]
@@ -274,7 +274,7 @@ class InChat(NamedTuple):
 
     `calls`: ids of its tool calls. `results`: ids of the calls that it answers. `dropped`: types of blocks that were
     dropped or became texts. `added`: definitions of tools in it. `marks`: how many `cache_control` were removed.
-    `applied` and `off`: the rules that changed its texts, and those that would have, if on.
+    `applied` and `off`: normalising rules that changed its texts, and disabled rules that would have changed them.
     """
 
     messages: bytes
@@ -298,7 +298,7 @@ class ConversationReader(HistoryDraft):
     """
 
     def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
-        """`key`: the key of signatures."""
+        """`key`: the key that signs reasoning."""
         super().__init__(texts, key, work)
         self.marks = 0
         self.added: list[bytes] = []
@@ -363,7 +363,7 @@ class _Message:
     def __init__(
         self, texts: Texts, key: bytes, work: TranslationWork, known_calls: set[str], *, is_late: bool
     ) -> None:
-        """`known_calls`: ids of the calls in earlier messages; `is_late`: it must not be a system message."""
+        """`known_calls`: ids of the calls in earlier messages; `is_late`: a system message becomes a user's."""
         self.stands_alone = True
         self._blocks = Blocks(texts, work, is_late=is_late)
         self._key = key

@@ -1,4 +1,4 @@
-"""Errors of chat as Anthropic's error object, with Anthropic's statuses."""
+"""Translates errors of chat to Anthropic's error object, with Anthropic's statuses."""
 
 from typing import Final
 
@@ -20,13 +20,13 @@ _TYPES: Final = {
 
 
 def status_of(status: int) -> int:
-    """The status for Anthropic's clients. A 503 becomes `OVERLOADED`, their status if no worker can serve a request."""
+    """The status for Anthropic's clients. A 503 becomes `OVERLOADED`, which they expect if no worker can serve."""
     return OVERLOADED if status == 503 else status
 
 
 def error(status: int, message: str, code: object) -> bytes:
-    """The error object for a status of chat. Agents compact their context if the message says `prompt is too long`.
-    Anthropic's clients look for the code of a refused thread in `details`.
+    """The error object for a status of chat. If the context is too long, the message says `prompt is too long`, which
+    lets agents compact it. The code of a refused thread is also in `details`, where Anthropic's clients look for it.
     """
     status = status_of(status)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

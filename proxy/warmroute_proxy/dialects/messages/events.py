@@ -36,16 +36,16 @@ _DELTA_ENDS: Final = b'"}}\n\n'
 
 class EventTranslator(ChatStream):
     def __init__(self, message_id: str, model: str, stop_sequences: tuple[str, ...], key: bytes) -> None:
-        """`key`: signs reasoning."""
+        """`key`: the key that signs reasoning."""
         super().__init__()
         self._key = key
-        self._signing = Signing(key)  # of the open thinking block
+        self._signing = Signing(key)  # the signature of the open thinking block
         self._id = message_id
         self._model = model
         self._stop_sequences = stop_sequences
         self._delta = b""  # how a delta of the open block begins
         self._open = ""  # the kind of the open block
-        self._index = -1  # of the newest block
+        self._index = -1  # the index of the newest block
         self._calls = CallPieces(ids_of(message_id))
         self._call = -1  # the number of the newest call
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call

@@ -55,8 +55,8 @@ def chat_request(
 ) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
-    `key`: the key of signatures. `texts_of`: takes a model, and gives the `Texts` that clean a prompt for it.
-    `counts_only`: the body came to `/v1/messages/count_tokens`. `work`: the steps left to the translation.
+    `key`: the key that signs reasoning. `texts_of`: takes a model, and gives the `Texts` that clean a prompt for it.
+    `counts_only`: the body came to `/v1/messages/count_tokens`. `work`: the steps that the translation may take.
     """
     work = work or TranslationWork()
     members, messages = _read(raw)

@@ -1,7 +1,8 @@
 """Signatures of `thinking` blocks: an HMAC of the text proves that a block which comes back was in an answer.
 
 A signature depends only on the key and the text, so each turn keeps or drops the same blocks. The key belongs to the
-tenant's share group, so blocks of other groups are not accepted. No proxy has to remember a block.
+tenant's share group (tenants that may use each other's cached prompts), so blocks of other groups are not accepted. No
+proxy has to remember a block.
 """
 
 import base64
@@ -9,7 +10,7 @@ import hashlib
 import hmac
 from typing import Final
 
-_PREFIX: Final = "wr1."  # so that the form can change
+_PREFIX: Final = "wr1."  # names the form, so that the form can change
 
 
 class Signing:

@@ -20,8 +20,8 @@ STATE: Final = ("thread", *_REFUSED, _MANAGEMENT, "mcp_servers")
 
 
 def refuse_state(members: Members, dropped: set[str]) -> None:
-    """Raises: BadRequest, if an answer would lack what the server should keep, do or summarise. `dropped` gets the
-    member that is ignored.
+    """Refuse members that ask the server to keep, do or summarise something that the answer would lack. If
+    `context_management` is ignored, it is added to `dropped`. Raises: BadRequest.
     """
     if "thread" in members:
         problem = "no thread is kept here: send the whole conversation without it"

@@ -1,12 +1,12 @@
-"""Tools, and `tool_choice`.
+"""Translates tools and `tool_choice`.
 
-All tools are offered. Tools with `defer_loading` stand behind the others: tools are the head of a prompt, and Claude
-Code adds such a tool to the list once the model has searched for it (decision 051). Tools that are defined in messages
-(`tool_addition`) come last, in the order of their addition.
+All tools are offered to the model. Tools that are defined in messages (`tool_addition`) follow the request's tools in
+the order of their addition. All tools with `defer_loading` are then moved to the end: tools are the beginning of a
+prompt, and Claude Code adds a deferred tool only once the model has searched for it (decision 051).
 
-Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`), and no engine runs them. Beside the
-client's own tools they are dropped and named, so that the agent goes on. A request that offers only such tools, like
-Claude Code's web search, gets a 400: an answer would be made up.
+Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`), and no engine runs them. If the
+client also offers tools of its own, Anthropic's are dropped and named in the receipt, so that the agent can go on. A
+request that offers only Anthropic's tools, like Claude Code's web search, gets a 400: an answer would be made up.
 """
 
 from typing import Any, Final, NamedTuple
@@ -51,7 +51,7 @@ _KNOWN: Final[Known[ListedTools]] = Known()
 
 
 def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
-    """Translate the tools of a request. A translation is kept and reused only for its `key`, the key of signatures.
+    """Translate the tools of a request. A translation is cached only for its `key`, the key that signs reasoning.
 
     `added`: definitions of tools in messages.
     """
@@ -64,7 +64,7 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
 
 
 def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWork) -> Raw:
-    """The tools of `given`, then the `added` ones with new names. `unread` gets `UNREAD` if one cannot be read."""
+    """The tools of `given`, then those of `added` with new names. An unreadable one adds `UNREAD` to `unread`."""
     listed = list_at(given, "tools")
     work.take(len(listed))
     names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}

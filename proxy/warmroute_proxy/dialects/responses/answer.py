@@ -1,4 +1,4 @@
-"""A whole chat answer as a response, and what streams need too: items, usage and the status."""
+"""Translates a whole chat answer to a response. Streams use its functions for items, usage and status."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 
 
 class Response(NamedTuple):
-    """The inputs of a response's translation. `seal`: seals reasoning, so that it can come back."""
+    """The inputs of a response's translation. `seal`: encrypts reasoning, so that the client can send it back."""
 
     receipt_id: str
     created_s: int
@@ -50,7 +50,7 @@ _decode_custom: Final = msgspec.json.Decoder(_CustomArguments).decode
 
 
 def reasoning_item(response: Response, index: int, text: str) -> Json:
-    """An item with the model's thoughts. They stand as the summary if the client asked for one, else as content."""
+    """An item with the model's thoughts: as its summary if the client asked for a summary, otherwise as its content."""
     shown = [{"type": "summary_text" if response.found.summarised else "reasoning_text", "text": text}]
     item: Json = {"id": response.named("rs", index), "type": "reasoning"}
     item |= {"summary": shown} if response.found.summarised else {"summary": [], "content": shown}

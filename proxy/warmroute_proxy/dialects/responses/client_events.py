@@ -75,7 +75,7 @@ def client_event(raw: bytes) -> ClientEvent:
 
 
 def steer_failed(event: ClientEvent) -> bytes:
-    """The answer to a `response.steer`, with the input given back. An `error` event would seem to end the turn."""
+    """The answer to `response.steer`, which gives the input back. An `error` event would seem to end the turn."""
     given = event.input if bytes(event.input) else Raw(b"null")
     steer = {"id": f"steer_{uuid4().hex}", "previous_response_id": event.previous_response_id, "input": given}
     problem = "a response is not steered here: send the input with the next turn"

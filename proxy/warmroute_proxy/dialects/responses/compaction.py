@@ -1,4 +1,4 @@
-"""The answer to a request for a summary of the conversation: one item, whose summary is sealed like reasoning.
+"""Answers a request for a summary of the conversation with one item, whose summary is sealed (encrypted).
 
 When a client sends the item back, its summary becomes a user's message (`item_reading`). So Codex compacts as it does
 at OpenAI, and nothing is stored. If the model writes only reasoning, the reasoning is the summary; if it only calls a
@@ -35,7 +35,7 @@ def whole_compaction(raw: bytes, response: Response) -> bytes:
 
 
 class CompactionTranslator(EventTranslator):
-    """A streamed answer. The events of its item come at the end. No request can continue this response by its id."""
+    """Translates a streamed answer; the item's events come at the end. No request can continue the response by id."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response)

@@ -1,4 +1,4 @@
-"""A connection's conversation, kept as chat messages, so that the next request can begin with them.
+"""Keeps a WebSocket connection's conversation as chat messages, so that the next request can begin with them.
 
 A conversation holds the items that the client has sent, and the model's answers as if the client had sent them back. A
 turn that continues it brings new items only. The new items are read with the state that earlier items have left
@@ -6,9 +6,9 @@ turn that continues it brings new items only. The new items are read with the st
 input.
 
 Each conversation has its own buffer. A turn appends to the buffer once the turn has ended well, so a failed turn leaves
-nothing. Another stream of turns that continues the same conversation gets a copy. A conversation above
-`MAX_KEPT_BYTES` is not kept. Each turn makes a body of the whole conversation. So a conversation can be continued only
-while such a body is simple enough to be read in the event loop (`is_light`).
+nothing. A connection can run several streams (sequences) of turns; a stream that continues the conversation of another
+stream gets a copy. A conversation above `MAX_KEPT_BYTES` is not kept. Each turn makes a body of the whole conversation.
+So a conversation can be continued only while its body is simple enough to be read in the event loop (`is_light`).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class ResponsesConversation:
     __slots__ = ("_counted_bytes", "_messages", "_objects", "read")
 
     def __init__(self, messages: bytes | bytearray = b"", read: ReadItems | None = None) -> None:
-        """`messages`: JSON, separated by commas. `read`: the state that they leave for later items, if any."""
+        """`messages`: JSON, separated by commas. `read`: the state that these leave for later items, if any."""
         self._messages = bytearray(messages)
         self._counted_bytes = self._objects = 0  # what `is_light` has counted
         self.read = read
@@ -51,7 +51,7 @@ class ResponsesConversation:
 
         Objects are counted here, and not in `append`: if a client sends the whole input again, no count is needed.
         """
-        self._objects += self._messages.count(b'{"', self._counted_bytes)  # strings escape their quotes
+        self._objects += self._messages.count(b'{"', self._counted_bytes)  # not in texts: strings escape their quotes
         self._counted_bytes = len(self._messages)
         return self._objects <= most_brackets(self._counted_bytes)
 
@@ -106,8 +106,8 @@ def continued(
 ) -> tuple[ChatRequest, Continued]:
     """Translate a request that continues or begins a conversation, and return what it adds to the conversation.
 
-    `asks`: whether the model should answer; if not, the request leaves the conversation's messages out.
-    Raises: BadRequest; OtherScope, if `before` was read for another tenant or by other rules.
+    `asks`: whether the model should answer; if not, the chat request has no messages of the conversation.
+    Raises: BadRequest; OtherScope, if `before` was read for another share group or by other normalising rules.
     """
     reading = RequestReading(members, seal, texts_of, work, None if before is None else before.read)
     reader = reading.read_input(items, may_be_empty=before is not None or not asks)

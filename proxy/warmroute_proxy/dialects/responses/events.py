@@ -25,7 +25,7 @@ from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 # The events of one item of a stream: it is added, grows by deltas, and is done.
 #
-# The delta events of an item differ only in their text and number, so the bytes around these are encoded once per item.
+# The delta events of an item differ only in text and number, so all other bytes of them are encoded once per item.
 
 Emit = Callable[[str, Json], None]
 """Writes an event, given its type and its members without `type` and `sequence_number`."""
@@ -34,7 +34,7 @@ _Of = Callable[[str], Json]
 
 
 class _Kind(NamedTuple):
-    """Names of an item's events and members. `piece`: its part's event prefix and index member; None without a part."""
+    """Types of an item's events, and the member `text`. `piece`: event prefix and index member of its part, if any."""
 
     delta: str
     done: str
@@ -60,13 +60,13 @@ _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom
 _SEARCH: Final = _Kind("", "", "")  # a search has no delta events, only those that all items have
 
 
-ITEM_BYTES: Final = 1024  # of an item without its text
+ITEM_BYTES: Final = 1024  # memory of an item without its text
 MANY_DELTAS: Final = 1024
 DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(MANY_DELTAS)]
 
 
 def delta_end(number: int) -> bytes:
-    """The bytes behind the text of a delta event; for the first `MANY_DELTAS` numbers they are made once."""
+    """The bytes after the text of a delta event. For the first `MANY_DELTAS` numbers they are made in advance."""
     return DELTA_ENDS[number] if number < MANY_DELTAS else b'","sequence_number":%d}\n\n' % number
 
 
@@ -160,9 +160,9 @@ class EventTranslator(ChatStream):
         self._output: list[Json] = []  # the items that are done
         self._output_bytes = 0
         self._open: OpenItem | None = None
-        self._kind = ""  # of the open item
+        self._kind = ""  # the kind of the open item
         self._texts: list[bytes] = []  # pieces of the open item, if it is text or reasoning
-        self._delta_begins = b""  # of the open item
+        self._delta_begins = b""  # the bytes before a delta's text in the open item
         self._calls = CallPieces(response.named("call"))
         self._call = -1  # the number of the newest call
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
@@ -175,7 +175,7 @@ class EventTranslator(ChatStream):
 
     @property
     def output(self) -> list[Json] | None:
-        """The items of the response; None if it did not end as it should."""
+        """The items of the response; None unless the response is complete."""
         return self._output if self._is_whole else None
 
     def began(self, out: list[bytes]) -> None:
@@ -237,7 +237,7 @@ class EventTranslator(ChatStream):
         return size if self._open is None else size + self._open.texts.size_bytes()
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:  # noqa: ARG002
-        """Write `response.failed`. The event has no HTTP status, so its code tells the cause."""
+        """Write `response.failed`. The event has no HTTP status, so only its code tells the cause."""
         self._out = out
         error = {"code": code if isinstance(code, str) else "server_error", "message": message}
         self._emit("response.failed", {"response": self._response.snapshot("failed", self._output, error=error)})
@@ -288,5 +288,5 @@ class EventTranslator(ChatStream):
     def _close(self) -> None:
         if self._open is not None:
             self._output.append(self._open.end(self._emit))
-            self._output_bytes += ITEM_BYTES + 2 * self._open.texts.size_bytes()  # also sealed
+            self._output_bytes += ITEM_BYTES + 2 * self._open.texts.size_bytes()  # twice: the text, and its sealed form
             self._open, self._kind, self._texts = None, "", []

@@ -57,11 +57,11 @@ _COMPACTED: Final = frozenset({"compaction", "compaction_summary", "context_comp
 _EMPTY_BYTES: Final = len(b'""')
 
 _CIPHER: Final = "gAAAA"
-"""The beginning of texts that OpenAI has encrypted. Codex keeps a model's messages to other agents in the member for
-encrypted content. If the model is behind this proxy, these messages are plain text.
+"""The beginning of texts that OpenAI has encrypted, which are dropped. Codex also puts a model's messages to other
+agents into `encrypted_content`. If the model is behind this proxy, these messages are plain text, and are read.
 """
 
-MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64
+MAX_CALL_ID_CHARS: Final = 256  # OpenAI's limit is 64
 
 
 class _Item(msgspec.Struct):
@@ -109,8 +109,8 @@ _FILES: Final = frozenset({"input_file", "input_audio", "input_video", "file"})
 class Kind(Enum):
     """What an item does to the open message of the model, which is joined from several items."""
 
-    MESSAGE = 1  # of the user or system: ends the model's message
-    RESULT = 2  # of a call: ends the model's message, too
+    MESSAGE = 1  # a message of the user or system: ends the model's message
+    RESULT = 2  # the result of a call: ends the model's message, too
     REASONING = 3
     TEXT = 4
     CALL = 5
@@ -207,7 +207,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.MESSAGE, in_list(self.message_with(role, left)))
 
     def _reason(self, item: _Item, path: str) -> InChat:
-        """Reasoning: its sealed text, if this proxy has sealed it; without a seal, the item's plain text."""
+        """Reasoning: the text that this proxy has sealed (encrypted); without a seal, the item's plain text."""
         text: str | None = None
         if item.encrypted_content:
             text = self._seal.open(item.encrypted_content)
@@ -220,7 +220,7 @@ class ItemReading(MessageDraft):
         return self._made(Kind.REASONING, encode(text)[1:-1])
 
     def _compacted(self, item: _Item) -> InChat:
-        """A summary that this proxy has sealed; another provider's cannot be opened, and is dropped."""
+        """A summary that this proxy has sealed; another provider's summary cannot be opened, and is dropped."""
         text = self._seal.open(item.encrypted_content) if item.encrypted_content else None
         if not text:
             self.dropped.append(item.type)
@@ -354,7 +354,7 @@ class ItemReading(MessageDraft):
         return None
 
     def _image(self, raw: Raw, path: str) -> ChatPart | None:
-        """An image; None if no engine here could load it, as when only OpenAI has the file."""
+        """An image; None if no engine here could load it, for example because only OpenAI has the file."""
         if not is_given(raw):
             return None
         if memoryview(raw)[0] == ord("{"):

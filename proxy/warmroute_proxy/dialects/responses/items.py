@@ -25,9 +25,9 @@ _KNOWN: Final[Known[InChat]] = Known()
 
 
 class ReadItems(NamedTuple):
-    """What earlier items leave for later ones. `scope`: what a translation depends on: the tenant's key and the rules.
+    """What earlier items leave for later ones. `scope`: the share group's key and the normalising rules in force.
 
-    `calls`: the ids of their calls; `ids_bytes`: the memory of these ids. `tools`: the tool definitions in the items.
+    `calls`: ids of the items' calls; `ids_bytes`: the memory of these ids. `tools`: the tool definitions in the items.
     `reasoning`, `content` and `called`: pieces of the model's message, if it is still open. `applied` and `off`: as in
     `Texts`.
     """
@@ -76,11 +76,11 @@ class ItemReader(HistoryDraft):
         self._seal = seal
         self._is_led = is_led or before is not None
         self._before = _NOTHING_READ
-        self._calls: set[str] = set()  # of these items; `before.calls` is not copied
+        self._calls: set[str] = set()  # ids in these items; `before.calls` is not copied
         self._reasoning: list[bytes] = []
         self._content: list[bytes] = []
         self._called: list[bytes] = []
-        self._images: list[bytes] = []  # of results
+        self._images: list[bytes] = []  # images of results
         if before is not None:
             self._go_on(before)
 
@@ -171,7 +171,7 @@ class ItemReader(HistoryDraft):
             self.tools += item.tools
 
     def _end_results(self) -> None:
-        """Write the images of the results, behind the last result and in front of the next message."""
+        """Write the images of the results, after the last result and before the next message."""
         if self._images:
             self.messages.append(b'{"role":"user","content":[%b]}' % b",".join(self._images))
             self._images = []

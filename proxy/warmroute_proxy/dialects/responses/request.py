@@ -47,7 +47,7 @@ _decode_message: Final = msgspec.json.Decoder(_Message).decode
 
 
 class OtherScope(Exception):
-    """The earlier items of a conversation were read by other rules, or for another tenant."""
+    """The earlier items of a conversation were read by other normalising rules, or for another share group."""
 
 
 _BODY: Final = BodyReader("input", READ)
@@ -56,9 +56,9 @@ _BODY: Final = BodyReader("input", READ)
 class ChatRequest(chat_draft.ChatRequest, kw_only=True):
     """A request to `/v1/responses`.
 
-    `tools`: by their names in chat. `echoed`: settings that the answer repeats. `summarised`: whether the answer shows
-    reasoning as a summary. `compacts`: whether the answer is a summary of the conversation. `kept_items`: the messages
-    that `/v1/responses/compact` returns in front of the summary; None for all other requests.
+    `tools`: the client's tools by name in chat. `echoed`: settings that the answer repeats. `summarised`: whether the
+    answer shows reasoning as a summary. `compacts`: whether the answer is a summary of the conversation. `kept_items`:
+    the messages that `/v1/responses/compact` returns before the summary; None for all other requests.
     """
 
     tools: dict[str, Tool]
@@ -69,7 +69,7 @@ class ChatRequest(chat_draft.ChatRequest, kw_only=True):
 
 
 class RequestReading:
-    """Reads the members of a request, then its input. `lead`: the message of `instructions`, in front of the input."""
+    """Reads the members of a request, then its input. `lead`: the message of `instructions`, before the input."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class RequestReading:
         return reader
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
-        """The request with these messages behind `lead`."""
+        """The request with these messages after `lead`."""
         members, draft = self._members, self._draft
         tools = read_tools(members, self._items.tools, self._key, self._work)
         if "tool_choice" in members:
@@ -138,7 +138,7 @@ class RequestReading:
         if not tools.chat:
             draft.chat.pop("parallel_tool_calls", None)  # engines refuse it without tools
         compacts = self._items.compacts or self._kept_items is not None
-        if compacts:  # the tools stay: they are the head of a prompt that is in the cache
+        if compacts:  # the tools stay: they are the beginning of a prompt that is in the cache
             draft.chat = {name: value for name, value in draft.chat.items() if name not in _NOT_OF_SUMMARIES}
             messages = [*messages, PROMPT]
         draft.dropped |= tools.dropped
@@ -158,7 +158,7 @@ class RequestReading:
 
 
 def _users_last(items: list[Raw]) -> list[dict[str, Any]]:
-    """The last users' messages of an input, of at most `MAX_KEPT_BYTES` in all."""
+    """The last messages of users in an input, up to `MAX_KEPT_BYTES` in all."""
     found: list[dict[str, Any]] = []
     size = 0
     for raw in reversed(items):

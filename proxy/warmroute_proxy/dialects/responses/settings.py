@@ -1,4 +1,4 @@
-"""Settings of a request besides its prompt and tools: those that chat has too, and those that need stored state."""
+"""Translates settings of a request that chat has too, and refuses those that need stored state."""
 
 from typing import Any, Final
 
@@ -15,8 +15,8 @@ READ: Final = frozenset(
         *COPIED, "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "max_output_tokens",
         "text", "reasoning", "store", "include", "truncation", "stream_options", "background",
         "previous_response_id", "conversation", "prompt", "context_management",
-        "client_metadata",  # Codex's: the sender, whom its headers name too
-        "max_tool_calls",  # of tools that OpenAI runs
+        "client_metadata",  # names the sender, as Codex's headers do
+        "max_tool_calls",  # limits calls of tools that OpenAI runs
         "prompt_cache_options",  # how long OpenAI keeps a cache
     }
 )  # fmt: skip
@@ -28,7 +28,7 @@ _STORED: Final = {
 _CODES: Final = {"previous_response_id": "previous_response_not_found"}
 """Error codes by which clients know that they must send the whole conversation."""
 
-MAX_INCLUDED: Final = 64  # OpenAI has eight
+MAX_INCLUDED: Final = 64  # values of `include`; OpenAI defines eight
 _decode_count: Final = msgspec.json.Decoder(int).decode
 _TRUNCATION: Final = "truncation"
 _FORMATS: Final = ("text", "json_object", "json_schema")

@@ -4,8 +4,8 @@ A custom tool takes any text, and may restrict it by a grammar. Chat has only fu
 with the argument `input`. The grammar goes into the function's description, and nothing enforces it. A tool search that
 the client runs becomes a function, too. A tool that OpenAI runs itself is dropped, and its type is counted.
 
-Tools defined in items (`additional_tools`, the output of a search) follow the others in their order of arrival. A tool
-that is defined again keeps its place.
+Tools defined in items (`additional_tools`, the output of a search) follow the others in their order of arrival. Of all
+tools, those with `defer_loading` come last. A tool that is defined again keeps its place.
 """
 
 from collections.abc import Mapping
@@ -34,17 +34,17 @@ INPUT: Final = "input"  # the argument that holds a custom tool's text
 SEARCH: Final = "tool_search"
 _SEARCH_SCHEMA: Final = Raw(b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}')
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
-UNREAD: Final = "tools.unread"  # the receipt's word for malformed tools in items
+UNREAD: Final = "tools.unread"  # the name in the receipt for malformed tools in items
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _SEPARATOR: Final = "__"
 _CHOICES: Final = ("auto", "required", "none")
-GRAMMAR: Final = "tools.format.grammar"  # the receipt's word for a dropped grammar
+GRAMMAR: Final = "tools.format.grammar"  # the name in the receipt for a dropped grammar
 ALLOWED: Final = "tool_choice.allowed_tools"
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class Tool(NamedTuple):
-    """The client's tool behind a function of chat. `searches`: whether it is a search for tools."""
+    """The client's tool that a function of chat stands for. `searches`: whether it is a search for tools."""
 
     name: str
     namespace: str | None
@@ -63,8 +63,8 @@ def called(tools: Mapping[str, Tool], name: str) -> Tool:
 
 
 class ListedTools(NamedTuple):
-    """The tools of a request. `chat`: the JSON list for chat; empty without tools. `by_name`: by their names in chat.
-    `dropped`: types of tools that nobody can run, and names of what was lost, such as `GRAMMAR`.
+    """The tools of a request. `chat`: the JSON list for chat; empty without tools. `by_name`: the client's tools by
+    their names in chat. `dropped`: types of tools that nobody can run, and names of what was lost, such as `GRAMMAR`.
     """
 
     chat: bytes
@@ -80,7 +80,7 @@ _KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
 def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
     """The tools of a request. Raises: BadRequest.
 
-    `added`: the tool definitions in items. `key`: the tenant's; translations are kept for each tenant apart.
+    `added`: the tool definitions in items. `key`: the share group's; translations are cached for each key apart.
     """
     raw = members.get("tools")
     own_count = None
@@ -104,12 +104,12 @@ class _Tools:
     def __init__(self, work: TranslationWork) -> None:
         self._work = work
         self._chat: dict[str, ChatPart] = {}  # by name in chat
-        self._deferred: dict[str, ChatPart] = {}  # likewise; last, since more of them may follow
+        self._deferred: dict[str, ChatPart] = {}  # by name; last, since later turns may add more
         self._by_name: dict[str, Tool] = {}
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw, own_count: int | None) -> ListedTools:
-        """`own_count`: how many are in the request's `tools`; the rest come from items, and may be malformed."""
+        """`own_count`: how many tools are the request's own; the rest come from items, and may be malformed."""
         for at, each in enumerate(self._work.take_tools(raw)):
             try:
                 self._add(each, f"tools[{at}]", None)

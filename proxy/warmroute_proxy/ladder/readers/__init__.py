@@ -1,1 +1,1 @@
-"""One reader for each foreign log: lines in, reports out. A line that it cannot read is passed over, and counted."""
+"""One reader for each kind of log: lines in, reports out. A line that a reader cannot read is skipped, and counted."""

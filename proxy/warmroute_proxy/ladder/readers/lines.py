@@ -1,7 +1,7 @@
 """The protocol of log readers, and how they read values.
 
-Limits: a line of more than `MAX_LINE_BYTES` is passed over. At most `MAX_OPEN` requests wait for further lines;
-beyond that, the oldest is read with the lines that it has.
+Limits: a line of more than `MAX_LINE_BYTES` is skipped. At most `MAX_OPEN` requests wait for further lines; beyond
+that, the oldest request is read with the lines that it has.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,11 @@ from warmroute_proxy.ladder.of_reports import Report
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_OPEN: Final = 10_000
 PIECE_CHARS: Final = 64
-"""The characters of a unit, if a log has a prompt's text and not its tokens."""
+"""The characters of a unit of a prompt, if the log has the prompt's text and not its tokens."""
 
 
 class Reader(Protocol):
-    """Reads one log. `skipped`: lines that may be of a request and could not be read."""
+    """Reads one log. `skipped`: how many lines may belong to a request but could not be read."""
 
     skipped: int
 

@@ -1,6 +1,6 @@
-"""LiteLLM's spend logs: rows of the table `LiteLLM_SpendLogs`, one JSON object a line.
+"""Reads LiteLLM's spend logs: rows of the table `LiteLLM_SpendLogs`, one JSON object a line.
 
-The columns are those of `SpendLogsPayload` (BerriAI/litellm, litellm/proxy/_types.py, 1.108). Cached tokens stand in
+The columns are those of `SpendLogsPayload` (BerriAI/litellm, litellm/proxy/_types.py, 1.108). Cached tokens are in
 `metadata.usage_object`, which LiteLLM writes as text. With `store_prompts_in_spend_logs`, `proxy_server_request` has
 the prompt; older versions have it in `messages`. `spend` is in USD. The rows do not have `delivered` or `predicted`.
 """
@@ -19,7 +19,7 @@ def is_litellm(row: dict[str, Any]) -> bool:
 
 
 class LiteLLM:
-    """Reads the rows of requests that succeeded. `failed`: rows of other requests; `failed_nanousd`: their cost."""
+    """Reads rows of requests that succeeded. `failed`: the number of other rows; `failed_nanousd`: their cost."""
 
     def __init__(self) -> None:
         self.skipped = 0

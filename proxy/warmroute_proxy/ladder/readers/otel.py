@@ -1,4 +1,4 @@
-"""Spans in OTLP's JSON, one export a line, as the OpenTelemetry Collector's file exporter writes them.
+"""Reads spans in OTLP's JSON, one export a line, as the OpenTelemetry Collector's file exporter writes them.
 
 Attributes follow the semantic conventions for generative AI 1.40 (`gen_ai.usage.input_tokens`,
 `gen_ai.usage.cache_read.input_tokens`). The reader also knows an older name of vLLM and LiteLLM,
@@ -7,10 +7,10 @@ tokens include cached tokens, as the conventions require (open-telemetry/semanti
 
 Several programs may trace one request: a client, a gateway, an engine. From each trace, only one program's spans are
 read: warmroute's if there are any, otherwise those of the program with the most spans that count cached tokens. If a
-span has a descendant of the same program, only the descendant is read.
+span has a descendant that its own program wrote, only the descendant is read.
 
-Limits: `MAX_OPEN` traces wait for further spans until the log ends. A trace has at most `MAX_SPANS` waiting spans, and
-all traces together have `MAX_WAITING`. A span that comes later is a separate turn.
+Limits: at most `MAX_OPEN` traces wait for further spans until the log ends. A trace has at most `MAX_SPANS` waiting
+spans, and all traces together have at most `MAX_WAITING`. A span beyond these limits becomes a separate turn.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

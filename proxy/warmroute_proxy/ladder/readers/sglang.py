@@ -1,13 +1,14 @@
-"""SGLang's request log: `--log-requests`, as text or with `--log-requests-format json`.
+"""Reads SGLang's request log: `--log-requests`, as text or with `--log-requests-format json`.
 
 The reader takes the lines of finished requests (sgl-project/sglang 0.5.23,
-python/sglang/srt/utils/request_logger.py). Each log level has the counts. Level 2 adds the prompt's tokens, which may
-be cut; level 3 has all of them. `cached_tokens` is what the engine's prefix cache delivered. The session is known if a
-client sends `x-smg-routing-key`, the only header that SGLang logs by default. Each file is the log of one worker.
+python/sglang/srt/utils/request_logger.py). Lines of each log level have the token counts. Level 2 adds the prompt's
+tokens, which may be truncated; level 3 has all of them. `cached_tokens` is what the engine's prefix cache delivered.
+The session is known if a client sends `x-smg-routing-key`, the only header that SGLang logs by default. Each file is
+the log of one worker.
 
-Texts in a line come from the client, so the reader takes nothing in them as a part of the log. The text form also has
-the names of a client's parameters as they came, line breaks included (`_dataclass_to_string_truncated`). So a client
-can forge lines of the text form, but not of the JSON form.
+String literals in a line may come from the client, so the reader interprets nothing inside them. The text form also
+has the names of a client's parameters as they came, line breaks included (`_dataclass_to_string_truncated`). So a
+client can forge lines of the text form, but not of the JSON form.
 """
 
 import json
@@ -23,7 +24,7 @@ FINISHED: Final = "request.finished"
 _OUT: Final = ", out={"
 _TEXT_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?Finish: obj=")
 _JSON_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?(?=\{)")
-"""Both patterns match only the beginning of a line: anywhere else, such text may come from a prompt."""
+"""This pattern and the one before match only the beginning of a line: anything later may come from a prompt."""
 
 _LITERAL: Final = re.compile(r"""'[^'\\]*+(?:\\.?[^'\\]*+)*+(?:'|\Z)|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)""", re.DOTALL)
 """A Python string literal, with either quotes. An unclosed literal ends with the line, so each byte is read once."""
@@ -105,10 +106,10 @@ class SGLang:
 
 
 class _Plain:
-    """A line of the text form, split into its structure and its texts.
+    """A line of the text form, split into its structure and its string literals.
 
-    `rest`: the line with empty texts, except for names. `text`: the prompt; empty if the log has cut it. `session`: the
-    session key in the headers.
+    `rest`: the line with emptied literals, except for names. `text`: the prompt; empty if the log has truncated it.
+    `session`: the session key in the headers.
     """
 
     def __init__(self, line: str) -> None:
@@ -128,7 +129,7 @@ class _Plain:
 
 
 def _plain(literal: str) -> str:
-    """The text in a literal. Only escaped single quotes are unescaped, so both kinds of literal give the same text."""
+    """The text in a literal. Only escaped single quotes are unescaped, so literals with either quotes give one text."""
     return literal[1:-1].replace("\\'", "'") if literal[0] == "'" else literal[1:-1]
 
 
@@ -138,13 +139,13 @@ def _event(line: bytes) -> object:
 
 
 def _units(obj: Mapping[str, Any]) -> list[int | str] | None:
-    """The prompt; None if the level of the log leaves it out or cuts it."""
+    """The prompt; None if the level of the log leaves it out or truncates it."""
     text = obj.get("text")
     return _ids(obj.get("input_ids")) or (pieces_of(text) if isinstance(text, str) and text else None)
 
 
 def _ids(found: object) -> list[int | str]:
-    """Token ids; empty if there are none, or the log has cut them."""
+    """Token ids; empty if `found` is not a list of them, or if the log has truncated it."""
     return list(found) if isinstance(found, list) and all(type(each) is int for each in found) else []
 
 

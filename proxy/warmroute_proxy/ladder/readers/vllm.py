@@ -1,7 +1,7 @@
-"""vLLM's log: `vllm serve --enable-log-requests` at the level DEBUG (`VLLM_LOGGING_LEVEL=DEBUG`).
+"""Reads vLLM's log: `vllm serve --enable-log-requests` at the level DEBUG (`VLLM_LOGGING_LEVEL=DEBUG`).
 
 The reader takes the lines `Request ID details: prompt: ..., prompt_token_ids: [...]` (vllm-project/vllm 0.32,
-vllm/entrypoints/serve/utils/request_logger.py). They have the prompts, so reachable and kept tokens are exact. vLLM
+vllm/entrypoints/serve/utils/request_logger.py). These have the prompts, so reachable and kept tokens are exact. vLLM
 does not log the cached tokens of a request; only its answers have them. `hit_rate` comes from the statistics line,
 which has the rate over the last thousand requests. Each file is the log of one worker.
 """
@@ -19,7 +19,7 @@ _IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
 _AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
 _REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request [!-~]{1,300} details: prompt: ")
-"""Matches a line up to the first text that comes from a client."""
+"""Matches the beginning of a line, up to the first text that comes from a client."""
 
 
 def is_request(line: bytes) -> bool:

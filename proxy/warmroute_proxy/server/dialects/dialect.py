@@ -42,10 +42,10 @@ class Events(Protocol):
 
 
 class Translated(Protocol):
-    """A request in chat's terms, and the translator of its answer. `receipt_id`: without the prefix `wr-`."""
+    """A request in chat's terms, and the translator of its answer. A `receipt_id` comes without its prefix `wr-`."""
 
     pieces: list[Piece]
-    """The body of the chat completion, until somebody takes it."""
+    """The body of the chat completion, until the body is taken away to be sent."""
 
     @property
     def changes(self) -> Changes:
@@ -78,8 +78,8 @@ class TranslatedChat:
 
 
 class Dialect(Protocol):
-    """One API. A method with a body is a default, for what only some APIs have: paths with a model in them, lists of
-    models in a format of their own, conversations that the proxy keeps.
+    """One API. Methods with a body are defaults for what only some APIs have: paths with a model in them, lists of
+    models in a separate format, conversations that the proxy keeps.
     """
 
     route: str
@@ -89,26 +89,27 @@ class Dialect(Protocol):
     """The vendor of the API, as the proxy's OpenAPI document names it."""
 
     paths: tuple[str, ...] = ()
-    """The served paths that are fixed. `serves` knows the others."""
+    """The served paths that are fixed. `serves` recognises the served paths that are not."""
 
     prefix: str = ""
     """The beginning of the API's paths, if it is not `/v1/`."""
 
     counts_first: bool = False
-    """Whether a streamed answer begins with the tokens of its prompt, which the first chunk has to report then."""
+    """Whether a streamed answer begins with the prompt's token count, so that the first chunk has to report it."""
 
     key_header: str = ""
     """The header in which clients send their key, if it is not `Authorization`."""
 
     strays: tuple[tuple[tuple[str, ...], str], ...] = ()
-    """Endings of paths that clients of this API request in vain, with the error's text; `{}` is the path."""
+    """Endings of paths that clients of this API request but that are not served, with the error's text; `{}` is the
+    path."""
 
     operations: Mapping[str, Operation] = {}
     error_schema: Mapping[str, Schema] = {}
     """The API's error object by its name in OpenAPI; empty if the API has OpenAI's error object."""
 
     def serves(self, path: str) -> bool:  # noqa: ARG002
-        """Whether a path is served that is not one of `paths`."""
+        """Whether a path that is not in `paths` is served."""
         return False
 
     def has_its_shape(self, path: str) -> bool:
@@ -151,25 +152,26 @@ class Dialect(Protocol):
         return b""
 
     def status(self, status: int) -> int:
-        """The API's status for one of chat's."""
+        """The API's HTTP status for a status of chat."""
         return status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:
         """The API's error body for an error in chat's terms."""
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:  # noqa: ARG002
-        """The headers of an answer, made from those of chat. `receipt_id`: with its prefix; empty without a receipt."""
+        """The headers of an answer, from chat's headers. `receipt_id`: with its prefix; empty without a receipt."""
         return headers
 
     def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:
-        """The function by which another process translates a body too large for the event loop. Raises: Refusal."""
+        """The function that translates a body in another process, if it is too large for the event loop. Raises:
+        Refusal."""
         return partial(translated_body, self, path, query)
 
     def translated(self, found: Translated) -> None:  # noqa: ARG002
-        return  # else a type checker takes the method for abstract
+        return  # without a statement, a type checker would treat the method as abstract
 
     def only_kept(self, found: Translated) -> str | None:  # noqa: ARG002
-        """The request's model if the proxy only keeps its messages and no model answers; None if the model answers."""
+        """The request's model if the proxy only keeps the messages for a later turn; None if the model answers."""
         return None
 
     def kept_answer(self) -> bytes:
@@ -177,7 +179,7 @@ class Dialect(Protocol):
         return b""
 
     def begins(self, lineage: int) -> None:  # noqa: ARG002
-        """Called once a request was read. `lineage`: the conversation that it continues."""
+        """Called once a request was read. `lineage`: identifies the conversation branch that it continues."""
         return
 
 
@@ -213,7 +215,7 @@ def translated(
 ) -> Translated:
     """Translate a body into chat's terms. Raises: Refusal.
 
-    If half a surrogate pair makes the translation fail, U+FFFD replaces it.
+    If half of a surrogate pair makes the translation fail, U+FFFD replaces that half.
     """
     try:
         try:

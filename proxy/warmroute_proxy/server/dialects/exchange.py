@@ -14,32 +14,32 @@ from warmroute_proxy.server.http.exchange import Exchange, Problem, Request
 
 log = logging.getLogger(__name__)
 
-_LINE_FEED: Final = 0x0A  # as a number: CPython takes five times as long to find bytes
+_LINE_FEED: Final = 0x0A  # an integer: to find a bytes object takes CPython five times as long
 _MANY: Final = 4096
-_SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a look-up costs a third of formatting
-_STEP_BYTES: Final = 16_384  # of a stream, between two checks of how much its translator keeps
-_PREFIX: Final = "wr-"  # of a receipt's id
+_SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a look-up takes a third of the time of formatting
+_STEP_BYTES: Final = 16_384  # bytes of a stream between two checks of how much its translator keeps
+_PREFIX: Final = "wr-"  # begins a receipt's id
 
 
 class DialectExchange(Exchange):
-    """Stands between a request and the client's exchange.
+    """Stands between a chat request and the exchange that sends to the client.
 
-    To the request it looks like a client of chat, and to the client's exchange like the request.
+    To the request it looks like a client of chat, and to the client's exchange it looks like the request.
     """
 
     def __init__(self, client: Exchange, chat: Request, dialect: Dialect, found: Translated) -> None:
         """`chat`: the translated request; `found`: the translator of its answer."""
         self.request = chat
-        self.translates = True  # of the instance: compiled code does not see an attribute of a subclass
+        self.translates = True  # set on the instance: compiled code does not see a subclass's attribute
         self.started = False
         self.ended = False
         self._client = client
         self._dialect = dialect
         self._found = found
         self._events: Events | None = None
-        self._uncounted_bytes = 0  # that have come since the last check of what the translator keeps
-        self._reserved_bytes = 0  # for what the translator keeps
-        self._problem: Problem | None = None  # why some of the answer could not be translated
+        self._uncounted_bytes = 0  # bytes that came since the last check of what the translator keeps
+        self._reserved_bytes = 0  # memory reserved for what the translator keeps
+        self._problem: Problem | None = None  # why a part of the answer could not be translated
         client.on_gone = self._gone
         client.on_pause = self._pause
 
@@ -85,7 +85,7 @@ class DialectExchange(Exchange):
 
     def _pass(self, target: Callable[[bytes], None], data: bytes) -> None:
         at = data.find(_LINE_FEED) + 1
-        whole = at + int(data[: at - 2], 16) + 2 == len(data)  # one chunk, as mostly
+        whole = at + int(data[: at - 2], 16) + 2 == len(data)  # usually `data` is one chunk
         translated = self._translated(data[at:-2] if whole else unframed(data))
         if translated and not self.ended:
             size = len(translated)
@@ -124,8 +124,8 @@ class DialectExchange(Exchange):
         return None
 
     def abort(self, data: bytes = b"") -> None:
-        """End an incomplete stream. If its last event reports the failure, the connection ends in good order: a client
-        that reads past that event would take a broken connection for another failure.
+        """End an incomplete stream. If its last event reports the failure, the connection is closed normally: a client
+        that reads past that event would mistake a broken connection for another failure.
         """
         self.end(data)
 
@@ -137,7 +137,7 @@ class DialectExchange(Exchange):
             return None
 
     def _translated(self, data: bytes) -> bytes:
-        """Translate some of a stream into the dialect's events. If it cannot be read, an error is the last event."""
+        """Translate the next bytes of a stream into the dialect's events. If that fails, the last event is an error."""
         events = self._events
         if events is None or events.ended or not data:
             return b""
@@ -152,7 +152,7 @@ class DialectExchange(Exchange):
     def _reserve(self, events: Events) -> Refusal | None:
         """Reserve memory for what the translator keeps and for the uncounted bytes. Returns a refusal if that fails.
 
-        The memory is given back with that of the request.
+        The memory is released together with the request's.
         """
         reservation = self.request.body_reservation
         if reservation is None:

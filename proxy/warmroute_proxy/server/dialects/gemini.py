@@ -1,4 +1,4 @@
-"""Gemini's API: `/v1beta/models/{model}:generateContent`, `:streamGenerateContent` and `:countTokens`."""
+"""Serves Gemini's API: `/v1beta/models/{model}:generateContent`, `:streamGenerateContent` and `:countTokens`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -100,7 +100,7 @@ class Gemini(Dialect):
 
     def cut_key(self, request: Request) -> None:
         """Remove the key from the query of any path, because addresses end up in logs. Only clients of this API put a
-        key there, so the key counts on this API's paths alone.
+        key into the query, so it is used as the key only on this API's paths.
         """
         is_used = request.path.startswith(_PREFIX) or self.serves(request.path)
         pairs = []

@@ -1,4 +1,4 @@
-"""Anthropic's messages: `/v1/messages`."""
+"""Serves Anthropic's messages: `/v1/messages`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Hea
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
-_UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # when a model was created: clients demand a time
+_UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # a model's time of creation, which clients require
 _COUNTED: Final = object_of(model=COMMON["model"], messages={"type": "array", "items": MESSAGE, "minItems": 1})
 _BODY: Final = object_of(
     "stream", **_COUNTED["properties"], max_tokens={**COUNT, "minimum": 1, "maximum": MAX_COUNT},
@@ -100,7 +100,7 @@ class Messages(Dialect):
         return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": named}})
 
     def status(self, status: int) -> int:
-        """The API's status for one of chat's: 529 for overload."""
+        """The API's HTTP status for a status of chat: 529 for overload."""
         return status_of(status)
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002

@@ -1,9 +1,10 @@
 """Tracks which WebSocket streams have each conversation, to notice when a client has ended a conversation.
 
-A conversation is over if its last turn was answered on a WebSocket, and its client then closes, between two turns, the
-last stream that has it. Otherwise it may go on elsewhere: a client may connect again before its earlier
-connection is closed, send its next turn by POST, or reach another process. Sub-agents of a session may share a lineage,
-so several streams may have one conversation. Connections and their streams bound the number of conversations.
+A conversation is over if its last turn was answered on a WebSocket, and the client then closes, between two turns, the
+last stream that has it. Otherwise it may go on elsewhere: a client may connect again before its earlier connection is
+closed, send its next turn by POST, or reach another process. A conversation is identified by its lineage, the number of
+one branch of turns that continue each other. Sub-agents of a session may share a lineage, so several streams may have
+one conversation. The limits on connections and their streams also limit the number of conversations.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class OpenConversations:
         self._open[lineage].answered_turns = self._turns[lineage]
 
     def closed(self, lineage: int, stream: object, *, over: bool) -> None:
-        """A stream no longer has the conversation. `over`: whether that ends it, unless it goes on elsewhere."""
+        """A stream no longer has the conversation. `over`: whether the client ended the conversation with it."""
         found = self._open[lineage]
         found.streams.discard(stream)
         if not found.streams:

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: `/v1/responses`, stateless."""
+"""Serves OpenAI's Responses: `/v1/responses`, stateless."""
 
 import time
 from collections.abc import Mapping

@@ -1,14 +1,14 @@
-"""OpenAI's Responses over a WebSocket: events of a client become turns, each a request like one over HTTP.
+"""OpenAI's Responses over a WebSocket: each `response.create` of a client is a turn, run like a request over HTTP.
 
 A *stream* is a sequence of turns. The turns of one stream run one after the other; several streams run at the same
 time. Each stream keeps the conversation of its last response, which any stream of the connection may continue. Nothing
-is kept beyond the connection, and nothing is kept of a response that failed. The key is checked for each turn.
+is kept beyond the connection, and nothing is kept of a response that failed. The API key is checked for each turn.
 
-A turn is read when its request begins, in the same queues as all requests (`RequestStarts`), whether the model
-answers it or not.
+A turn waits in the queues of all requests (`RequestStarts`), and is read when its request begins. That also holds for a
+turn that the model does not answer.
 
-Limits: `MAX_RUNNING` turns run at the same time, `MAX_WAITING` turns wait, `MAX_STREAMS` streams have names, and
-`MAX_REFUSED` events that are not turns may be refused.
+Limits: `MAX_RUNNING` turns run at the same time, `MAX_WAITING` turns wait, `MAX_STREAMS` streams have names. After
+`MAX_REFUSED` refused events that are not turns, the connection is closed.
 """
 
 import logging
@@ -50,9 +50,10 @@ from warmroute_proxy.server.http.websocket import WebSocket
 # refused.
 #
 # A client whose conversation was dropped sends all of it again, which costs it no more than HTTP does. So if a body
-# finds no memory, but would fit without kept conversations, some are dropped until it fits. Those of its own tenant go
-# first, the least recently used before others, then those of the tenant that has used its own least recently. To
-# keep another conversation, only those of its own tenant are dropped. A conversation that a turn is continuing stays.
+# finds no memory, but would fit without kept conversations, some conversations are dropped until it fits: first those
+# of the body's tenant, the least recently used first, then those of the tenant that used its conversations least
+# recently. To keep another conversation, only conversations of its own tenant are dropped. A conversation that a turn
+# is continuing is never dropped.
 
 
 class KeptConversation:
@@ -76,11 +77,11 @@ class _OfTenant:
 
 
 class KeptConversations:
-    """The conversations of all WebSockets of a process. Connections and their streams bound their number."""
+    """The conversations of all WebSockets of a process. The limits on connections and streams limit their number."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
-        self._tenants: dict[str, _OfTenant] = {}  # the least recently used first; an empty one is removed
+        self._tenants: dict[str, _OfTenant] = {}  # the least recently used first; without tenants that keep nothing
         self._size_bytes = 0
         memory.spare = self
 
@@ -89,7 +90,7 @@ class KeptConversations:
     ) -> KeptConversation | None:
         """Keep a conversation. Returns None if it is too large, or there is no memory for it.
 
-        `history`: the held conversation that it continues and replaces, if any.
+        `history`: the entry whose conversation it continues and replaces, if any.
         """
         if history is None:
             history = KeptConversation(tenant, self._memory.reserve(tenant, 0))
@@ -121,7 +122,7 @@ class KeptConversations:
                 del self._tenants[history.tenant]
 
     def release(self, history: KeptConversation) -> None:
-        """Let a conversation be dropped again. It counts as the one used last."""
+        """Let a conversation be dropped again. It counts as the most recently used."""
         found = self._tenants.pop(history.tenant, None) or _OfTenant()
         self._tenants[history.tenant] = found
         found.histories[history] = None
@@ -180,7 +181,7 @@ class _Stream:
         self.continues: KeptConversation | None = None  # the conversation that the running turn continues
         self.last_id = ""  # the id of the last response
         self.history: KeptConversation | None = None  # the conversation up to the last response
-        self.lineage: int | None = None  # of the last turn
+        self.lineage: int | None = None  # identifies the conversation branch of the last turn
 
 
 class ResponsesSockets:
@@ -303,7 +304,7 @@ class ResponsesSocket:
             if stream.lineage is not None:
                 self._open_conversations.closed(stream.lineage, stream, over=over)
             stream.waiting.clear()
-            running, stream.running = stream.running, None  # else both would wait for the garbage collector
+            running, stream.running = stream.running, None  # breaks a cycle: no need for the garbage collector
             if running is not None:
                 running.leave()
             if stream.history is not None:
@@ -314,7 +315,7 @@ class ResponsesSocket:
     # -- turns
 
     def _wait(self, asked: _Asked) -> None:
-        """Queue a turn behind the others of its stream. Raises: Refusal."""
+        """Queue a turn after the others of its stream. Raises: Refusal."""
         if self._waiting >= MAX_WAITING:
             problem = f"more than {MAX_WAITING} turns wait on this connection: wait for the answers"
             raise Refusal(429, problem, code="too_many_requests")
@@ -329,8 +330,8 @@ class ResponsesSocket:
         self._start_turns()
 
     def _cancel(self, event: ClientEvent) -> None:
-        """Cancel the running turn, else the first waiting one. An event that names another response comes too late, and
-        cancels nothing.
+        """Cancel the running turn of a stream, otherwise its first waiting turn. An event that names another response
+        has come too late, and cancels nothing.
         """
         stream, response_id = self._streams.get(event.stream_id), event.response_id
         if stream is None:
@@ -345,7 +346,7 @@ class ResponsesSocket:
             self._start_turns()
 
     def _start_turns(self) -> None:
-        """Begin waiting turns, one at a time in each stream. The loop is there because a turn may end at once."""
+        """Begin waiting turns, one at a time in each stream. It loops, since a turn may end before `_start` returns."""
         if self._starting:
             return
         self._starting = True
@@ -389,8 +390,8 @@ class ResponsesSocket:
         self, stream: _Stream, previous: str, more_bytes: int, reservation: BodyReservation
     ) -> ResponsesConversation | None:
         """The conversation that a turn of `more_bytes` continues: that of its own stream, which is held until the turn
-        ends, or a copy of another stream's. Its bytes count for the turn, too, since they are in the body of the chat.
-        Raises: Refusal.
+        ends, or a copy of another stream's. The conversation's bytes are also reserved for the turn, since the body of
+        the chat contains them. Raises: Refusal.
         """
         if not previous:
             return None
@@ -399,7 +400,7 @@ class ResponsesSocket:
         conversation = None if history is None else history.conversation
         if history is None or conversation is None:
             raise not_found(previous)
-        if not conversation.is_light:  # every turn that continues it is refused, so none is running
+        if not conversation.is_light:  # every turn that continues it is refused, so no turn uses it now
             self._kept_conversations.drop(history)
             raise not_found(previous)
         if history.size_bytes + more_bytes > self._socket.body_bytes:
@@ -414,8 +415,9 @@ class ResponsesSocket:
         return conversation
 
     def _begins(self, stream: _Stream, lineage: int) -> None:
-        """A turn was read: reserve memory until it ends for what it adds to its conversation, and for the copy of a
-        conversation that a fork continues. Its body does not stay as long. Raises: Refusal, if there is no memory.
+        """A turn was read. Until it ends, reserve memory for what it adds to its conversation, and for the copy if it
+        continues another stream's conversation: the body's own reservation ends earlier. Raises: Refusal, without
+        memory.
         """
         turn = stream.running
         if self._is_gone or turn is None:
@@ -436,7 +438,7 @@ class ResponsesSocket:
             self._open_conversations.answered(stream.lineage)
         try:
             answered = exchange.dialect.answered()
-        except Exception as error:  # whatever goes wrong, the turn has ended
+        except Exception as error:  # the turn has ended, whatever goes wrong here
             log.error("the conversation of an answer cannot be kept: %s", type(error).__name__)
             answered = None
         exchange.dialect.let_go()
@@ -460,7 +462,7 @@ class ResponsesSocket:
     ) -> None:
         if stream.history is not None and stream.history is not held:
             self._kept_conversations.drop(stream.history)
-        if self._last_responses.get(stream.last_id) is stream:  # two turns with one idempotency key have one answer
+        if self._last_responses.get(stream.last_id) is stream:  # not so after two turns with one idempotency key
             del self._last_responses[stream.last_id]
         stream.history = self._kept_conversations.keep(held, tenant, conversation)
         stream.last_id = response_id

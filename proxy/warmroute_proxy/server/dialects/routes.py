@@ -1,4 +1,4 @@
-"""The APIs that are served, each a line here: which API a path belongs to, and how paths of other APIs are refused.
+"""Lists the APIs that are served, finds the API of a path, and refuses paths of other APIs.
 
 Paths of other APIs get a 400, because agents misread a 404: Claude Code says that the model may not exist, and Codex
 connects again five times. Both show the text of a 400 at once. Routes that only engines have (`/generate`, ...) get
@@ -19,7 +19,7 @@ APIS: Final[tuple[Dialect, ...]] = (Gemini(), Messages(), Responses())
 
 DIALECT_OF_PATH: Final[Mapping[str, Dialect]] = {path: api for api in APIS for path in api.paths}
 COUNTS_FIRST: Final = frozenset(api.route for api in APIS if api.counts_first)
-"""The routes whose streamed answers begin with the tokens of the prompt."""
+"""The routes whose streamed answers begin with the prompt's token count."""
 
 _WITH_PREFIX: Final = tuple(api for api in APIS if api.prefix)
 """The APIs with paths that are not fixed, because a model is in them."""
@@ -42,7 +42,7 @@ _STRAYS: Final = (
 
 
 def dialect_for(request: Request) -> Dialect | None:
-    """The dialect that translates a request: its own, as for a turn on a WebSocket, else that of its path."""
+    """The dialect that translates a request: the one set on it, as for a turn on a WebSocket, else that of its path."""
     return dialect_of(request.path) if request.dialect is None else request.dialect
 
 

@@ -27,7 +27,7 @@ _EVENTS: Final = re.compile(rb"\ndata: (.*)")
 
 
 def not_found(previous: str) -> Refusal:
-    """The refusal of a turn whose conversation is not kept: its client sends all of it again."""
+    """The refusal of a turn whose conversation is not kept. It makes the client send the whole conversation again."""
     message = f"Previous response with id '{previous[:128]}' not found."
     return Refusal(400, message, code="previous_response_not_found", param="previous_response_id")
 
@@ -50,7 +50,8 @@ class TurnDialect(Responses):
         begins: Callable[[int], None] = _unnoted,
     ) -> None:
         """`event`: the client's event that asks for the turn, if it was read. `before`: returns the conversation that
-        the turn continues; raises Refusal. `begins`: called with the lineage once the turn was read.
+        the turn continues; raises Refusal. `begins`: called with the lineage (the conversation branch) once the turn
+        was read.
         """
         self._event = event
         self._previous = "" if event is None else event.previous_response_id or ""
@@ -74,8 +75,8 @@ class TurnDialect(Responses):
         return self._found
 
     def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:  # noqa: ARG002
-        """Another process translates a turn only if it continues nothing: that process keeps no conversations."""
-        self._event = None  # it holds the body
+        """Another process translates a turn only if the turn continues nothing: that process keeps no conversations."""
+        self._event = None  # frees the body, which the event refers to
         if not self.asks:
             problem = "the turn is too large to be warmed ahead: send it to the model"
             raise Refusal(413, problem, code="request_too_large")
@@ -102,27 +103,27 @@ class TurnDialect(Responses):
 
     @property
     def more(self) -> Continued | None:
-        """What the turn adds to its conversation; None if that is not kept."""
+        """What the turn adds to its conversation; None if the conversation is not kept."""
         return None if self._found is None else self._found.more
 
     def hold(self, reservation: BodyReservation) -> None:
-        """Keep the reservation for what the turn adds, which outlives the turn's body, until `let_go`."""
+        """Keep the reservation for what the turn adds until `let_go`: the turn's body is released earlier."""
         if self._found is not None:
             self._found.reservation = reservation
 
     def let_go(self) -> None:
-        """Forget what the turn adds: the turn has ended, and its addition is kept elsewhere or not at all."""
+        """Forget what the turn adds: the turn has ended, so this was appended to the conversation or is not kept."""
         if self._found is not None:
             self._found.more = self._found.reservation = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model's response has ended as it should."""
+        """Whether the model's response is complete."""
         translator = None if self._found is None else self._found.translator
         return translator is not None and translator.output is not None
 
     def answered(self) -> tuple[str, ResponsesConversation] | None:
-        """The response's id, and the conversation up to it. None if it did not end as it should, or is not kept."""
+        """The response's id, and the conversation up to it; None if the response is incomplete or is not kept."""
         return None if self._found is None else self._found.answered()
 
     def failed(self, status: int, message: str, code: str) -> bytes:
@@ -144,12 +145,12 @@ def whole_turn(raw: bytes, terms: Terms) -> Translated:
 
 
 class TranslatedTurn(TranslatedResponse):
-    """A turn in chat's terms. `more`: what the turn adds to its conversation; None if that is not kept."""
+    """A turn in chat's terms. `more`: what the turn adds to its conversation; None if the conversation is not kept."""
 
     def __init__(self, found: ChatRequest, seal: Seal, more: Continued | None) -> None:
         super().__init__(found, seal)
         self.more = more
-        self.reservation: BodyReservation | None = None  # of `more`
+        self.reservation: BodyReservation | None = None  # the memory of `more`
         self.model = found.model
         self.translator: EventTranslator | None = None
         self._prepared_id = ""
@@ -169,7 +170,7 @@ class TranslatedTurn(TranslatedResponse):
         return translator.response_id, more.answered(translator.output, self._seal)
 
     def prepared(self) -> bytes:
-        """The events of a response without output."""
+        """The events of a response without output, for a turn that the model does not answer."""
         response = self._response(f"warm_{uuid4().hex}")
         self._prepared_id = response.named("resp")
         snapshots = response.snapshot("in_progress", []), response.snapshot("completed", [])
@@ -194,7 +195,7 @@ class TurnExchange(Exchange):
     ) -> None:
         """`stream`: the name of the turn's stream, which its events repeat; None for the unnamed stream."""
         self.request = request
-        self.takes_bare = True  # of the instance: compiled code does not see an attribute of a subclass
+        self.takes_bare = True  # set on the instance: compiled code does not see a subclass's attribute
         self.started = False
         self.ended = False
         self.dialect = dialect
@@ -223,7 +224,7 @@ class TurnExchange(Exchange):
         if self.ended or not data:
             return
         if self._paused and self.on_pause is not None:
-            self.on_pause(True)  # the client was slow before there was an engine to be paused
+            self.on_pause(True)  # the client became slow before an engine could be paused
         found = _EVENTS.findall(data)
         self._send(found if self._ending == b"}" else [event[:-1] + self._ending for event in found])
 
@@ -236,7 +237,7 @@ class TurnExchange(Exchange):
         self._finish()
 
     def abort(self, data: bytes = b"") -> None:
-        """End an incomplete answer, and tell the client unless an event has told it."""
+        """End an incomplete answer. The client gets an error event, unless `data` ends with one."""
         self.write(data)
         self._break_off(502, "the answer ended early", "engine_error")
 
@@ -264,7 +265,7 @@ class TurnExchange(Exchange):
         self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
 
     def _break_off(self, status: int, message: str, code: str) -> None:
-        """End the answer with a terminal event."""
+        """End the answer with a terminal event: a failed response, or an error if the response has not begun."""
         event = self.dialect.failed(status, message, code)
         if event or self.dialect.response_id:
             self.end(event)

@@ -3,11 +3,11 @@
 At `/v1/tokenize`, SGLang renders a chat as it would to serve it, and lists the token ids (0.5.23,
 `entrypoints/openai/serving_tokenize.py`). Counts are never billed, and limits of requests and budgets do not apply,
 since agents count between their turns. Instead, a tenant may count `counted_tokens_per_minute` for each engine that can
-count. The tenant may have as many open *questions* to engines as all tenants leave free of `MAX_AT_ONCE`, but only one
-large question. Counts beyond these limits are estimated, and the answer says so.
+count. A request to an engine for a count is called a *question*. A tenant may have as many open questions as are still
+free of `MAX_AT_ONCE`, but only one large question. Counts beyond these limits are estimated, and the answer says so.
 
 An engine answers nobody else while its tokenizer runs: an embedded engine takes 50 ms for 112,000 tokens. So questions
-get a small share of its time, and a tenant's large questions do not follow each other at once.
+get a small share of an engine's time, and a tenant has to wait between large questions.
 """
 
 import asyncio
@@ -29,14 +29,15 @@ log = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 8
 LARGE_TOKENS: Final = 16_384  # a question about a longer prompt is large
-MAX_TENANTS: Final = 4096  # in memory; beyond that, tenants that have counted nothing for a minute are dropped
+MAX_TENANTS: Final = 4096  # tenants in memory; if more come, those that counted nothing for a minute are dropped
 MINUTE_S: Final = 60.0
 SAVED_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
 LEAST_ANSWER_BYTES: Final = 65_536
 ANSWER_BYTES_PER_BYTE: Final = 8
-"""A token has at least one byte of the body, and its id has 7 bytes with the comma. What the chat template adds is in
-`LEAST_ANSWER_BYTES`. So what an engine may make the proxy hold follows from the bytes that the question has reserved.
+"""The most bytes of an answer for each byte of the body: a token has at least one byte, and its id at most 7 with the
+comma. `LEAST_ANSWER_BYTES` covers what the chat template adds. So the body's size bounds what an engine can make the
+proxy hold.
 """
 
 _PATH: Final = "/v1/tokenize"
@@ -54,7 +55,7 @@ _decode: Final = msgspec.json.Decoder(_Counted).decode
 
 
 class _OfTenant:
-    """A tenant's bucket of tokens to count: `tokens` at `since_s`, more with time. Below 0: overdrawn."""
+    """A tenant's token bucket for counts: it held `tokens` at `since_s`, and refills with time. May be below 0."""
 
     __slots__ = ("at_once", "large", "since_s", "tokens")
 
@@ -67,8 +68,8 @@ class _OfTenant:
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
         """Spend tokens from the bucket, which holds at most `SAVED_S` seconds of refill. Returns whether it worked.
 
-        A prompt may have more tokens than the bucket, up to one minute of refill. Later prompts are then estimated
-        until the bucket has refilled.
+        A prompt may have more tokens than the bucket holds, up to one minute of refill. Later prompts are then
+        estimated until the bucket is above 0 again.
         """
         grown = self.tokens + (now_s - self.since_s) * per_minute / MINUTE_S
         self.tokens, self.since_s = min(grown, per_minute * SAVED_S / MINUTE_S), now_s
