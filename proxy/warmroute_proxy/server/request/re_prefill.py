@@ -124,7 +124,7 @@ class RePrefills:
             one.give_up()
 
     def ended(self, one: "_RePrefill", outcome: str, tokens: int, took_s: float) -> None:
-        """Note that a re-prefill has ended. It is not retried: since its start its prompt counts as the new engine's."""
+        """Note that a re-prefill has ended. It is not retried: its prompt counts as the new engine's from the start."""
         self._under_way.pop(one.engine_id, None)
         idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
         self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)

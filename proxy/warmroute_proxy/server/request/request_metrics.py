@@ -63,7 +63,7 @@ class RequestMetrics:
         ]
         self._minutes = metrics.minutes
         self._minute_ends_s = 0.0
-        """The end of the minute to which the sums belong, in Unix seconds; 0 until there is a sum."""
+        """The end of the minute to which the sums belong, in unix seconds; 0 until there is a sum."""
 
         self._sums: dict[tuple[str, str], _Sums] = {}  # by tenant and worker
         self._first_tokens: dict[str, list[int]] = {}  # by tenant: numbers of streams, by range of TTFT
