@@ -31,8 +31,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Recording:
-    """Writes one record. `write` and `close` are called in the event loop. Raises: OSError, if the file cannot be made.
-    """
+    """Writes one record. `write` and `close` are called in the event loop. Raises: OSError, if no file can be made."""
 
     def __init__(self, path: Path, loop: AbstractEventLoop, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -66,8 +66,7 @@ class Pruner:
         self._db.close()
 
     def step(self, confirmed: int | None) -> int:
-        """Delete some rows with numbers below `confirmed`, or below the newest if there is no store. Returns how many.
-        """
+        """Delete some rows numbered below `confirmed`, or below the newest if there is no store. Returns how many."""
         (newest,) = self._db.execute(_NEWEST).fetchone()
         below = newest if confirmed is None else min(confirmed, newest)
         up_to, settled_at = self._db.execute(_OLDEST, (below, ROWS_AT_ONCE)).fetchone()
