@@ -50,8 +50,8 @@ class RedisCalls:
         self._moving = asyncio.get_running_loop().create_task(self._move(made))
 
     async def run(self, script: str, keys: tuple[str, ...], *values: str | int) -> Any:
-        """Run a script, and return its result. Raises: RedisAway, if the call fails; for `RETRY_S` after a failure it is
-        raised without a call.
+        """Run a script, and return its result. Raises: RedisAway, if the call fails. For `RETRY_S` after a failure, it
+        is raised without a call.
         """
         if time.monotonic() < self._not_before_s:
             raise RedisAway("it has just not answered")

@@ -78,7 +78,7 @@ class RedisWindows:
 
         Raises: RedisAway.
         """
-        del least  # a debt is taken whatever is left
+        del least  # always 0 for limits per minute
         key = f"warmroute:{budget.unit}:{budget.scope.kind}:{span.starts_s}:{budget.name}"
         taken, left = await self._calls.run(_TAKE, (key,), math.trunc(amount), budget.limit, KEPT_S)
         return Taken(int(taken), int(left))

@@ -102,8 +102,7 @@ class Peers:
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
     def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:
-        """Whether the answer comes from a proxy of that region, with a version that this proxy reads. If not, log why.
-        """
+        """Whether a proxy of that region has answered with a version that this proxy reads. If not, log why."""
         there = spoken_by(ready)
         common = there.common()
         if ready.get("region") != region:
