@@ -14,7 +14,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
 OPERATOR: Final = "the operator"
-"""The name under which connections with the admin key are counted. No tenant has this name, due to its space."""
+"""The name under which connections with the admin key are counted. Tenants' names have no spaces, so it is unique."""
 
 MAX_VIEWS: Final = 8
 """How many requests for views may wait for each tenant. A browser sends six requests at a time."""

@@ -88,7 +88,7 @@ class Arrivals:
         self.token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
 
     def begin(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request of OpenAI's API. Raises: Refusal.
+        """Begin a request that needs no translation. Raises: Refusal.
 
         Most requests do not wait for anything. They skip the steps, which would take 1 % of a small request's time.
         """
@@ -116,7 +116,7 @@ class Arrivals:
 
 
 class Arrival:
-    """One request that takes its steps. `dialect`: the translator of its API; None for OpenAI's API."""
+    """One request that takes its steps. `dialect`: the translator of its API; None if it needs no translation."""
 
     def __init__(self, uses: Arrivals, request: Request, exchange: Exchange, dialect: Dialect | None) -> None:
         """Choose the steps of a request. Raises: Refusal, if requests may not begin."""

@@ -17,7 +17,7 @@ from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
 
 PROXIES: Final = "other proxies"
-"""The name under which connections with other proxies' own requests are counted. No tenant has it, due to the space."""
+"""The name under which connections for requests of proxies themselves are counted. Tenants' names have no spaces."""
 
 
 def bearer(request: Request) -> bytes:

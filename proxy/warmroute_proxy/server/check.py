@@ -1,4 +1,4 @@
-"""`warmroute proxy --check`: finds what is wrong with a valid config; with `--probe`, also asks its servers.
+"""`warmroute proxy --check`: finds problems of a config that can be read; with `--probe`, also asks its servers.
 
 The check reads files and starts nothing. A probe asks each engine of this region what it is, including engines that a
 discovery source names. It asks each other region's proxy whether it is ready, and the stores whether they answer. No
@@ -173,7 +173,7 @@ async def _probe(config: Config) -> list[ServerAnswer]:
 
 
 async def _discovered(config: Config) -> tuple[list[ServerAnswer], list[EngineConfig]]:
-    """What each discovery source answers, and the usable ones of the engines that the sources name."""
+    """What each discovery source answers, and which of the engines that the sources name can be used."""
     region = config.proxy.region
     read = await asyncio.gather(*(_read_source(one, region) for one in config.discoveries))
     named = {one.id: each for one, each in zip(config.discoveries, read, strict=True)}

@@ -36,10 +36,10 @@ _NAMED_PATHS: Final = frozenset({*ROUTES, *DIALECT_OF_PATH, *OPEN_PATHS, "/v1/mo
 
 class Begins(Protocol):
     def begin(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request of OpenAI's API. Raises: Refusal."""
+        """Begin a request that needs no translation. Raises: Refusal."""
 
     def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
-        """Begin a request of another API."""
+        """Begin a request of an API that is translated into chat completions."""
 
 
 class Settings(Protocol):
@@ -117,7 +117,7 @@ class PublicEndpoint:
         if "content-encoding" in request.headers:
             check_plain(request.headers)
         if path in OPEN_PATHS:
-            if request.length != 0:  # clients of these paths are not authenticated
+            if request.length != 0:  # clients are not authenticated on these paths: accept no bodies
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
         if path == ANNOUNCEMENTS:

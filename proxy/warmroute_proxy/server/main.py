@@ -1,7 +1,6 @@
 """Runs one proxy process: reads the config, opens listeners, handles signals, and closes everything in order.
 
-With `processes` above 1, a supervisor starts several processes (`processes/supervisor.py`). Each has a slot, which has
-what the supervisor gives to it.
+With `processes` above 1, a supervisor (`processes/supervisor.py`) starts several processes, and gives each a slot.
 """
 
 import asyncio
@@ -376,9 +375,7 @@ async def _send_voids(voids: ReceiptVoider) -> None:
 async def _shut_down(
     proxy: Proxy, public: PublicListener, admin: Listener, tasks: list[asyncio.Task[None]], signals: _Signals
 ) -> None:
-    """Refuse new requests, let open requests end, end those that are left with an error, and close the ledger. Admin
-    pages work meanwhile.
-    """
+    """Refuse new requests, let open ones end, fail the rest, and close the ledger. Admin pages work meanwhile."""
     open_requests, admission = proxy.open_requests, proxy.admission
     open_requests.closed = True
     proxy.idempotent_calls.shut_down()

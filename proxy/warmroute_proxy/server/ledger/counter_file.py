@@ -1,4 +1,4 @@
-"""Keeps `counters.sqlite`: what the counters of each engine's metrics added up to in each hour (a *span*).
+"""Keeps `counters.sqlite`: how much each engine's counters of requests and tokens grew in each hour (a *span*).
 
 The last reading of each engine's counters is kept beside its spans. So a killed proxy loses nothing: the difference
 between the last and the next reading is what the engine counted meanwhile.

@@ -33,7 +33,8 @@ from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journ
 from warmroute_proxy.server.ledger.schema import ADD_TO_TOTAL, LedgerError, TenantTotals, connect, prepare
 
 STEP_BYTES: Final = 4_194_304
-"""The bytes of a commit, about 3,400 turns. Larger commits are cheaper: each writes every page that its rows touch."""
+"""How much a commit folds, about 3,400 turns. Smaller commits would cost more: each writes every page that it touches.
+"""
 
 LINES_AT_ONCE: Final = 256
 """After this number of lines, the thread gives up the interpreter lock, so that the event loop never waits long."""

@@ -85,7 +85,7 @@ def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
 
 
 class Journal:
-    """The writing end. All methods are called in the event loop."""
+    """Writes the journal. All methods are called in the event loop."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _DiskSync:
         return not self.failed and not (self.busy and self._loop.time() - self._began_s > STALLED_S)
 
     def wait(self, fd: int, callback: Callback) -> None:
-        """Call back after the next fdatasync of the file that begins from now on."""
+        """Call back after the next fdatasync of the file, not counting one that is running."""
         self._fd = fd
         self._waiting.append(callback)
         if not self.busy:
@@ -274,7 +274,7 @@ class _DiskSync:
         _LOG.error("the journal cannot be synced to the disk: %s", error.strerror)
 
     def retire(self, fd: int) -> None:
-        """Take a file that is no longer written. The next job syncs it once more, then closes it."""
+        """Hand over a file that is no longer written. The next job syncs it once more, and closes it."""
         self._retired.append(fd)
 
     def close(self, fd: int) -> None:

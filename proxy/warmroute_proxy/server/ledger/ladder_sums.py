@@ -22,7 +22,7 @@ MAX_LADDER_GROUPS: Final = 100
 
 
 class Climbed(msgspec.Struct):
-    """A ladder. `complete`: false if it leaves out turns. It has the turns that ended since `counted_since`."""
+    """A ladder. `complete`: false if it leaves out turns; then it only has those that ended since `counted_since`."""
 
     ladder: Ladder
     complete: bool

@@ -54,7 +54,7 @@ LEDGER_FILE: Final = "ledger.sqlite"
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
 Voided = Literal["voided", "free", "open", "unknown"]
-"""voided: the row is voided now; free: it was voided or free before; open: its turn goes on; unknown: not in here."""
+"""voided: the row is voided now; free: it was voided or free before; open: its turn goes on; unknown: not found."""
 
 OnDurable = Callable[[JournalError | None], None]
 _VIEW: Final = (
@@ -85,7 +85,7 @@ class Ledger:
         self._closed = contextlib.ExitStack()  # closes everything that was opened, in reverse order
         self._state_dir = state_dir
         self.interrupted = 0
-        """Turns that were open when the previous process died."""
+        """How many turns were open when an earlier process died."""
 
         self._journal = self._open(folder, process, sync, loop)
         self.earlier_turns: dict[str, EarlierTurn] = {}

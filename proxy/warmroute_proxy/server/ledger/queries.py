@@ -29,8 +29,7 @@ MAX_OF_TENANT: Final = 4
 MAX_OF_OPERATORS: Final = 8
 REST: Final = 4
 MOST_REST_S: Final = 0.1
-"""A limit, since a question that needs more processor time is mostly work of SQLite, which runs without Python's lock.
-"""
+"""The longest rest. A question that uses more processor time is mostly work of SQLite, which needs no Python lock."""
 
 T = TypeVar("T")
 _OPERATORS: Final = ""

@@ -101,8 +101,8 @@ log = logging.getLogger(__name__)
 
 MORE_BYTES: Final = 1_048_576  # what a message may have in addition to a whole body
 LEAST_BYTES: Final = 16_777_216
-"""The least limit for a message, even if `body_bytes` is less, so that a body that is too long gets a 413 instead of a
-broken stream.
+"""The smallest limit on the size of a message, even if `body_bytes` is smaller. So a body that is too long gets a 413
+instead of a broken stream.
 """
 
 UNBOUNDED: Final = 2**31 - 1
@@ -110,7 +110,7 @@ UNBOUNDED: Final = 2**31 - 1
 
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
-"""`SERVING` and this are answers of grpc.health.v1.Health, as bytes."""
+"""`SERVING` and `NOT_SERVING` are answers of grpc.health.v1.Health, as bytes."""
 
 LIVENESS: Final = "liveness"
 READINESS: Final = frozenset({"", "readiness", wire.SERVICE})

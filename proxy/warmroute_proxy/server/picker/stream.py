@@ -294,7 +294,7 @@ class Stream(Carrier):
             self._take_answer(b"", ends=True)
 
     def _pass_by(self, leg: Leg, pairs: dict[str, str]) -> None:
-        """Let an answer pass whose body the gateway does not show. The leg gets only the head, and only of an error."""
+        """Let an answer pass whose body the gateway does not show. If it is an error, the leg gets its head."""
         served, exchange = self.served, self._exchange
         if served is None or exchange is None:
             return

@@ -203,7 +203,7 @@ class PeerProcesses:
         self.send(Health(engine, status))
 
     def show(self, message: Events) -> None:
-        """Pass another proxy's message to the other processes at once, so that they get it before its next message."""
+        """Pass another proxy's message to the other processes at once, before that proxy's next message can come."""
         self._outbox.append(message)
         self._send_outbox()
 

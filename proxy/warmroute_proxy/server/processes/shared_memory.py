@@ -8,9 +8,9 @@ Each process has a lane. Only that process writes the lane, and all processes re
              start
 
 Readers and writers never wait for each other, even if one of them is killed. A reader may copy bytes while they are
-overwritten. So a copy is used only if its digest is right. This excludes torn reports and messages, even on processors
-that reorder writes. A torn report is read again, from the other copy. A torn message is lost, and its reader learns
-that it has missed messages.
+overwritten. So a copy is used only if its digest is right. This excludes torn (partly overwritten) reports and
+messages, even on processors that reorder writes. A torn report is read again, from the other copy. A torn message is
+lost, and its reader learns that it has missed messages.
 
 The memory is anonymous: it has no name, is inherited by fork, and is freed with the last process.
 

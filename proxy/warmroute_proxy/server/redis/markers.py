@@ -33,7 +33,7 @@ class RedisNonces:
         self._calls = calls
 
     async def spend(self, nonce: str, kept_s: float) -> bool:
-        """Use a nonce: True the first time, False again within `kept_s`. Raises: RedisAway."""
+        """Use a nonce. Returns whether it was not used before within `kept_s`. Raises: RedisAway."""
         return await self._calls.run(_SPEND, (f"warmroute:forward:{nonce}",), round(kept_s * 1000)) is not None
 
 
@@ -91,10 +91,11 @@ class RedisMarkers:
         self._tasks = BackgroundTasks()
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
-        """Mark a key to show that this process runs its request, unless the key has a marker. Raises: RedisAway.
+        """Mark a key to show that this process runs its request, unless another live process has the key, or the key's
+        request has ended. Returns the marker that the key has already, or None if the new marker was set. Raises:
+        RedisAway.
 
-        Returns the marker that the key has already, or None if the new marker was set. `kept_s`: how long the new
-        marker is kept at most.
+        `kept_s`: how long the new marker is kept at most.
         """
         keys = _CALL + name, _PROCESS + self._process
         times = _ms(kept_s), _ms(PROCESS_KEPT_S)

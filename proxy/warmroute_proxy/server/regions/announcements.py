@@ -2,10 +2,10 @@
 
 A session's home is the region whose engines have its KV. A proxy announces each turn that it dispatches to its engines,
 and again when the turn has settled (`RegionalTurn`: keyed hashes and counts). It also announces the newest requests of
-conversations without a session key (`Newest`). The announcements of `SEND_WITHIN_S` go in one POST to each region,
-which is signed like a forwarded request, but without a tenant. A tenant's announcements, which contain text of its
-newest requests, go only to regions in which the tenant may be served. No request waits for an announcement. If one is
-lost, at most one turn does not find its home.
+conversations without a session key (`Newest`). The announcements that come within `SEND_WITHIN_S` go in one POST to
+each region, which is signed like a forwarded request, but without a tenant. A tenant's announcements, which contain
+text of its newest requests, go only to regions in which the tenant may be served. No request waits for an announcement.
+If one is lost, at most one turn does not find its home.
 
 Proxies of one region send their events by the same kind of POST (`other_proxies`).
 

@@ -2,10 +2,10 @@
 
 The token names the tenant and its share group (tenants that share their cache), the request (id, hash of the body), the
 forwarding region, the region that shall serve the request, and a deadline. It is valid only in the serving region, for
-30 s and once. To make sure of the latter, all processes of a proxy keep the nonces (random numbers) of used tokens
-(`shared_nonces`) until the tokens are invalid anyway. Proxies of a region that share a Redis also share these nonces
-(`region_nonces`). Without a Redis, anybody who has read a token can use it once more at each other proxy of the region.
-A request with a token is not forwarded again, so it crosses the network between proxies at most once.
+30 s and only once: all processes of a proxy keep the nonces (random numbers) of used tokens (`shared_nonces`) until the
+tokens are invalid anyway. Proxies of a region that share a Redis also share these nonces (`region_nonces`). Without a
+Redis, anybody who has read a token can use it once more at each other proxy of the region. A request with a token is
+not forwarded again, so it crosses the network between proxies at most once.
 
 A proxy that starts does not know the nonces from before. So it refuses tokens issued more than `CLOCKS_APART_S` before
 its start. Of the tokens that it accepted before its start, only those of the last 10 s can be used again.
@@ -42,7 +42,7 @@ from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Versions
 VALID_S: Final = 30.0
 CLOCKS_APART_S: Final = 10.0
 _PURPOSE: Final = "forward"
-MAX_NONCES: Final = 200_000  # those of invalid tokens are dropped; if the tokens of all are valid, forwards are refused
+MAX_NONCES: Final = 200_000  # those of invalid tokens are dropped; with more valid tokens, forwards are refused
 
 
 class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -197,8 +197,8 @@ def used_before() -> Refusal:
 
 
 class _NewestTaken:
-    """Keeps the issue time of the newest token whose nonce may have been dropped, as happens `2 * VALID_S` after the
-    token was accepted. The latter time is exact to a second.
+    """Keeps the issue time of the newest token whose nonce may have been dropped. A nonce is dropped `2 * VALID_S`
+    after its token was accepted; here, this time is exact to a second.
     """
 
     def __init__(self) -> None:

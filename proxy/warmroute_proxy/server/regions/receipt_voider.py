@@ -1,7 +1,7 @@
 """Has ledger rows of other regions voided if their answers were lost on the way to the client (`ledger.void_orders`).
 
-An order that was not carried out is sent again after 1 s, after the other orders for its region. The wait doubles each
-time, up to `MAX_WAIT_S`. An order that is `MAX_AGE_S` old is given up, with an error in the log.
+An order that was not carried out waits for 1 s, and is then sent after the other orders for its region. The wait
+doubles each time, up to `MAX_WAIT_S`. An order that is `MAX_AGE_S` old is given up, with an error in the log.
 """
 
 import asyncio

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
 _NOWHERE: Final = ("", 0.0)
-"""The worker and the seconds of computing there, for a request that waits for its tenant's limits: no worker, 0 s."""
+"""The place of a request that waits for its tenant's limits: no worker, and 0 s of computing."""
 
 
 class RequestToAdmit(LimitedRequest, Protocol):
@@ -233,16 +233,14 @@ class Admission:
     # -- inside
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
-        """Refuse a request if a budget, or a limit shared by all proxies, has too little left. Returns whether it was
-        refused; otherwise it may wait.
-        """
+        """Refuse a request if a budget or a shared limit has too little left for it. Returns whether it was refused."""
         lacking = self.limits.lacking(request)
         if lacking is not None:
             self._refuse(request, *lacking)
         return lacking is not None
 
     def _let_in(self, request: RequestToAdmit, decision: Decision) -> bool:
-        """Whether the tenant's limits let a request begin now. If not, this has refused or queued the request."""
+        """Check whether the tenant's limits let a request begin now. If not, refuse or queue the request."""
         exceeded = self.limits.reserve(request, decision)
         if exceeded is not None:
             self._refuse(request, exceeded.reason, self.limits.beyond(request.parsed, exceeded))
@@ -320,7 +318,7 @@ class Admission:
         try:
             decision = self._router.place(request.routing, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
-            self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
+            self.limits.reserve_spend(request, found.decision)  # not reserved yet if it was to be forwarded
         except NoWorker:
             return None
         except Exception as error:  # left in the queue, the request would fail again and block those behind it
@@ -330,7 +328,7 @@ class Admission:
         return found if self._may_begin(waiter) else None
 
     def _may_begin(self, waiter: "Waiter[RequestToAdmit]") -> bool:
-        """Whether the limits let a queued request run now. If not, this refuses it, or lets it wait for its limits."""
+        """Check whether the limits let a queued request run now. If not, refuse it, or let it wait for its limits."""
         if self.limits.may_begin(waiter.item):
             return True
         if self._refused_by_limit(waiter.item):
@@ -362,7 +360,9 @@ class Admission:
         self._refuse(waiter.item, reason, self._full(message))
 
     def _refuse_to_begin(self, waiter: "Waiter[RequestToAdmit]", reason: str) -> None:
-        """Refuse a request that would begin a session. Its place is kept; the message says how long the wait may be."""
+        """Refuse a request that would begin a session. The session keeps its place in line, and the message says how
+        long its wait may be.
+        """
         now_s, refused = self._clock(), self._refused_of(waiter.model)
         line = self.queue.for_memory(waiter.model, begins=True)
         before = refused.before(waiter.asked_s, now_s) + sum(each.asked_s < waiter.asked_s for each in line)

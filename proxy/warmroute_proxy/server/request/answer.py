@@ -115,7 +115,7 @@ class Answer:
     def _number_calls(self, rid: str) -> None:
         raw = bytes(self._members["choices"])
         if raw.count(b'"function"') > 2 * MAX_CALLS * len(self._choices):
-            self.is_one = False  # no model calls more tools than this
+            self.is_one = False  # more calls of tools than any model makes: not a real answer
             return
         found = with_ids(raw, rid)
         if found is not None:

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 PARTNER_WAIT_S: float = 0.1
 TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
 ABORTED: Final = "the engine aborted the request"  # an operator did it, the queue was full, or a KV transfer failed
-UNCOUNTED_BYTES: Final = 16_384  # an answer, or a part of it, up to this size takes no memory worth counting
+UNCOUNTED_BYTES: Final = 16_384  # an answer, or a part of it, up to this size is not counted as memory
 MAX_HELD_BYTES: Final = 1_048_576  # of a stream before its first content (roles, comments), which is held back
 _EVENTS: Final = "text/event-stream"
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.

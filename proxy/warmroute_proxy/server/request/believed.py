@@ -23,7 +23,7 @@ _OTHER_NAMES: Final = {
     ),
     COMPLETION: ("completion_tokens_details", "reasoning_tokens", "output_tokens", "output_tokens_details"),
 }
-"""The members of a usage object to leave out besides a count that cannot be true, by that count."""
+"""For each count: the other members of a usage object that are left out, too, if the count cannot be true."""
 
 
 class Asked(DispatchFields, Protocol):

@@ -33,7 +33,7 @@ from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
 
 MAX_TEXT_BYTES: Final = 1_048_576  # a longer answer is not continued
-UNCOUNTED_BYTES: Final = 16_384  # a text up to this size takes no memory worth counting
+UNCOUNTED_BYTES: Final = 16_384  # a text up to this size is not counted as memory
 MAX_STOP_CHARS: Final = 1024  # of all stop strings, with which the end of the text is compared
 COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
 
@@ -109,7 +109,7 @@ class Continuation:
             if any(_asks_for_more(name, members[name]) for name in members):
                 return None
         except _UNREADABLE:
-            return None  # the engine may have understood these members in another way
+            return None  # a member cannot be decoded here, but the engine may have understood it
         if parsed.route == COMPLETIONS and bytes(memoryview(members["prompt"])[:1]) != b'"':
             return None  # the prompt consists of token ids, to which text cannot be added
         stop = _decode(members["stop"]) if "stop" in members else None
@@ -288,7 +288,7 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
         messages = members["messages"]
         last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last_message.get("role") == "assistant":
-            return None  # SGLang treats a last message of the assistant as the user's, but not one before the text
+            return None  # SGLang treats this message as the user's if it is the last; with the text added, it is not
         message = _encode({"role": "assistant", "content": text})
         add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], message), b'"continue_final_message":true')
     else:

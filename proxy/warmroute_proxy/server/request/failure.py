@@ -42,9 +42,10 @@ class Failure(NamedTuple):
 def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
     """An engine's own error as a failure.
 
-    A broken engine is at fault. So is an engine that refuses the proxy's key or account for it, since another engine
-    may accept its own. An engine without capacity is not at fault. SGLang answers 503 on these routes only for lack of
-    capacity: a full queue, a wait that was too long, a retraction. A 503 of another server may mean that it is down.
+    A broken engine is at fault. So is an engine that refuses the proxy's credentials, since the proxy may have valid
+    ones for another engine. An engine without capacity is not at fault. SGLang answers 503 on these routes only for
+    lack of capacity: a full queue, a wait that was too long, a retraction. A 503 of another server may mean that it is
+    down.
     """
     refusal, meaning = found
     shed = meaning is Meaning.BUSY or (refusal.status == 503 and kind == "sglang")

@@ -34,8 +34,8 @@ class FailureVerdict(NamedTuple):
 class Faults:
     """Judges the failures in one process by the rules of `core.load.blame` and `core.load.suspects`.
 
-    A suspect is a prompt whose engine went away before the first token, so that it may have ended the engine. The two
-    modules bound the memory for evidence and suspects; `_retried` is bounded by the requests under way.
+    A suspect is a prompt that may have crashed its engine: the engine went away before the prompt's first token. The
+    two modules bound the memory for evidence and suspects; `_retried` is bounded by the requests under way.
     """
 
     def __init__(self, router: Router, engines: Engines, open_requests: OpenRequests, metrics: RequestMetrics) -> None:
@@ -62,7 +62,7 @@ class Faults:
         return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
 
     def closed_to(self, parsed: ParsedRequest, now_s: float) -> frozenset[str]:
-        """The workers that a suspect may not use, since they run a suspect of another tenant; else no workers."""
+        """The workers that a request may not use if it is a suspect: those that run a suspect of another tenant."""
         if not self._suspects.is_suspect(_request(parsed), now_s):
             return frozenset()
         return frozenset(

@@ -141,7 +141,7 @@ class ForwardedRequest:
             for name, value in request.headers.items()
             if name in IDENTITY_HEADERS and name != names.HOME
         )
-        if self.parsed.conversation is not None:  # found by the proxy's memory, which the home does not share
+        if self.parsed.conversation is not None:  # the home may not recognise the conversation: send its key
             identity += f"{names.AFFINITY}: {self.parsed.conversation.key}\r\n{names.DERIVED}: 1\r\n"
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         path.metrics.add(declared.FORWARDS_TOTAL)

@@ -2,12 +2,10 @@
 
 A call is a request with a key. It writes its answer to a `SharedExchange`, as if that were the connection of a client.
 The shared exchange records the answer (`core/accounting/idempotency.py`) and passes it on to its readers: all clients
-that sent the key. A client that comes later reads the recording from the first byte, at its own pace, and then the
-stream.
+that sent the key. A late client reads the recording from the first byte, at its own pace, and then the stream.
 
 - The engine is slowed down only while every reader is slow: the fastest reader sets the pace, and the others read the
-  recording. If the answer becomes too long to record, the reader that is furthest ahead stays, and the others get an
-  error.
+  recording. If the answer gets too long to record, the reader that is furthest ahead stays, the others get an error.
 - When the last reader leaves, the request goes on for `outlive_s`. If no other reader joins by then, it ends as if the
   client had left.
 - Only a complete answer with status 200 is kept, for a tenant that may be served in this region. If all clients left,
@@ -204,9 +202,7 @@ class SharedExchange(Exchange):
             self._idempotent_calls.orphans[self] = self._idempotent_calls.clock() + self._idempotent_calls.outlive_s
 
     def give_up(self) -> None:
-        """End as if the client had left, unless there are readers. A request that is still queued has cost nothing, so
-        its key is forgotten.
-        """
+        """End as if the client had left, unless there are readers. A queued call cost nothing, so it is forgotten."""
         if self._readers or self.ended:
             return
         on_gone = self.on_gone
@@ -219,9 +215,7 @@ class SharedExchange(Exchange):
             on_gone()
 
     def lost(self) -> None:
-        """End because the client whose gateway connection carried the answer has left. Other readers get an error, and
-        can retry.
-        """
+        """End, since the client whose gateway connection carried the answer has left. Other readers get an error."""
         if self.ended:
             return
         on_gone, refusal = self.on_gone, left_gateway()
@@ -238,7 +232,7 @@ class SharedExchange(Exchange):
         """Keep only the reader that is furthest ahead, since the recording that slower readers need was dropped."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up; now the request is still writing
+            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: here the request is still writing
             return
         stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equally fast ones, the newest
         others = [reader for reader in self._readers if reader is not stays]
@@ -348,9 +342,7 @@ class IdempotentCalls:
         return None
 
     def share(self, call: IdempotentCall, exchange: Exchange, *, may_keep: bool = True) -> SharedExchange:
-        """Return the exchange for a call that begins. `exchange`: that of its first client; `may_keep`: as in
-        `SharedExchange`.
-        """
+        """Return the exchange for a new call. `exchange`: its first client's; `may_keep`: see `SharedExchange`."""
         if not self.calls.begin(call, self.clock()):
             problem = "too many of your requests with an Idempotency-Key are running"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)

@@ -57,14 +57,14 @@ _CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 
 class InferenceRequest:
     _giving_up: asyncio.TimerHandle | None = None
-    """Set once the client has left."""
+    """The timer for the engine's final usage; set once the client has left."""
 
     def __init__(self, path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
         parsed, self.body = read  # the body is kept as long as it may be sent
         self.parsed = parsed
-        self.routing = parsed.routing  # as it will be placed
+        self.routing = parsed.routing  # changes if it must stay in this region
         self._path, self._exchange = path, exchange
         self._answer = ClientAnswer(exchange, path.answer_headers, parsed, receipt_id)
         self._account = RequestAccount()
@@ -372,7 +372,7 @@ class InferenceRequest:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
-            if self.parsed.several or not attempt.engine.is_sglang:  # there only a close stops the server
+            if self.parsed.several or not attempt.engine.is_sglang:  # only a close stops such a server
                 self.give_up_usage()
             else:
                 attempt.leg.pause(False)

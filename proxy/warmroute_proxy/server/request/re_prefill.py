@@ -1,4 +1,4 @@
-"""Computes the hottest prompts of an engine that drains or has gone on the engines that their sessions move to.
+"""Moves the hottest prompts of a draining or lost engine: computes them on the engines that their sessions move to.
 
 The sessions of a drained engine find no cache at their next request, and their clients would wait while the prompt is
 computed. To spare them this wait, the proxy keeps recent prompts (`core.placement.hot_prompts`). For each kept prompt
@@ -81,7 +81,7 @@ class RePrefills:
         self._admission = admission
         self._open_requests = open_requests
         self._metrics = metrics
-        self._under_way: dict[str, _RePrefill] = {}  # by the new engine, which computes only one
+        self._under_way: dict[str, _RePrefill] = {}  # by the new engine, one for each
         self._rests_until_s: dict[str, float] = {}  # by engine
         self._expired_s = 0.0
         self._looks_at_s = 0.0

@@ -61,7 +61,7 @@ def losses_of(
     """The uncached tokens of a turn in the region `here`, by loss class. The turn is compared with the turn before it:
     the turn in `looked`, if this turn has changed that turn's prefix; else `before`, the last that the router knew;
     else `earlier`, which the ledger has from before the proxy's start. `seen`: what was observed of the caches, if that
-    was looked up. In this case, and without `before`, estimates are scaled by this prompt's own bytes per token.
+    was looked up. If it was, and `before` is None, estimates are scaled by this prompt's own bytes per token.
 
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` counts as unchanged, even if it differs from the older turn in `looked`.
@@ -109,7 +109,7 @@ def _follows(routing: RoutingRequest, earlier: EarlierTurn, usage: Usage) -> boo
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
-    """Mark `seen` as evicted if the engine's total is less than the `earlier` prompt: it has restarted since."""
+    """Mark `seen` as evicted if the engine has restarted: in all, it computed fewer tokens than `earlier` had."""
     computed = load.prefill_rate.uncached_total
     if earlier is not None and computed is not None and computed < earlier.prompt_tokens:
         return replace(seen, evicted_here=True, evicted=True)
@@ -205,8 +205,8 @@ class Settlement:
         """Return a request with `turns_before`, the number of turns that a compaction took out of its prompt. Called
         before the request's row is opened, as long as the prompt's text is in memory.
 
-        A prompt that continues a known prompt takes `turns_before` from that prompt. Without a session key, the request
-        is returned unchanged. So it is if the session had only one turn so far: many programs ask independent questions
+        A prompt that continues a known prompt takes `turns_before` from that prompt. The request is returned unchanged
+        if it has no session key, or if its session had only one turn so far: many programs ask independent questions
         under one key, and reading their prompts twice would be wasted.
         """
         if type(looked) is KnownPrompt:
@@ -321,7 +321,7 @@ class Settlement:
         before: SettledTurn | None,
         earlier: EarlierTurn | None,
     ) -> dict[str, int]:
-        """The uncached tokens by loss class, for a turn that found less cached than expected: this also uses what was
+        """The uncached tokens by loss class, for a turn that found less cached than expected. Also uses what was
         observed of the caches. Empty if the turn's load was released before.
         """
         ticket = account.ticket

@@ -53,7 +53,7 @@ UPDATE budget SET leased_nanousd = leased_nanousd - gone.nanousd
 
 
 class PostgresBudgets:
-    """Takes leases for a proxy from one start of it to the next. Raises: StoreAway, WrongSchema."""
+    """Takes leases in the name of one start of a proxy, whose id is `boot`. Raises: StoreAway, WrongSchema."""
 
     def __init__(self, database: Database, proxy: str, boot: str) -> None:
         self._database = database

@@ -52,7 +52,7 @@ class Prices:
         return self._books.settling(model, opened_s).rates
 
     def now(self, model: str) -> PriceBook:
-        """The book for a turn of a model that is opened now."""
+        """The book for a turn of `model` if the turn is opened now."""
         return self._books.settling(model, self._clock())
 
     def problems(self, models: Iterable[ModelConfig]) -> list[str]:

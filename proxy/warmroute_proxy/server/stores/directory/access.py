@@ -1,9 +1,9 @@
 """Finds the tenant of a request by its API key, among the keys and tenants of the config and of the database.
 
-If the config and the database have the same key or tenant, that of the config is used. A key of the database is good
+If the config and the database have the same key or tenant, that of the config is used. A key of the database is valid
 until it is revoked or expires, but at most until `max_age_s` after the database's last answer. A key of the config is
-always good, unless it was imported into the database and then revoked, or has expired there (only the newest
-`MAX_ENDED` of such keys are read).
+always valid, unless it was imported into the database and then revoked there, or has expired there. Only the newest
+`MAX_ENDED` of such keys are read.
 """
 
 import json
@@ -44,7 +44,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     expires_at: float | None = None
 
     def is_good(self, now_s: float) -> bool:
-        """Whether the key is good now. `now_s`: unix seconds."""
+        """Whether the key is valid now. `now_s`: unix seconds."""
         return self.expires_at is None or self.expires_at > now_s
 
 
@@ -58,7 +58,7 @@ def tenant_records() -> Records[TenantConfig]:
 
 
 class Access:
-    """The keys and tenants that are good now. Used in the event loop of requests."""
+    """The keys and tenants that are valid now. Used in the event loop of requests."""
 
     def __init__(
         self,
@@ -123,7 +123,9 @@ class Access:
         self._merge_keys()
 
     def sweep(self) -> None:
-        """Stop accepting keys that have expired, or are too old without the database. Called a few times a second."""
+        """Refuse keys that have expired, and all keys of a database that has not answered for too long. Called a few
+        times a second.
+        """
         expired = self._expires_at is not None and self._wall_clock() >= self._expires_at
         if expired or self._was_fresh != self._fresh():
             self._merge_keys()
@@ -162,7 +164,7 @@ class Access:
         self._expires_at = min((key.expires_at for key in good.values() if key.expires_at is not None), default=None)
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
-        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # also for keys that the config has, too
+        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # also used for keys of the config
         ended = {sha256 for sha256, key in self._keys.values.items() if not key.is_good(now_s)}
         in_file = self.of_file.tenant_by_sha256()
         of_file = {sha256: tenant for sha256, tenant in in_file.items() if sha256.lower() not in ended}

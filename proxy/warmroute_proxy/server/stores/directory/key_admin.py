@@ -102,7 +102,7 @@ class KeyAdmin:
         return await self._operator.change(make)
 
     async def rotate(self, id_: str, overlap_s: float, lifetime_s: float | None) -> MadeKey:
-        """Make a key that replaces key `id_`; the old key stays good for `overlap_s`.
+        """Make a key that replaces key `id_`; the old key stays valid for `overlap_s`.
 
         The new key has another id, so budgets that name the old id do not apply to it.
         """
