@@ -1,4 +1,4 @@
-"""The admin listener: metrics, admin calls, the page and its data."""
+"""Serves the admin listener: metrics, admin calls, the status page and its data (views)."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
 OPERATOR: Final = "the operator"
-"""The name under which the admin key's connections are counted. Tenants' names have no spaces, so it is unique."""
+"""The name under which connections with the admin key are counted. Tenants' names have no spaces, so it is unique."""
 
 MAX_VIEWS: Final = 8
-"""The most views of a tenant that may wait for an answer; a browser sends six requests at a time."""
+"""How many requests for views may wait for each tenant. A browser sends six requests at a time."""
 
 
 class AdminEndpoint:
-    """Everything on the admin listener needs the admin key, with two exceptions. The page's files are open, since a
-    browser loads them before it has a key. The page's data also takes a tenant's API key.
+    """Checks keys: everything on the admin listener needs the admin key, with two exceptions. The page's files need no
+    key, since a browser loads them before it has one. The page's data can also be read with a tenant's API key.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class AdminEndpoint:
         self._key_matches = key_matches
         self._authentication = authentication
         self._control_plane = control_plane
-        self._under_way: Counter[str] = Counter()  # views, by tenant
+        self._under_way: Counter[str] = Counter()  # requests for views, by tenant
 
     def on_head(self, request: Request) -> None:
-        """Refuse a request without a key that opens its path. Raises: Refusal."""
+        """Check whether the key of a request gives access to its path. Raises: Refusal, if it does not."""
         if _is_page(request.path):
             if request.method not in {"GET", "HEAD"} or request.length != 0:
                 raise _without_body(request)
@@ -49,7 +49,7 @@ class AdminEndpoint:
             request.tenant = OPERATOR
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Hand a request to the control plane, with its tenant as `viewer`; None stands for the admin key."""
+        """Pass a request to the control plane, with its tenant as `viewer`, or None if it has the admin key."""
         if _is_page(request.path):
             self._control_plane.handle(exchange)
             return
@@ -93,7 +93,7 @@ class AdminEndpoint:
         return refusal
 
     def on_status(self, request: Request, status: int) -> None:
-        """Do nothing: `warmroute_requests_total` counts clients' requests only."""
+        """Do nothing, since `warmroute_requests_total` counts only clients' requests."""
 
 
 def _without_body(request: Request) -> Refusal:

@@ -1,8 +1,8 @@
 """Turns a whole request into an `InferenceRequest`: finds its tenant, reads it, and checks whether it may begin.
 
 An `Arrival` takes its steps in order. A step may wait for Redis, or for another process that reads a large body. Such a
-step returns False, and `go_on` takes the next step when the answer is there. Any step may refuse the request. This
-module then tells the client, in the shape of the client's API; no other module does.
+step returns False, and `go_on` takes the next step when the answer has come. Any step may refuse the request. Then this
+module, and no other, answers the client, in the error format of the client's API.
 """
 
 from collections.abc import Callable
@@ -35,11 +35,13 @@ from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedEx
 from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 
-# Translation of a request of another API into one for `/v1/chat/completions`.
+# The functions up to `noted` translate a request of another API into one for `/v1/chat/completions`.
 
 
 def translate(request: Request, dialect: Dialect, terms: Terms) -> tuple[Request, Translated]:
-    """Translate a request into one of chat, which takes over the body, in the event loop. Raises: Refusal, TooMuch."""
+    """Translate a request into a chat request, which takes over its body. Runs in the event loop. Raises: Refusal;
+    TooMuch, if the translation would take too long there.
+    """
     raw = bytes(request.body)
     check_light(raw)
     by = partial(dialect.translate, request.path, request.query)
@@ -59,14 +61,14 @@ def chat_request_of(request: Request) -> Request:
 
 
 def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
-    """A translated request with the route of its own API and the changes of the translation."""
+    """A translated request, with the route that the client called and the changes that the translation made."""
     dialect.begins(read.parsed.routing.lineage)
     first = dialect.counts_first
     return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes, counts_first=first))
 
 
 class Arrivals:
-    """Begins requests. `path`: the parts that each inference request uses. `new_request` makes an inference request."""
+    """Begins requests. `path`: what each inference request uses; `new_request`: makes an inference request."""
 
     def __init__(
         self,
@@ -86,9 +88,9 @@ class Arrivals:
         self.token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
 
     def begin(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request of chat. Raises: Refusal.
+        """Begin a request that needs no translation. Raises: Refusal.
 
-        Most requests do not wait for anything, so they skip the steps, which would take 1 % of a small request's time.
+        Most requests do not wait for anything. They skip the steps, which would take 1 % of a small request's time.
         """
         caller = request.caller
         if isinstance(caller, Caller) and not caller.idempotent and request.shared is None:
@@ -106,7 +108,7 @@ class Arrivals:
         Arrival(self, request, exchange, dialect).go_on()
 
     def check_open(self) -> None:
-        """Raises: Refusal, if no request may begin."""
+        """Check whether requests may begin. Raises: Refusal, if not."""
         if self.path.open_requests.closed:
             raise shutting_down()
         if not self.ledger.healthy:
@@ -114,20 +116,20 @@ class Arrivals:
 
 
 class Arrival:
-    """One request on its way. `dialect`: that of its API; None for chat completions."""
+    """One request that takes its steps. `dialect`: the translator of its API; None if it needs no translation."""
 
     def __init__(self, uses: Arrivals, request: Request, exchange: Exchange, dialect: Dialect | None) -> None:
-        """Raises: Refusal, if no request may begin."""
+        """Choose the steps of a request. Raises: Refusal, if requests may not begin."""
         caller = request.caller
         self._uses = uses
         self._request = request
         self._exchange = exchange
         self._dialect = dialect
         self._caller = caller if isinstance(caller, Caller) else None
-        self._claim: Forward | None = None  # the forwarding proxy's, once it is spent
-        self._call: IdempotentCall | None = None  # the call that its Idempotency-Key names
-        self._chat: Request | None = None  # the request in chat's terms
-        self._found: Any = None  # the translated request, which also translates the answer
+        self._claim: Forward | None = None  # what the forwarding proxy's token says, once the token is used up
+        self._call: IdempotentCall | None = None  # for a request with an Idempotency-Key
+        self._chat: Request | None = None  # the chat request into which the request was translated
+        self._found: Any = None  # the result of the translation, which also translates the answer
         self._read: ReadRequest | None = None
         if dialect is not None:
             self._steps = iter(_TRANSLATED)
@@ -141,7 +143,7 @@ class Arrival:
             self._steps = iter(_IDEMPOTENT if self._caller.idempotent else _LARGE)
 
     def go_on(self) -> None:
-        """Take the remaining steps, up to the first that waits."""
+        """Take the remaining steps, up to the first one that waits."""
         try:
             for step in self._steps:
                 if not step(self):
@@ -154,7 +156,7 @@ class Arrival:
         return True
 
     def _take_claim(self) -> bool:
-        """Spend the forwarding proxy's claim, and ask whether another proxy of the region has already spent it."""
+        """Use up the forwarding proxy's token, and ask whether another proxy of the region has used it before."""
         uses, caller = self._uses, self._caller
         if self._claim is not None or (caller is not None and caller.region is None):
             return True
@@ -178,7 +180,7 @@ class Arrival:
         return self._uses.parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
 
     def _join(self) -> bool:
-        """If another request with the same idempotency key has begun, join that request's answer."""
+        """Join the answer of another request with this request's Idempotency-Key, if one has begun."""
         uses, caller, request = self._uses, self._caller, self._request
         assert caller is not None
         if not caller.idempotent or self._claim is not None:
@@ -213,14 +215,14 @@ class Arrival:
     def _was_read(self, read: ReadRequest | Refusal, found: object) -> None:
         if self._exchange.ended:
             return
-        if isinstance(read, Refusal):  # not raised: the traceback would keep this frame, and thus the body
+        if isinstance(read, Refusal):  # not raised, since the traceback would keep the body in memory
             self._refuse(read)
         else:
             self._read, self._found = read, found
             self.go_on()
 
     def _translate(self) -> bool:
-        """Translate the request into one of chat, here or in another process."""
+        """Translate the request into a chat request, here or in another process."""
         request, dialect, caller = self._request, self._dialect, self._caller
         assert dialect is not None
         if caller is None:
@@ -235,7 +237,9 @@ class Arrival:
         return self._read_elsewhere(dialect.elsewhere(request.path, request.query))
 
     def _take_translation(self) -> bool:
-        """Go on with the translated request. Answer here if its tokens are only counted, or its messages only kept."""
+        """Go on with the translated request. If its tokens are only to be counted, or its messages only to be kept for
+        a later request, answer it here.
+        """
         uses, caller, dialect, found, read = self._uses, self._caller, self._dialect, self._found, self._read
         assert caller is not None
         assert dialect is not None
@@ -279,7 +283,7 @@ class Arrival:
         return True
 
     def _begin_shared(self, shared: SharedExchange, read: ReadRequest) -> None:
-        """Begin a call with an idempotency key, once no other process has it; this may take a moment."""
+        """Begin a request with an Idempotency-Key, once it is known that no other process has the key."""
         uses = self._uses
         try:
             uses.check_open()
@@ -297,7 +301,7 @@ class Arrival:
 
 
 Step = Callable[[Arrival], bool]
-"""Takes a step; returns whether the next step may follow at once."""
+"""Takes a step. Returns whether the next step may follow at once."""
 
 _IDEMPOTENT: Final[tuple[Step, ...]] = (Arrival._join, Arrival._read_body, Arrival._begin)
 _FORWARDED: Final[tuple[Step, ...]] = (Arrival._take_claim, Arrival._open, Arrival._read_body, Arrival._begin)
@@ -309,7 +313,7 @@ _TRANSLATED: Final[tuple[Step, ...]] = (
 
 
 def _shared(request: Request) -> SharedBytes:
-    """Move a body into memory that another process can read. Raises: Refusal, if too many bodies wait there."""
+    """Move a body into memory that another process can read. Raises: Refusal, if too many bodies are there."""
     if request.shared is None:
         shared = SharedBytes.of([bytes(request.body)], request.tenant)
         if shared is None:
@@ -320,7 +324,7 @@ def _shared(request: Request) -> SharedBytes:
 
 
 def _as_claimed(read: ReadRequest, claim: Forward) -> ReadRequest:
-    """A forwarded request, with the route, changes and round trip that the forwarding proxy's claim states."""
+    """A forwarded request, with the route, changes and round trip that the forwarding proxy's token states."""
     parsed = read.parsed
     if claim.route is None and claim.changes == NO_CHANGES:
         parsed = replace(parsed, rtt_ms=claim.rtt_ms)

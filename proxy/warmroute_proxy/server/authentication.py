@@ -1,6 +1,7 @@
-"""Finds the tenant of a request: by its API key, or by the claim of another proxy that vouches for the tenant.
+"""Finds the tenant of a request by its API key, or by the signed token of another proxy that forwards the request.
 
-Keys and tokens are checked on the head alone, before a body is read.
+A token contains a claim, which names the tenant. Keys and tokens are checked as soon as a request's head has come,
+before its body is read.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
 
 PROXIES: Final = "other proxies"
-"""The name under which connections for other proxies' own requests are counted. Tenants' names have no spaces."""
+"""The name under which connections for requests of proxies themselves are counted. Tenants' names have no spaces."""
 
 
 def bearer(request: Request) -> bytes:
-    """The API key of a request, empty if it has none."""
+    """The API key of a request; empty if it does not have one."""
     value = request.headers.get("authorization", "")
     scheme, _, key = value.partition(" ")
     if scheme.lower() != "bearer":
@@ -36,24 +37,23 @@ class KnownKey(NamedTuple):
 
 
 class Authentication:
-    """Finds the tenants of requests. Every method raises a `Refusal` if there is none."""
+    """Finds the tenants of requests. The methods raise a `Refusal` if a request has no valid key or token."""
 
     def __init__(
         self, config: Config, api_keys: ApiKeys | None, forwards: Forwards, region_nonces: RegionNonces | None = None
     ) -> None:
-        """`api_keys`: the keys of a directory, which keeps them current; None: the keys of the config.
-
-        `region_nonces`: None if the proxies do not share a Redis.
+        """`api_keys`: the keys of the config and the database, which are kept up to date elsewhere; if None, the keys
+        of the config are used. `region_nonces`: None if proxies do not share a Redis.
         """
         self._keys_of_config = api_keys is None
         self._tenants = config.tenant_by_name
         self._api_keys = ApiKeys(config.tenant_by_sha256()) if api_keys is None else api_keys
         self._forwards = forwards
         self._region_nonces = region_nonces
-        self._known: dict[str, KnownKey] = {}  # by `Authorization` header, only valid ones; cleared when full
+        self._known: dict[str, KnownKey] = {}  # valid keys by `Authorization` header; cleared when full
 
     def replace(self, config: Config) -> None:
-        """Use the tenants of another config, and check all keys anew."""
+        """Use the tenants of another config, and forget which keys were valid."""
         self._tenants = config.tenant_by_name
         if self._keys_of_config:
             self._api_keys.replace(config.tenant_by_sha256())
@@ -63,7 +63,7 @@ class Authentication:
         self._known.clear()
 
     def of_head(self, request: Request) -> KnownKey | None:
-        """The key of a request, with its tenant; None if another proxy forwards it, with a valid token in the head."""
+        """The tenant and id of a request's key; None if another proxy forwards the request with a valid token."""
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known
@@ -73,7 +73,7 @@ class Authentication:
         return None
 
     def check_proxy(self, request: Request, max_bytes: int) -> None:
-        """Check on the head that another proxy sends a request of its own, with a body of at most `max_bytes`."""
+        """Check by its head that another proxy itself sends a request, with a body of at most `max_bytes`."""
         if request.method != "POST" or not _is_forwarded(request):
             raise Refusal(404, f"there is no route {request.path}", code="not_found")
         if request.length is None or request.length > max_bytes:
@@ -82,7 +82,7 @@ class Authentication:
         request.tenant = PROXIES
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
-        """The tenant of a whole request, and the claim of the proxy that forwards it, if any."""
+        """The tenant of a whole request, and the forwarding proxy's claim; None if no proxy forwards the request."""
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known.tenant, None
@@ -91,20 +91,20 @@ class Authentication:
         return self.of_forwarded(request)
 
     def of_forwarded_head(self, request: Request) -> tuple[TenantConfig, Forward]:
-        """The tenant and claim of a forwarded head, before its body is known. The claim is not spent."""
+        """The tenant and claim of a forwarded request whose body has not come. Does not use up the claim's token."""
         claim = self._forwards.check_head(request.headers[names.FORWARD])
         return self._vouched_for(claim), claim
 
     def of_forwarded(self, request: Request) -> tuple[TenantConfig, Forward]:
-        """The tenant and claim of a whole forwarded request. The claim is spent."""
+        """The tenant and claim of a whole forwarded request. Uses up the claim's token."""
         claim = self._forwards.check(request.headers[names.FORWARD], request.body_sha256())
         return self._vouched_for(claim), claim
 
     def once_in_region(self, claim: Forward | None, answered: Callable[[Refusal | None], None]) -> None:
-        """Ask whether another proxy of the region has already spent a claim.
+        """Ask whether another proxy of the region has already used a claim's token.
 
-        `claim`: None if the request has no claim. `answered` gets the reason why the request must not begin, or None.
-        Without a claim or a shared Redis it gets None at once.
+        `claim`: None if the request was not forwarded. `answered` gets a refusal if the request must not begin, else
+        None. Without a claim or a shared Redis, it gets None at once.
         """
         if claim is None or self._region_nonces is None:
             answered(None)
@@ -131,7 +131,7 @@ class Authentication:
             raise Refusal(401, "the API key is not known here", code="invalid_api_key")
         known = KnownKey(self._tenants[owner.tenant], owner.key_id)
         value = request.headers.get("authorization", "")
-        if value[:7].lower() == "bearer " and value[7:].strip():  # the key came from this header alone
+        if value[:7].lower() == "bearer " and value[7:].strip():  # the key came in this header, not in another
             if len(self._known) >= MAX_CACHED:
                 self._known.clear()
             self._known[value] = known
@@ -139,5 +139,5 @@ class Authentication:
 
 
 def _is_forwarded(request: Request) -> bool:
-    """Whether another proxy forwards a request. A request with a key is a client's; its forward header is ignored."""
+    """Whether another proxy forwards a request. A request with a key is a client's, and its token is ignored."""
     return names.FORWARD in request.headers and not bearer(request)

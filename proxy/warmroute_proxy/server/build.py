@@ -1,4 +1,4 @@
-"""The composition root: makes the parts of one proxy process from its config, and gives each what it uses."""
+"""The composition root: makes the components of one proxy process from its config, and connects them."""
 
 import asyncio
 import os
@@ -78,14 +78,14 @@ from warmroute_proxy.server.tracing.tracing import Tracing
 
 
 class Swept(Protocol):
-    """A part that has work to do a few times a second."""
+    """A component that has work to do a few times a second."""
 
     def sweep(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Proxy:
-    """The parts of one proxy process. `main` sweeps, probes and closes them; tests look at them."""
+    """The components of one proxy process. `main` sweeps, probes and closes them; tests look at them."""
 
     live: LiveConfig
     authentication: Authentication
@@ -97,7 +97,7 @@ class Proxy:
     stores: Stores
     recording: Recording | None
     peer_processes: PeerProcesses | None
-    """The other processes of this proxy; None if there is one process."""
+    """The link to the other processes of this proxy; None if there is only one process."""
     router: Router
     engines: Engines
     voids: ReceiptVoider
@@ -108,7 +108,7 @@ class Proxy:
     idempotent_calls: IdempotentCalls
     path: RequestPath
     tracing: Tracing | None
-    """None: no request has a trace."""
+    """None if requests are not traced."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -135,7 +135,7 @@ class Proxy:
         )  # fmt: skip
 
     def _announced(self, request: Request, exchange: Exchange) -> None:
-        """Take what another proxy announces. Raises: Refusal."""
+        """Apply the announcements of another proxy. Raises: Refusal."""
         here, may_be_served = self.announcements.region, self.authentication.may_be_served
         conversations = self.parser.callers.conversations
         self.announcements.receive(
@@ -151,18 +151,18 @@ class Proxy:
         return sockets_by_path(self.parser.terms, OpenConversations(over, router.working_set.turns_of_open))
 
     def follow_directory(self) -> None:
-        """Give the database's tenants to all parts that know tenants, now and at each change."""
+        """Pass the database's tenants to all components that use tenants, now and at each change."""
         access = self.stores.access
         if access is not None:
             access.on_tenants.append(self._replace_tenants)
             self._replace_tenants(access.config)
 
     def follow_templates(self) -> None:
-        """Tell the parser which models refuse a system message behind other messages."""
+        """Keep the parser informed of the models whose chat templates refuse a system message after other messages."""
         self.engines.follow_templates(lambda models: self.parser.refuse_late_system(models, self.config))
 
     def deletion_costs(self, discovery: Discovery) -> DeletionCosts:
-        """The part that tells Kubernetes which pods of engines to end first."""
+        """Make the component that tells Kubernetes which of the engines' pods to delete first."""
         return DeletionCosts(self.live, discovery, lambda: self.engines.warm_tokens(self.router, self.clock()))
 
     def _replace_tenants(self, config: Config) -> None:
@@ -192,7 +192,7 @@ class Proxy:
         ]
 
     def reload_orders(self, running: ReadConfig, source: ConfigSource) -> ReloadOrders:
-        """The part that applies a new config. `running`: the config of the start, as read; `source`: its file."""
+        """Make the component that applies new configs. `running`: the config as read at the start from `source`."""
         timeout_s, state_dir = self.config.limits.connect_timeout_s, self.config.proxy.state_dir
         membership = Membership(
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
@@ -213,7 +213,7 @@ class Proxy:
         return ReloadOrders(reloads, source, state_dir, self.peer_processes, secret_files)
 
     def readiness(self, orders: ReloadOrders) -> Readiness:
-        """The part that says whether requests should be sent here."""
+        """Make the component that answers whether requests should be sent here (`/ready`)."""
         degraded = [self.stores.problems, orders.problems, self.parser.large_bodies.problems]
         return Readiness(self.open_requests, self.ledger, self.engines, degraded, self._other_regions_up)
 
@@ -221,7 +221,7 @@ class Proxy:
         return bool(self.peers.upstreams.keys() - self.peers.down)
 
     def metrics_page(self, discovery: Discovery, readiness: Readiness, tls: Tls | None) -> MetricsPage:
-        """The part that renders `/metrics`."""
+        """Make the component that renders `/metrics`."""
         own = OwnGauges(self.config.proxy.state_dir, tls)
         gauges = [
             own.gauges,
@@ -256,7 +256,7 @@ class Proxy:
         )
 
     def close(self) -> None:
-        """Close what is left open at the end: the ledger after its users, then the stores and tracing."""
+        """Close everything at the end: the ledger after the components that write to it, then stores and tracing."""
         self.engines.close()
         self.peers.close()
         self.announcements.other_proxies.close()
@@ -270,13 +270,13 @@ class Proxy:
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
-    """Make all parts. Locks the state folder, then asks every engine for its ranks. `slot`: the place of this process
-    among several.
+    """Make all components. Locks the state folder, then asks every engine for its ranks. `slot`: what the supervisor
+    gives to this process; None if it is the only one.
     """
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = _secrets(config, slot)
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
-    ledger = _ledger(config, number)  # first: it locks the state folder
+    ledger = _ledger(config, number)  # made first, since it locks the state folder
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
     engines = await _engines(config, peer_processes, metrics, clock)
     stores = await _stores(config, number, metrics, ledger)
@@ -327,17 +327,17 @@ def _ledger(config: Config, number: int | None) -> Ledger:
 
 
 async def _stores(config: Config, number: int | None, metrics: Metrics, ledger: Ledger) -> Stores:
-    """The stores. The ledger file may drop rows that the stores have confirmed."""
+    """Open the stores. From then on, the ledger file may delete rows that they have confirmed."""
     stores = await Stores.opened(config, number, metrics)
     ledger.upkeep.confirmed = stores.confirmed
     return stores
 
 
 def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
-    """Return the keys that are derived from the fleet secret.
+    """The keys that are derived from the fleet secret. Raises: SecretError.
 
-    A process that starts late derives long-lived keys like its siblings, but signs with the current file, since an
-    older secret may have been revoked. Raises: SecretError.
+    One of several processes derives long-lived keys from the secret that the supervisor read at its start, as the other
+    processes do. But it signs with the secret in the current file, since the older secret may have been revoked.
     """
     lines = load_secret(config.secret_file, os.environ)
     if slot is None:
@@ -352,7 +352,7 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:
-    """The check of API keys: those of the config, and those of the database if there is one."""
+    """Make the check of API keys: of the config's keys, and of the database's if there is a database."""
     access, store = stores.access, stores.limits.nonces
     nonces = None if store is None else RegionNonces(store, metrics)
     if access is None:
@@ -370,7 +370,7 @@ def _idempotent_calls(
     clock: Callable[[], float],
     memory: BodyMemory,
 ) -> IdempotentCalls:
-    """The calls with an Idempotency-Key. With Redis, other proxies know of them."""
+    """Make the component for requests with an Idempotency-Key. With Redis, other proxies know of these requests."""
     limits, store, markers = config.limits, stores.limits.markers, None
     if store is not None:
         ended_s = limits.keyed_replay_s + REMEMBER_KEY_S
@@ -386,7 +386,7 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 async def _engines(
     config: Config, peer_processes: PeerProcesses | None, metrics: Metrics, clock: Callable[[], float]
 ) -> Engines:
-    """The engines. The first process also keeps the file of what the engines have counted."""
+    """Make the engines. Only the first process keeps the file of the engines' counters."""
     is_first = peer_processes is None or peer_processes.number == 0
     engines = Engines(
         config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
@@ -397,7 +397,7 @@ async def _engines(
 
 
 def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None) -> RequestMetrics:
-    """The counters of requests, with the requests that an earlier death of this process interrupted."""
+    """Make the counters of requests, which begin with the requests that the death of an earlier process interrupted."""
     made = RequestMetrics(metrics)
     made.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
     return made
@@ -418,7 +418,7 @@ def _peers(config: Config, clock: Callable[[], float], forwards: Forwards) -> Pe
 def _links(
     config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
 ) -> tuple[ReceiptVoider, Announcements, PeerProcesses | None]:
-    """The links to other regions, for voids and for announcements, and the link to other processes."""
+    """Make the links to other regions (for voids and for announcements) and to this proxy's other processes."""
     nonces = slot.nonces if slot is not None else None
     forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces, clock)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
@@ -440,7 +440,7 @@ def _links(
 def control_planes(
     proxy: Proxy, orders: ReloadOrders, readiness: Readiness, page: MetricsPage
 ) -> tuple[Bridge, Bridge]:
-    """The applications of the public and of the admin listener. FastAPI is imported here, since its import is slow."""
+    """Make the applications of the public and the admin listener. Imports FastAPI only here, since that is slow."""
     from warmroute_proxy.server.control.control_plane import AdminParts, PublicParts, admin_app, public_app
     from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
     from warmroute_proxy.server.control.engine_admin import EngineAdmin

@@ -1,7 +1,8 @@
-"""`warmroute proxy --check`: what is wrong with a config that can be read; with `--probe`, what its servers answer.
+"""`warmroute proxy --check`: finds problems of a config that can be read; with `--probe`, also asks its servers.
 
-Files are read, and nothing is started. A probe asks each engine of this region who it is, also engines that a source
-names. It asks each other region's proxy whether it is ready, and the stores for an answer. No question computes tokens.
+The check reads files and starts nothing. A probe asks each engine of this region what it is, including engines that a
+discovery source names. It asks each other region's proxy whether it is ready, and the stores whether they answer. No
+question makes an engine compute tokens.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
 from warmroute_proxy.server.stores.prices import Prices
 
 PROBE_TIMEOUT_S: Final = 5.0
-_NO_KEY: Final = "0" * 64  # as in examples
+_NO_KEY: Final = "0" * 64  # the digest in examples of a config
 
 
 class ServerAnswer(NamedTuple):
@@ -50,9 +51,9 @@ class ServerAnswer(NamedTuple):
 
 
 def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
-    """The problems that would stop a start, and those that would be unsafe."""
+    """The problems of a config that would keep a proxy from starting, or would be unsafe."""
     found = [*_unreadable(config, environ), *_exposed(config)]
-    if config.database is None:  # a database may have further books
+    if config.database is None:  # a database may have the price books that the config lacks
         found += Prices((), time.time).problems(config.models)
     found += zero_digests(config)
     found += [
@@ -85,7 +86,7 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _exposed(config: Config) -> Iterator[str]:
-    """The files with secrets that every user of the machine may read."""
+    """A problem for each file with a secret that every user of the machine may read."""
     keys = [file for engine in config.own_engines for file in (engine.key_file, engine.admin_key_file)]
     dsn_file = config.database.dsn_file if config.database is not None else None
     redis_file = config.redis.url_file if config.redis is not None else None
@@ -96,19 +97,19 @@ def _exposed(config: Config) -> Iterator[str]:
 
 
 def zero_digests(config: Config) -> list[str]:
-    """The problems of digests that were copied from an example."""
+    """A problem for each key digest that was copied from an example."""
     fields = ["proxy.admin_key_sha256"] if config.proxy.admin_key_sha256 == _NO_KEY else []
     fields += [f"tenant {tenant.name}: key_sha256" for tenant in config.tenants if _NO_KEY in tenant.key_sha256]
     return [f"{field}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for field in fields]
 
 
 def probe(config: Config) -> list[ServerAnswer]:
-    """What the certificate file, the stores, the sources, this region's engines and the other regions' proxies say."""
+    """The answers of the certificate file, the stores, discovery sources, this region's engines, and other regions."""
     return [*_certificate(config), *_stores(config), *asyncio.run(_probe(config))]
 
 
 def _stores(config: Config) -> Iterator[ServerAnswer]:
-    """The answers of the database, which needs the right schema, and of Redis."""
+    """The answers of the database, whose schema is checked, and of Redis."""
     if config.database is not None:
         yield _asked("database", partial(_ask_database, config.database))
     if config.redis is not None:
@@ -116,7 +117,7 @@ def _stores(config: Config) -> Iterator[ServerAnswer]:
 
 
 def _asked(who: str, prepared: Callable[[], Callable[[], str]]) -> ServerAnswer:
-    """The answer of a store, with the time of the question alone. First, `prepared` imports what the question needs."""
+    """The answer of a store, and how long it took. `prepared` imports what the question needs, which is not timed."""
     try:
         ask = prepared()
         began_s = time.monotonic()
@@ -129,7 +130,7 @@ def _asked(who: str, prepared: Callable[[], Callable[[], str]]) -> ServerAnswer:
 
 
 def _ask_database(database: DatabaseConfig) -> Callable[[], str]:
-    """The question to the database. Raises: ModuleNotFoundError; the question raises SecretError or StoreError."""
+    """A function that asks the database, and may raise SecretError or StoreError. Raises: ModuleNotFoundError."""
     from warmroute_proxy.server.stores.database import ask_once
 
     async def sizes(connection: Any) -> str:
@@ -141,7 +142,7 @@ def _ask_database(database: DatabaseConfig) -> Callable[[], str]:
 
 
 def _ask_redis(redis: RedisConfig) -> Callable[[], str]:
-    """The question to Redis. Raises: ModuleNotFoundError; the question raises SecretError or RedisAway."""
+    """A function that asks Redis, and may raise SecretError or RedisAway. Raises: ModuleNotFoundError."""
     from warmroute_proxy.server.redis.calls import RedisCalls
 
     async def run() -> str:
@@ -172,7 +173,7 @@ async def _probe(config: Config) -> list[ServerAnswer]:
 
 
 async def _discovered(config: Config) -> tuple[list[ServerAnswer], list[EngineConfig]]:
-    """What each source of engines answers, and the engines that the sources name and that can be used."""
+    """What each discovery source answers, and which of the engines that the sources name can be used."""
     region = config.proxy.region
     read = await asyncio.gather(*(_read_source(one, region) for one in config.discoveries))
     named = {one.id: each for one, each in zip(config.discoveries, read, strict=True)}
@@ -248,7 +249,7 @@ async def _probe_region(region: RegionConfig) -> ServerAnswer:
 
 
 async def _get(url: str, path: str, headers: str) -> tuple[int, bytes, str]:
-    """Status and body of a small GET, and until when the server's certificate is valid. Raises: OSError."""
+    """The status and body of a small GET, and until when the server's certificate is valid. Raises: OSError."""
     upstream = Upstream(url, PROBE_TIMEOUT_S, time.monotonic)
     context = ssl.create_default_context() if url.startswith("https://") else None
     async with asyncio.timeout(PROBE_TIMEOUT_S):

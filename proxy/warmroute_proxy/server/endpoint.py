@@ -1,7 +1,7 @@
-"""The public endpoint: inference paths go to an `InferenceRequest`, small GETs to the control plane.
+"""The public endpoint: passes requests for inference to `Arrivals`, and small GETs to the control plane.
 
-All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...). Routes of APIs
-that are not served are refused before authentication, because their clients send the key in a different header.
+All other routes are refused, including those that only engines have (`/generate`, `/abort_request`, ...). Routes of
+APIs that are not served are refused before authentication, because their clients send the key in a different header.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,22 +31,22 @@ from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = frozenset({*ROUTES, *DIALECT_OF_PATH, *OPEN_PATHS, "/v1/models", "/v1/usage"})
-"""Paths that are label values themselves. Other paths have their dialect's route as label, or "other"."""
+"""Paths that are values of the metrics' label `route`. Other paths have the route of their API, or "other"."""
 
 
 class Begins(Protocol):
     def begin(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request in chat's own API. Raises: Refusal."""
+        """Begin a request that needs no translation. Raises: Refusal."""
 
     def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
-        """Begin a request of another API."""
+        """Begin a request of an API that is translated into chat completions."""
 
 
 class Settings(Protocol):
-    """The settings of the endpoint in the config in force."""
+    """The settings of the endpoint in the present config."""
 
     def cors_origins(self) -> tuple[str, ...]:
-        """The origins whose pages may read answers."""
+        """The origins of web pages that may read answers."""
 
     def serves_websockets(self) -> bool:
         """Whether WebSocket upgrades are accepted."""
@@ -57,7 +57,7 @@ class CountsAnswers(Protocol):
         """The counter of a route and a status."""
 
     def answered(self, tenant: str, status: int) -> None:
-        """Count an answer to a tenant."""
+        """Count an error answer to a tenant."""
 
 
 class PublicEndpoint:
@@ -72,8 +72,8 @@ class PublicEndpoint:
         announced: Callable[[Request, Exchange], None],
         metrics: CountsAnswers,
     ) -> None:
-        """`sockets`: the openers of WebSockets, by path. `announced`: takes an announcement of another proxy; raises
-        Refusal.
+        """`sockets`: the objects that open WebSockets, by path. `announced`: applies another proxy's announcements, and
+        may raise Refusal.
         """
         self._arrivals = arrivals
         self._settings = settings
@@ -117,7 +117,7 @@ class PublicEndpoint:
         if "content-encoding" in request.headers:
             check_plain(request.headers)
         if path in OPEN_PATHS:
-            if request.length != 0:  # reject bodies from unauthenticated clients
+            if request.length != 0:  # clients are not authenticated on these paths: accept no bodies
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
         if path == ANNOUNCEMENTS:
@@ -171,7 +171,7 @@ class PublicEndpoint:
             answer_error(request, exchange, error)
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-        """The refusal in the error format of the API to which the request's path belongs."""
+        """A refusal in the error format of the API to which the request's path belongs."""
         dialect = None if isinstance(refusal, DialectRefusal) else shape_of(request.path)
         return refusal if dialect is None else DialectRefusal(dialect, refusal)
 
@@ -191,7 +191,7 @@ class PublicEndpoint:
         return counter
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:
-        """Have the control plane answer. `refusal`: set if another proxy of the region spent the request's claim."""
+        """Have the control plane answer. `refusal`: set if another proxy of the region has used the request's token."""
         if exchange.ended:
             return
         if refusal is not None:
@@ -204,6 +204,6 @@ class PublicEndpoint:
 
 
 def _route_of(path: str) -> str:
-    """The label of a path that is not one of `_NAMED_PATHS`: its dialect's route, else "other"."""
+    """The `route` label of a path that is not in `_NAMED_PATHS`: the route of its API, or "other"."""
     dialect = dialect_of(path)
     return "other" if dialect is None else dialect.route

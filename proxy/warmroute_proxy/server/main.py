@@ -1,6 +1,6 @@
-"""One proxy process: config in, listeners up, signals handled, everything closed in order.
+"""Runs one proxy process: reads the config, opens listeners, handles signals, and closes everything in order.
 
-With `processes` above 1, a supervisor starts several (`processes/supervisor.py`): each has a slot and peer processes.
+With `processes` above 1, a supervisor (`processes/supervisor.py`) starts several processes, and gives each a slot.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ from warmroute_proxy.server.reload.reloads import problems_for_processes
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.tracing.traced_request import request_maker
 
-# The two formats of log lines: text and JSON.
+# Log lines are written in one of two formats, text or JSON.
 
 _TEXT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
 
 
 class _Json(logging.Formatter):
-    """Writes each record as one line of JSON, also if its text has several lines."""
+    """Writes each record as one line of JSON, even if its text has several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, str | int | None] = {
@@ -76,7 +76,7 @@ def log_as(log_format: Literal["text", "json"]) -> None:
 log = logging.getLogger("warmroute.proxy")
 
 SWITCH_S: Final = 0.000_5
-"""How long another thread, such as one that sums rows, may hold the interpreter while the event loop waits for it.
+"""How long another thread, such as one that adds up rows, may hold the interpreter lock while the event loop waits.
 Python's default of 5 ms would delay each iteration of the loop.
 """
 
@@ -88,11 +88,11 @@ SAME_SIGNAL_S: Final = 1.0
 
 
 class PublicListener(Protocol):
-    """The listener that receives clients' requests: over HTTP, or from a gateway."""
+    """The listener that receives clients' requests, over HTTP or from a gateway."""
 
     @property
     def connections(self) -> Any:
-        """The open connections; `members` is empty once all have ended."""
+        """The open connections. Their `members` are empty once all connections have ended."""
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int: ...
     def use_limits(self, limits: Limits) -> None: ...
@@ -112,7 +112,7 @@ def serve(
     """Run a proxy until SIGTERM or SIGINT; with `check`, only check the config. Returns an exit code.
 
     `processes` overrides the number in the config. `probe_servers`: the check also asks all servers of the config.
-    `picker`: requests come from a gateway, which asks where to send each.
+    `picker`: requests come from a gateway, which asks this proxy to which engine to send each request.
     """
     name = "warmroute epp" if picker else "warmroute proxy"
     try:
@@ -140,7 +140,7 @@ def serve(
 
 
 def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
-    """Print what the servers answer, and return the exit code. Raises: ConfigError with all problems of the config."""
+    """Check a config, and print its servers' answers. Returns the exit code. Raises: ConfigError, with all problems."""
     problems = problems_of(config, os.environ)
     config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
     answers = probe(config) if probe_servers else []
@@ -154,7 +154,7 @@ def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
 def _work(
     config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource, *, picker: bool = False
 ) -> int:
-    """Run one process; returns its exit code. `running`: the config as read from its file, `source`."""
+    """Run one process. Returns its exit code. `running`: the config as read from its file; `source`: that file."""
     sys.setswitchinterval(SWITCH_S)
     try:
         uvloop.run(_run(config, slot, running, source, picker=picker))
@@ -165,16 +165,16 @@ def _work(
 
 
 def _listening(address: dict[str, Any], processes: list[int]) -> None:
-    """Print the line with the addresses that a proxy listens on, and its processes."""
+    """Print a line with the addresses on which a proxy listens, and the ids of its processes."""
     line = {"event": "listening", **address, "pid": os.getpid()}
     print(json.dumps(line | {"processes": processes} if processes else line), flush=True)
 
 
 class _Signals:
-    """The first signal begins a graceful shutdown; a second one cuts it short.
+    """Handles signals to end: the first signal begins a graceful shutdown; a second signal cuts it short.
 
-    Signals within `SAME_SIGNAL_S` of the first count as the same one. A process can get one signal twice: systemd or a
-    terminal sends it to all processes, and the parent or a wrapper passes it on.
+    Signals within `SAME_SIGNAL_S` after the first signal are ignored, since a process can get one signal twice: systemd
+    or a terminal sends it to all processes, and the parent or a wrapper passes it on.
     """
 
     def __init__(self) -> None:
@@ -196,12 +196,12 @@ async def _run(
 ) -> None:
     signals, hung_up = _Signals(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # until there is something to reload
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # until reloads are possible
     loop.add_signal_handler(signal.SIGTERM, signals.came)
     if slot is None:
         loop.add_signal_handler(signal.SIGINT, signals.came)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes, the parent passes it on
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process, too; the parent handles it
         loop.add_reader(slot.parent_fd, _orphaned, slot, signals.stop)
     tls = tls_of(config.proxy)
     limits = replace(config.limits, connections=_connections(config))
@@ -243,7 +243,7 @@ async def _run(
 
 
 def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any, Any, None]]:
-    """The background work that runs until the end."""
+    """Background work that runs until the end of every process."""
     return [
         _sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag),
         proxy.loop_lag.watch(),
@@ -254,7 +254,7 @@ def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any
 
 
 def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> ConversationFile:
-    """The file of conversations, restored into the proxy. Only the first process writes it."""
+    """Restore conversations into the proxy from their file, and return the file. Only the first process writes it."""
     writes = slot is None or slot.number == 0
     found = ConversationFile(config.proxy.state_dir, proxy.parser.callers.conversations, writes=writes)
     found.restore()
@@ -262,7 +262,7 @@ def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> Co
 
 
 def _collect_less_often() -> None:
-    """Tune garbage collection: initial objects stay until the end, and few later ones are in reference cycles."""
+    """Make garbage collection rarer: objects of the start stay until the end, and few later ones are in cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
@@ -271,7 +271,7 @@ def _collect_less_often() -> None:
 def _endpoints(
     proxy: Proxy, public_plane: Bridge, admin_plane: Bridge, limits: Limits, readiness: Readiness, *, picker: bool
 ) -> tuple[PublicListener, Endpoint]:
-    """The listener for clients or their gateway, and the endpoint for operators."""
+    """Make the listener for clients or their gateway, and the endpoint for operators."""
     new_request, admin = request_maker(proxy.tracing), proxy.admin_endpoint(admin_plane)
     if not picker:
         endpoint = proxy.public_endpoint(public_plane, new_request)
@@ -285,7 +285,7 @@ def _endpoints(
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:
-    """The addresses that a proxy listens on, for `_listening`."""
+    """The addresses on which a proxy listens, for `_listening`."""
     scheme = "grpc" if picker else "http"
     return {
         "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{authority(config.proxy.host, port)}",
@@ -295,7 +295,7 @@ def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dic
 
 
 def _connections(config: Config) -> int:
-    """How many clients may be connected: the number in the config, or fewer if there are too few file descriptors."""
+    """How many clients may be connected: as many as the config says, or fewer if file descriptors are lacking."""
     engines = len(config.own_engines)
     wanted = config.limits.connections
     try:
@@ -313,7 +313,7 @@ def _connections(config: Config) -> int:
 
 
 def _hung_up(tls: Tls | None, orders: ReloadOrders) -> None:
-    """Read certificate and config again, at SIGHUP. Without a handler that signal would end the process at once."""
+    """Handle SIGHUP: read the certificate and the config again. Without a handler, SIGHUP would end the process."""
     if tls is None:
         log.info("no TLS certificate to read again")
     else:
@@ -326,7 +326,7 @@ def _hung_up(tls: Tls | None, orders: ReloadOrders) -> None:
 
 
 def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:
-    """End this process, since its parent is gone: nobody would restart or end it."""
+    """End this process, since its parent is gone, so that nobody would restart or end it."""
     asyncio.get_running_loop().remove_reader(slot.parent_fd)
     log.error("the parent is gone: this process ends")
     stop.set()
@@ -335,7 +335,7 @@ def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:
 async def _sweep(
     open_requests: OpenRequests, steps: list[Callable[[], None]], clock: Callable[[], float], lag: LoopLag
 ) -> None:
-    """Run periodic work. A bug in one step must not stop the others or the deadlines."""
+    """Run periodic work. A bug in one step must not stop other steps or the requests' deadlines."""
     while True:
         await asyncio.sleep(SWEEP_EVERY_S)
         now = clock()
@@ -375,7 +375,7 @@ async def _send_voids(voids: ReceiptVoider) -> None:
 async def _shut_down(
     proxy: Proxy, public: PublicListener, admin: Listener, tasks: list[asyncio.Task[None]], signals: _Signals
 ) -> None:
-    """Take no new requests, let open ones end, refuse those left, close the ledger. Admin pages work meanwhile."""
+    """Refuse new requests, let open ones end, fail the rest, and close the ledger. Admin pages work meanwhile."""
     open_requests, admission = proxy.open_requests, proxy.admission
     open_requests.closed = True
     proxy.idempotent_calls.shut_down()
@@ -389,7 +389,7 @@ async def _shut_down(
     while (open_requests.live or public.connections.members) and proxy.clock() < deadline and not signals.hurry:
         await asyncio.sleep(0.02)
     proxy.re_prefills.close()
-    admission.shut_down()  # again: a request whose forward failed meanwhile may wait
+    admission.shut_down()  # once more, since a request whose forward failed may have been queued meanwhile
     for request in list(open_requests.live):
         request.shut_down()
     await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S), proxy.engines.all_sent(CLOSE_S))

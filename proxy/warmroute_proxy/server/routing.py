@@ -1,4 +1,4 @@
-"""Makes the router of one proxy process: alone, or deciding together with other processes and proxies."""
+"""Makes the router of one proxy process, which decides alone or together with other processes and proxies."""
 
 import asyncio
 import secrets as random
@@ -38,7 +38,7 @@ def routing(
     announcements: Announcements,
     peer_processes: PeerProcesses | None,
 ) -> Routing:
-    """The router and the conversations, with the drain orders from before a restart."""
+    """Make the router and the conversations. Applies operators' drain orders from before a restart."""
     others_here = announcements.other_proxies
     announce = announcements.newest if announcements.active or others_here.active else None
     name = random.token_hex(8)
@@ -64,7 +64,7 @@ def routing(
         else:
             router = Router(*fleet, listeners=listeners)
     for region in config.regions:
-        router.set_peer_up(region.name, False)  # until its first probe tells its version
+        router.set_peer_up(region.name, False)  # until its first probe has shown its version
     for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
         if engine_id in engines.by_id:
             engines.drain(engine_id, "operator", True, router, since_s)
@@ -72,12 +72,12 @@ def routing(
 
 
 def _record_of(path: Path, slot: ProcessSlot | None) -> Path:
-    """The record file of a process; with several processes, its number is at the end."""
+    """The decision record's file for a process. With several processes, it ends in the number of the process."""
     return path if slot is None else path.with_name(f"{path.name}.{slot.number}")
 
 
 def _to_both(peer_processes: PeerProcesses, other_proxies: OtherProxies) -> Callable[[Event, float], None]:
-    """A function that sends an event of the router to the other processes of this proxy, and to other proxies."""
+    """A function that sends the router's events to the other processes of this proxy and to other proxies."""
 
     def send(event: Event, now_s: float) -> None:
         peer_processes.send(event, now_s)

@@ -1,11 +1,11 @@
 """Reads the turns that all processes of a proxy have settled, without asking the other processes.
 
-A turn is in the ledger file, or in the journal of the process that served it, behind the *position* up to which that
-journal is folded. Both are read. So any process finds a receipt as soon as its turn has ended, and totals include the
-last turn. A journal file may be deleted once the position has left it. So if a position has moved during a read,
-everything is read again.
+A turn is in the ledger file or in the journal of the process that served it. Each journal is *folded* (its records are
+moved to the ledger file) up to a *position*, and the rest, its tail, is read here. So any process finds a receipt as
+soon as its turn has ended, and totals include the last turn. A journal file may be deleted once it is folded to its
+end. So if a position has moved during a read, everything is read again.
 
-Limit: `TAIL_BYTES` of a journal are read. The fold is never that far behind while it works.
+Limit: `TAIL_BYTES` of each journal file are read. As long as folding works, tails are much shorter.
 """
 
 import threading
@@ -25,7 +25,7 @@ TRIES: Final = 5
 
 
 class FoldPosition(NamedTuple):
-    """The place up to which a process has folded its journal: the number of the file, and an offset in it."""
+    """The place up to which a process has folded its journal: the number of a file, and an offset in this file."""
 
     process: int
     sequence: int
@@ -55,7 +55,7 @@ class AllProcessesReader:
         return folded.plus(not_folded.get(tenant, TenantTotals()))
 
     def find(self, tenant: str, id_: str) -> Entry | None:
-        """A tenant's turn that is not folded yet, settled or open; None if the journals do not have it."""
+        """A tenant's turn, settled or open, from the tails of the journals; None if it is not there."""
         found: Entry | None = None
         with self._lock:
             for _ in range(TRIES):
@@ -68,7 +68,7 @@ class AllProcessesReader:
         return found
 
     def _positions(self, tenant: str = "") -> tuple[list[FoldPosition], TenantTotals]:
-        """The position of each process, and the sums of the tenant's folded rows at the same moment."""
+        """The position of each process, and the sums of the tenant's folded rows, read in one transaction."""
         with self._db:
             self._db.execute("BEGIN")
             rows = self._db.execute("SELECT process, sequence, offset FROM fold").fetchall()
@@ -77,7 +77,7 @@ class AllProcessesReader:
         return positions, TenantTotals() if total is None else TenantTotals(*total[1:])
 
     def _having(self, positions: list[FoldPosition], id_: bytes) -> Iterator[Entry]:
-        """The entries behind the positions that have an id in their line."""
+        """The entries in the tails whose line contains an id."""
         for tail in tails(self._state_dir, positions):
             for line in tail.split(b"\n") if id_ in tail else ():
                 if id_ in line:

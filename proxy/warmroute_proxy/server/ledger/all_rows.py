@@ -1,10 +1,10 @@
 """Reads the rows of all processes of a proxy, newest first, a few thousand at a time and for a limited time.
 
-Rows are in the ledger file only roughly in the order in which their turns ended, since several processes fold their
-journals side by side. Records that are not folded yet are read from the journals first. A row is never changed, so
-nothing is locked during a pass. Rows that are added during a pass are not seen.
+Records that are still only in the journals are read first, then the rows of the ledger file. There, rows are only
+roughly in the order in which their turns ended, since several processes move their journals' records to the file. A row
+is never changed, so nothing is locked during a pass. Rows that are added during a pass are not read.
 
-Limits: `MAX_ROWS` rows and `MAX_S` seconds for a question to a proxy. Beyond them, older rows are not read, and
+Limits of one question to a running proxy: `MAX_ROWS` rows and `MAX_S` seconds. After that, older rows are not read, and
 `RowsPass.complete` is false.
 """
 
@@ -19,9 +19,9 @@ from warmroute_proxy.server.ledger.schema import FIELD_AT, connect
 
 MAX_ROWS: Final = 2_000_000
 MAX_S: Final = 5.0
-ROWS_AT_ONCE: Final = 4_096  # some 40 ms
+ROWS_AT_ONCE: Final = 4_096  # takes about 40 ms
 DISORDER_S: Final = 60.0
-"""Rows are slightly out of order: the turn of a later row may have ended earlier, by at most this much."""
+"""How far rows may be out of order: the turn of a later row may have ended up to this much earlier."""
 
 NOT_FOLDED: Final = "SELECT value AS record FROM json_each(:not_folded)"
 FOLDED: Final = "SELECT record FROM turn_record WHERE rowid > :low AND rowid <= :high ORDER BY rowid DESC"
@@ -35,11 +35,11 @@ _OLDEST: Final = (
 
 
 class Closed(Exception):
-    """The proxy shuts down."""
+    """The reading was stopped, because the proxy shuts down."""
 
 
 class RowsPass:
-    """One pass over the rows. Used by one thread; `stopped` is asked between two portions."""
+    """One pass over the rows, used by one thread. Between two portions, it calls `stopped` and ends if that is true."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class RowsPass:
         *,
         bounded: bool = True,
     ) -> None:
-        """Two kinds of rows are not needed: those of turns that ended before `since_s` (unix seconds), and those with
-        a number up to `above`. `bounded`: False for a command, which may take its time.
+        """Rows of turns that ended before `since_s` (unix seconds) and rows with a number up to `above` may be left
+        out. `bounded`: False for a command, to which the limits do not apply.
         """
         self.db = connect(database, read_only=True)
         self.complete = True
@@ -68,7 +68,7 @@ class RowsPass:
         self.db.close()
 
     def portions(self) -> Iterator[tuple[str, dict[str, str | int]]]:
-        """For each portion: a query for its records, and the values of the query's parameters."""
+        """Yield a query for the records of each portion, and the values of the query's parameters."""
         not_folded, high = self._begin()
         yield NOT_FOLDED, {"not_folded": not_folded}
         deadline, first = time.monotonic() + MAX_S, high
@@ -86,7 +86,7 @@ class RowsPass:
             high -= ROWS_AT_ONCE
 
     def _pruned(self) -> int:
-        """The oldest remaining row's number minus 1. If this pass needs deleted rows, it is not complete."""
+        """The number of the last deleted row. If this pass needs deleted rows, mark it as not complete."""
         row: tuple[int, float] | None = self.db.execute(_OLDEST).fetchone()
         pruned = 0 if row is None else row[0] - 1
         if row is not None and pruned > self._above and (self._since_s is None or self._since_s < row[1]):
@@ -94,7 +94,7 @@ class RowsPass:
         return pruned
 
     def _begin(self) -> tuple[str, int]:
-        """The records that are not folded, as a JSON array, and the number of the last folded row."""
+        """The records that are only in the journals, as a JSON array, and the number of the ledger file's last row."""
         positions, last_row = self._positions()
         for _ in range(TRIES):
             rows: dict[str, str] = {}
@@ -107,7 +107,7 @@ class RowsPass:
         return f"[{','.join(rows.values())}]", last_row
 
     def _positions(self) -> tuple[list[FoldPosition], int]:
-        """The position of each process, and the number of the last row at the same moment."""
+        """The position up to which each journal is in the ledger file, and the number of the file's last row."""
         with self.db:
             self.db.execute("BEGIN")
             rows = self.db.execute("SELECT process, sequence, offset FROM fold").fetchall()
@@ -120,5 +120,5 @@ class RowsPass:
 
 
 def field(name: str) -> str:
-    """The SQL of a field of `record`."""
+    """The SQL expression for a field of `record`."""
     return f"json_extract(record, '$[{FIELD_AT[name]}]')"

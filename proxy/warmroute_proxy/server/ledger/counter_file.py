@@ -1,7 +1,7 @@
-"""`counters.sqlite`: what each engine has counted in each hour (a *span*), and the last reading of each engine.
+"""Keeps `counters.sqlite`: how much each engine's counters of requests and tokens grew in each hour (a *span*).
 
-The last reading is kept beside the spans, so a killed proxy loses nothing: the difference between this reading and the
-next one is what the engine counted meanwhile.
+The last reading of each engine's counters is kept beside its spans. So a killed proxy loses nothing: the difference
+between the last and the next reading is what the engine counted meanwhile.
 
 Limits: the spans of the last `KEPT_DAYS` days, and of these the newest `MAX_SPANS`.
 """
@@ -50,7 +50,7 @@ _DROP_MANY: Final = "DELETE FROM span WHERE rowid <= (SELECT max(rowid) FROM spa
 
 
 class CounterFile:
-    """Keeps the readings of all engines. `note` may be called in any thread."""
+    """Keeps the spans and last readings of all engines. `note` may be called in any thread."""
 
     def __init__(self, state_dir: Path) -> None:
         """Raises: LedgerError."""
@@ -68,7 +68,9 @@ class CounterFile:
         self._failed = False
 
     def note(self, reading: CounterReading) -> None:
-        """Take in a reading. If the file cannot be written, the next reading includes what this one counted."""
+        """Add a reading. If the file cannot be written, nothing is lost, since counters only grow: the next reading
+        includes what this one counted.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -96,13 +98,13 @@ class CounterFile:
             for span in spans:
                 self._db.execute(_PUT_SPAN, (*span[:4], *span.counts, span.restarts))
             self._db.execute(_PUT_READING, (*reading[:3], *reading.counts))
-            if len(spans) > 1:  # an hour has ended
+            if len(spans) > 1:  # an hour has ended: time to delete old spans
                 self._db.execute(_DROP_OLD, (reading.at_s - KEPT_DAYS * _DAY_S,))
                 self._db.execute(_DROP_MANY, (MAX_SPANS,))
 
 
 def read_spans(state_dir: Path, since_s: float) -> list[Span]:
-    """The spans that ended at `since_s` (unix seconds) or later. The proxy may be running. Raises: LedgerError."""
+    """The spans that ended at `since_s` (unix seconds) or later. A proxy may be running. Raises: LedgerError."""
     path = state_dir / COUNTERS_FILE
     if not path.exists():
         raise LedgerError(f"{path} does not exist: the proxy makes it when it first reads the metrics of an engine")

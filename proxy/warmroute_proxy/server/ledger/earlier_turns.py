@@ -1,10 +1,11 @@
-"""The newest turn of each lineage in the ledger, read once when a process starts.
+"""Reads the newest turn of each lineage (conversation branch) from the ledger, once when a process starts.
 
-The index and the last turns of lineages are in memory, and end with the process. A session that goes on after a restart
-of the proxy was seen before, so the tokens that it lost are not `cold`.
+The prefix index and the last turns of lineages are only in memory, and end with the process. If a session goes on after
+a restart, its uncached tokens must not be explained as `cold`, since the session was served before. The ledger shows
+that.
 
-Limit: of the newest `MAX_LOOKED_AT` completed turns, `MAX_ROWS` are read. Tenants take turns, each with its newest row
-first.
+Limit: `MAX_ROWS` of the newest `MAX_LOOKED_AT` completed turns are read: first the newest turn of every tenant, then
+the second newest of every tenant, and so on.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _NEWEST: Final = (
 
 
 class EarlierTurn(msgspec.Struct, frozen=True, gc=False):
-    """A turn that was served before this process began. `workers` are ids."""
+    """A turn that was served before this process began. `workers`: ids of workers."""
 
     turn: int
     prompt_tokens: int

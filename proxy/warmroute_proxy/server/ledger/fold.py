@@ -1,20 +1,21 @@
-"""Folds journal files into SQLite. The ledger does this in a thread while it runs, and at its start and close.
+"""Folds journal files: moves their records to an SQLite file.
 
-A row is the record of an ended entry as it stands in the journal. Its columns are computed when they are queried (the
-view `turn`), so folding a turn costs one JSON check and the insertion of one text. The sums of each tenant's turns are
-in a table of their own (`total`).
+The ledger folds in a thread while it runs, and also at its start and close. A row is the record of an ended entry,
+exactly as the journal has it. The columns are computed when they are queried (by the view `turn`), so folding a turn
+costs one JSON check and the insertion of one text. The sums of each tenant's turns are in a separate table (`total`).
 
-A step reads some whole lines, and commits their rows together with the position behind them. So each record is folded
-once: after a kill, the process repeats only a step that was not committed. Lines that are not records (torn by a full
-disk) are counted and skipped. A file is deleted once all of its lines are folded, a later file exists, and the rows are
-checkpointed: SQLite's WAL with `synchronous = NORMAL` may lose its last commits in a power failure.
+A step reads some whole lines, and commits their rows together with the position after these lines. So each record is
+folded once: after a kill, the process repeats only a step that was not committed. Lines that are not records (torn by a
+full disk) are counted and skipped. A file is deleted once all of its lines are folded, a later file exists, and the
+rows are checkpointed: SQLite's WAL with `synchronous = NORMAL` may lose its last commits in a power failure.
 
-Most turns end in the step that opens them, so ended entries are read first. Their records end in an object, `usage`;
-records of open entries end in `null`. Of these, only those whose turn is still open are read, and kept in `open_turn`.
+The journal has a record when a turn is opened, and another when it ends. Most turns end in the step that opens them, so
+the records of ended turns are decoded first; they end in an object, `usage`. Records of open turns end in `null`. They
+are decoded only if the turn has not ended in the step, and are kept in `open_turn`.
 
 If a proxy has several processes, each one folds its own journal into the same file, and has its own position. SQLite
-has one writer at a time, and a commit takes a few ms twice a second. A process settles only its own open turns as
-interrupted.
+has one writer at a time, which is enough: a commit takes a few ms twice a second. At its start and close, a process
+settles its own open turns as interrupted.
 """
 
 import sqlite3
@@ -32,18 +33,19 @@ from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journ
 from warmroute_proxy.server.ledger.schema import ADD_TO_TOTAL, LedgerError, TenantTotals, connect, prepare
 
 STEP_BYTES: Final = 4_194_304
-"""About 3,400 turns a commit: each commit has a cost of its own, and writes every page that its rows touch."""
+"""How much a commit folds, about 3,400 turns. Smaller commits would cost more: each writes every page that it touches.
+"""
 
 LINES_AT_ONCE: Final = 256
-"""After this number of lines the thread gives up the interpreter lock, so the event loop never waits long for it."""
+"""After this number of lines, the thread gives up the interpreter lock, so that the event loop never waits long."""
 
 ROWS_AT_ONCE: Final = 320
-"""Rows of one statement, with at most 3 values each. Every build of SQLite takes 999 values in a statement; today's
-builds take 32,766."""
+"""Rows of one statement, with at most 3 values each. Every build of SQLite accepts 999 values in a statement; current
+builds accept 32,766."""
 
 
 class _Line(msgspec.Struct, array_like=True, gc=False):
-    """The fields of an entry that folding uses. The others are checked to be JSON, and stored as they are."""
+    """The fields of an entry that folding uses. The other fields are only checked to be JSON, and stored unchanged."""
 
     id: str
     tenant: str
@@ -80,7 +82,7 @@ class Fold:
     _open: set[str]  # ids in `open_turn`, at most as many as there are connections
 
     def __init__(self, folder: Path, database: Path, process: int = 0) -> None:
-        """`folder`: that of the process' journal."""
+        """`folder`: the folder of the process' journal."""
         self._folder = folder
         self._process = process
         try:
@@ -111,7 +113,7 @@ class Fold:
             later = [number for number in journal_sequences(self._folder) if number > self._sequence]
             if not later:
                 return False
-            # Again: nothing is added to this file once there is a later one.
+            # Read once more, since lines may have been added before the later file was begun; now no more can come.
             found = read_whole(path, self._offset, STEP_BYTES)
         if found:
             self._commit(found)
@@ -121,7 +123,7 @@ class Fold:
         return True
 
     def recover(self, now_s: float) -> int:
-        """Fold all that is left, and settle open turns as interrupted. Returns the number for the next journal file."""
+        """Fold what is left, and settle open turns as interrupted. Returns the number for the next journal file."""
         while self.step():
             pass
         self.interrupted = self._interrupt_open(now_s)
@@ -154,7 +156,7 @@ class Fold:
         self._open.update(opened)
 
     def _leave_out_second_voids(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
-        """Leave out voids of rows that are voided already: two processes may have been asked at once."""
+        """Leave out voids of rows that are already voided, since two processes may have been asked at the same time."""
         for id_ in [id_ for id_ in rows if id_.endswith(VOID_SUFFIX)]:
             if self._db.execute("SELECT 1 FROM turn_record WHERE id = ?", (id_,)).fetchone() is not None:
                 _add_up(_LINE(rows.pop(id_)), sums, -1)
@@ -165,7 +167,7 @@ class Fold:
 
     def _many(self, statement: str, values: str, rows: Iterable[tuple[str, ...]]) -> None:
         """Execute a statement for many rows, `ROWS_AT_ONCE` at a time, because each call gives up the interpreter lock
-        and has to compete with the event loop for it. `values`: the placeholders of one row.
+        and has to wait for the event loop to get it back. `values`: the placeholders of one row.
         """
         left = iter(rows)
         while some := list(islice(left, ROWS_AT_ONCE)):
@@ -178,7 +180,7 @@ class Fold:
         for (text,) in self._db.execute("SELECT record FROM open_turn WHERE process = ? ORDER BY rowid", own):
             try:
                 entry = Entry.read(text)
-            except msgspec.DecodeError:  # of version 1 or 2 of the ledger
+            except msgspec.DecodeError:  # written by version 1 or 2 of the ledger
                 continue
             interrupt(entry, now_s)
             rows[entry.id] = entry.record().decode()
@@ -204,8 +206,8 @@ class Fold:
 
 
 def _add_up(turn: _Ended, sums: dict[str, TenantTotals], times: int = 1) -> None:
-    """Add an ended turn to the sums of its tenant `times` times; -1 takes it out. A void's values are negative, so
-    adding a void takes out the row that it voids.
+    """Add an ended turn to the sums of its tenant `times` times; -1 subtracts it. The values of a void are negative, so
+    adding a void subtracts the row that it voids.
     """
     totals = sums.get(turn.tenant)
     if totals is None:
@@ -219,7 +221,7 @@ def _add_up(turn: _Ended, sums: dict[str, TenantTotals], times: int = 1) -> None
 
 
 def _yielding_lock(texts: list[str]) -> Iterator[str]:
-    """Yield all texts. Before each `LINES_AT_ONCE` of them the event loop can take the interpreter lock."""
+    """Yield all texts. Before each `LINES_AT_ONCE` of them, let the event loop take the interpreter lock."""
     for at in range(0, len(texts), LINES_AT_ONCE):
         time.sleep(0)
         yield from texts[at : at + LINES_AT_ONCE]
@@ -227,7 +229,7 @@ def _yielding_lock(texts: list[str]) -> Iterator[str]:
 
 def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotals]) -> tuple[list[str], int]:
     """Collect ended entries in `rows`, and add them up in `sums`. Each decoded line is dropped at once, while it is in
-    the processor's cache. Returns the lines of open entries, not decoded, and how many lines are not records.
+    the processor's cache. Returns the lines of open entries without decoding them, and how many lines are not records.
     """
     under_way: list[str] = []
     skipped = 0
@@ -241,7 +243,7 @@ def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotal
             line = _LINE(text)
         except _NO_RECORD:
             try:
-                line = Entry.read(text)  # an entry of a version before 4
+                line = Entry.read(text)  # written by a version of the ledger before 4
             except _NO_RECORD:
                 skipped += text != ""
                 continue
@@ -259,7 +261,7 @@ def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, t
     opened: dict[str, tuple[str, str, str]] = {}
     skipped = 0
     for text in _yielding_lock(under_way):
-        if text[2 : text.find('"', 2)] in rows:  # an id is plain
+        if text[2 : text.find('"', 2)] in rows:  # the id comes first, and has no escapes
             continue
         try:
             line = _LINE(text)

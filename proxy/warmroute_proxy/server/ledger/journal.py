@@ -1,17 +1,18 @@
 """The journal: an append-only file that makes an entry durable before a client sees the end of its answer.
 
-One record is one line of JSON. One `os.write`, which takes 2 us, writes all records of one turn of the event loop. Once
-written they survive kill -9 of the process, because the OS has them. A file is named by its sequence number,
-`journal-000001.jsonl`. When a file exceeds `ROTATE_BYTES`, the next one is begun, and the fold deletes the old one.
+One record is one line of JSON. One `os.write`, which takes 2 us, writes all records of one iteration of the event loop.
+Once written they survive kill -9 of the process, because the OS has them. A file is named by its sequence number,
+`journal-000001.jsonl`. When a file exceeds `ROTATE_BYTES`, the next one is begun. The fold, which moves records to the
+ledger file, deletes the old one.
 
     sync "process"   durable = written to the OS; callbacks run at once
     sync "disk"      durable = on the disk; a thread calls fdatasync for all records that came while it was last busy
 
-A line can be torn, by a full disk or by a crash of the machine. The writer starts the next record on a new line, the
-reader skips what is not a record, and an unfinished last line is not read until it ends.
+A full disk or a crash of the machine can leave half a line (a torn one). The writer starts the next record on a new
+line, the reader skips what is not a record, and an unfinished last line is not read until it is complete.
 
-Records that a full disk has refused may wait in memory (`write_later`). They are written before any others, once writes
-succeed again. Until then the journal is not healthy.
+Records that a full disk has refused may wait in memory (`write_later`). They are written before any other records, once
+writes succeed again. Until then the journal is not healthy.
 
 At most one callback of each open request waits for the disk, so the limit on connections bounds the callbacks.
 """
@@ -30,11 +31,11 @@ from warmroute_proxy.core.base.compiled import mypyc_attr
 
 ROTATE_BYTES = 64 * 2**20
 STALLED_S = 5.0  # the journal is not healthy while one fdatasync takes longer
-MAX_WAITING_BYTES = 16 * 2**20  # of records; later ones are dropped, and the next start interrupts their turns
-RETRY_EVERY_S = 1.0  # after a failed fdatasync
+MAX_WAITING_BYTES = 16 * 2**20  # records beyond this are dropped, and the next start settles them as interrupted
+RETRY_EVERY_S = 1.0  # the pause after a failed fdatasync
 _LOG: Final = logging.getLogger(__name__)
 
-_TORN_END: Final = b"#torn\n"  # so a line whose write failed is not a record, even if only its end is missing
+_TORN_END: Final = b"#torn\n"  # ends a torn line, which then is not a record even if only its newline was missing
 
 _NEWLINE: Final = 0x0A
 
@@ -45,19 +46,19 @@ Callback = Callable[[], None]
 class JournalError(OSError):
     """Records could not be written, by a fault of the proxy or its disk. The request may be repeated elsewhere.
 
-    The file has the first `written_bytes` of the bytes that were to be written together: whole lines only.
+    `written_bytes`: how many bytes of the failed write the file has, counting whole lines only.
     """
 
     written_bytes = 0
 
 
 def folder_of(state_dir: Path, process: int) -> Path:
-    """The folder of a process' journal: each process has one of its own."""
+    """The folder of a process' journal. Each process has its own folder."""
     return state_dir / f"process-{process}" if process else state_dir
 
 
 def processes_in(state_dir: Path) -> list[int]:
-    """The numbers of the processes that have left a folder here, and 0 for the first process."""
+    """The numbers of the processes that have left a folder in `state_dir`, and 0 for the first process."""
     return sorted({0, *(int(path.name.removeprefix("process-")) for path in state_dir.glob("process-[0-9]*"))})
 
 
@@ -71,7 +72,7 @@ def journal_sequences(folder: Path) -> list[int]:
 
 
 def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
-    """Whole lines from `offset` on, about `limit_bytes` in all; empty if there is no file."""
+    """Read whole lines from `offset` on, about `limit_bytes` in all; empty if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -84,7 +85,7 @@ def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
 
 
 class Journal:
-    """The writing end. All methods are called in the event loop."""
+    """Writes the journal. All methods are called in the event loop."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Journal:
         self._loop = loop
         self._fd, self._size = _open_file(folder, sequence)
         self._broken = False  # the last write failed
-        self._waiting = b""  # whole lines of `write_later`; empty unless the last write failed
+        self._waiting = b""  # whole lines from `write_later`; empty unless the last write failed
         self._torn = False  # the file may end in the middle of a line
         self._disk = _DiskSync(loop) if sync == "disk" else None
         self._retry_at_s = 0.0
@@ -115,9 +116,9 @@ class Journal:
         return self._disk is None or self._disk.healthy or self._recovers(self._disk)
 
     def _recovers(self, disk: "_DiskSync") -> bool:
-        """Begin another file after a failed fdatasync. Returns False, but `healthy` may be True once that file is
-        synced. A later success with the same file would say nothing about pages that an earlier fdatasync gave up. The
-        records in the old file are safe once they are folded.
+        """Begin another file after a failed fdatasync, because a later success with the old file would say nothing
+        about pages that the failed fdatasync gave up. Returns False, but `healthy` may be True once the new file is
+        synced. The records in the old file are safe once they are folded into the ledger file.
         """
         now = self._loop.time()
         if disk.failed and not disk.busy and now >= self._retry_at_s:
@@ -147,7 +148,7 @@ class Journal:
                 self._append(b"", 0)
 
     def write(self, lines: bytes | bytearray) -> None:
-        """Append records, each a line of JSON. Raises: JournalError, which says how much was written."""
+        """Append records, each of them a line of JSON. Raises: JournalError, which says how much was written."""
         done = 0
         if not self._broken:
             try:
@@ -194,8 +195,8 @@ class Journal:
             _LOG.warning("the ledger is written again, with the rows of %d turns that waited", waiting.count(b"\n"))
 
     def _failed(self, error: OSError, lines: bytes | bytearray, done: int, start: int) -> JournalError:
-        """Note a failed write. Returns its error. The first `done` bytes of `lines` are in the file. The new lines
-        begin at `start`, behind those that waited.
+        """Note a failed write, and return its error. The first `done` bytes of `lines` are in the file. In `lines`, new
+        records begin at `start`, after those that waited.
         """
         if not self._broken:
             _LOG.error("the ledger cannot be written: %s; new turns are refused until it can", error.strerror)
@@ -210,7 +211,7 @@ class Journal:
         return failure
 
     def _rotate(self) -> None:
-        """Begin the next file, or let the old one grow on if that fails. The last record stays in the old file."""
+        """Begin the next file, or go on with the old one if that fails. The last record stays in the old file."""
         try:
             fd, size = _open_file(self._folder, self._sequence + 1)
         except OSError as error:
@@ -229,7 +230,7 @@ class Journal:
                 self._disk.has_failed(fd, error)
 
     def _sync_folder(self) -> None:
-        """Put a new file's name on the disk, before a record in it counts as durable."""
+        """Sync the folder, so that a new file's name is on the disk before a record in it counts as durable."""
         if self._disk is None:
             return
         fd = os.open(self._folder, os.O_RDONLY)
@@ -245,7 +246,7 @@ class _DiskSync:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.failed = False
         self.busy = False
-        self._failed_fd = -1  # of the file whose fdatasync failed last
+        self._failed_fd = -1  # the file whose fdatasync failed last
         self._began_s = 0.0
         self._loop = loop
         self._waiting: list[Callback] = []
@@ -257,11 +258,11 @@ class _DiskSync:
 
     @property
     def healthy(self) -> bool:
-        """False from a failed fdatasync until another file is synced, and while an fdatasync is stuck."""
+        """False while an fdatasync is stuck, and from a failed fdatasync until another file is synced."""
         return not self.failed and not (self.busy and self._loop.time() - self._began_s > STALLED_S)
 
     def wait(self, fd: int, callback: Callback) -> None:
-        """Call back after the next fdatasync of the file; one that runs already does not count."""
+        """Call back after the next fdatasync of the file, not counting one that is running."""
         self._fd = fd
         self._waiting.append(callback)
         if not self.busy:
@@ -273,7 +274,7 @@ class _DiskSync:
         _LOG.error("the journal cannot be synced to the disk: %s", error.strerror)
 
     def retire(self, fd: int) -> None:
-        """Take a file that is no longer written. The next job syncs it once more, then closes it."""
+        """Hand over a file that is no longer written. The next job syncs it once more, and closes it."""
         self._retired.append(fd)
 
     def close(self, fd: int) -> None:
@@ -301,8 +302,8 @@ class _DiskSync:
                 return  # the loop is closed: there are no callbacks to run
 
     def _sync(self, fd: int, retired: list[int]) -> None:
-        """Sync files. After a failure the OS still has the bytes, so the callbacks run. The journal is then not healthy
-        until another file is synced.
+        """Sync files. The callbacks run even after a failure, since the OS still has the bytes; but the journal is then
+        not healthy until another file is synced.
         """
         try:
             for old in retired:
@@ -324,7 +325,7 @@ class _DiskSync:
 
 
 def _do_nothing() -> None:
-    """The callback of a sync that only tests the disk."""
+    """Do nothing: the callback of a sync that only tests the disk."""
 
 
 def _open_file(folder: Path, sequence: int) -> tuple[int, int]:

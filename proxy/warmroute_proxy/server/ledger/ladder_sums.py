@@ -1,6 +1,6 @@
-"""The ladder of the newest turns of a ledger: where cached tokens were lost, and what that cost.
+"""Computes the ladder of a ledger's newest turns: the steps at which cached tokens were lost, and what that cost.
 
-Python reads the rows, some 20 us each, so only the newest `MAX_LADDER_ROWS` are read. `warmroute ladder` reads all.
+Reading a row in Python takes about 20 us, so only the newest `MAX_LADDER_ROWS` are read. `warmroute ladder` reads all.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MAX_LADDER_GROUPS: Final = 100
 
 
 class Climbed(msgspec.Struct):
-    """A ladder. `complete`: false if not all turns were read; those that were read ended since `counted_since`."""
+    """A ladder. `complete`: false if it leaves out turns; then it only has those that ended since `counted_since`."""
 
     ladder: Ladder
     complete: bool
@@ -30,7 +30,7 @@ class Climbed(msgspec.Struct):
 
 
 def climb(state_dir: Path, database: Path, turns: Turns, by: LadderBy | None, stopped: Callable[[], bool]) -> Climbed:
-    """The ladder of the newest of some turns. Raises: Closed, sqlite3.Error."""
+    """Compute the ladder of the newest turns that `turns` selects. Raises: Closed, sqlite3.Error."""
     reading = RowsPass(state_dir, database, turns.since_s, stopped)
     found, read, oldest_s = Ladder(by), 0, None
     try:

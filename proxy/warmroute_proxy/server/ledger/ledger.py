@@ -1,21 +1,22 @@
-"""The ledger of turns: the event loop writes a journal, and a thread folds it into SQLite.
+"""The ledger of turns: the event loop writes a journal, and a thread folds it (moves its records) into an SQLite file.
 
-`open` writes at once, so every dispatched request is on record. `settle` adds a record to a buffer and returns. One
-write at the end of each turn of the event loop writes the buffer. The callbacks of the settled entries run only then,
-so no client sees the end of an answer before its row is safe.
+An entry is the record of one request. `open` writes it to the journal at once, so every dispatched request is on
+record. `settle` adds the ended entry to a buffer and returns. The buffer is written once at the end of each iteration
+of the event loop. The callbacks of the settled entries run only then, so no client sees the end of an answer before its
+entry is safe.
 
-A turn whose row cannot be written ends with an error, and is charged nothing. Its row waits in memory, as
-`interrupted`. Rows that wait are written before any others, once writes succeed again.
+A turn whose entry cannot be written ends with an error, and is charged nothing. The entry waits in memory, as
+`interrupted`. Entries that wait are written before any others, once writes succeed again.
 
-A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`. The journal position is committed in the transaction of
-the rows that it covers, so every record is folded once, whenever the process dies. A turn that was open when a process
-died or closed becomes an `interrupted` row. The tables are in `schema`.
+An entry becomes a row of `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`. One transaction commits rows and the
+journal position after them, so every entry is folded once, whenever the process dies. A turn that was open when a
+process died or closed becomes an `interrupted` row. `schema` has the tables.
 
-A state folder has one writer, which holds a lock on the file `lock`; readers use SQLite's WAL. If a proxy has
-several processes, their supervisor holds the lock, and each process folds a journal of its own (`process`).
+A state folder has one writer, which holds a lock on the file `lock`; readers use SQLite's WAL. If a proxy has several
+processes, their supervisor holds the lock, and each process folds its own journal (`process`).
 
-Memory holds open entries, as many as the limit on connections allows, and the rows that wait. An ended entry is dropped
-at once; a receipt that is not folded yet is read from the journal on request (`all_processes`).
+Memory holds open entries, as many as the limit on connections allows, and the entries that wait. An ended entry is
+dropped at once; a receipt that is not folded yet is read from the journal on request (`all_processes`).
 """
 
 import contextlib
@@ -46,14 +47,14 @@ from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Retention, Up
 from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
-SWEEPS_A_LOOK: Final = 4  # sweeps from one look at the volume to the next: a second
+SWEEPS_A_LOOK: Final = 4  # sweeps between two looks at the volume's free space: one second
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
 Voided = Literal["voided", "free", "open", "unknown"]
-"""In this order: the row is voided now, it was voided or free before, it has not ended, it is not here."""
+"""voided: the row is voided now; free: it was voided or free before; open: its turn goes on; unknown: not found."""
 
 OnDurable = Callable[[JournalError | None], None]
 _VIEW: Final = (
@@ -64,11 +65,11 @@ __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows", "receipt
 
 
 _Ended = tuple[int, OnDurable]
-"""The end of an ended entry's record in the buffer, and the entry's callback."""
+"""For an ended entry in the buffer: the offset at which its record ends, and its callback."""
 
 
 class Ledger:
-    """The one writer of a state folder. All methods that write are called in the event loop, the others anywhere."""
+    """The one writer of a state folder. Methods that write are called in the event loop, the others in any thread."""
 
     def __init__(
         self,
@@ -78,17 +79,17 @@ class Ledger:
         process: int | None = None,
         retention: Retention | None = None,
     ) -> None:
-        """`process`: the number of this process; None if it is the only one. The first one prunes the file."""
+        """`process`: the number of this process; None if it is the only one. The first process prunes the file."""
         folder = folder_of(state_dir, process or 0)
         folder.mkdir(parents=True, exist_ok=True)
-        self._closed = contextlib.ExitStack()  # closes all that is open, the last one first
+        self._closed = contextlib.ExitStack()  # closes everything that was opened, in reverse order
         self._state_dir = state_dir
         self.interrupted = 0
-        """Turns that were open when the previous process died."""
+        """How many turns were open when an earlier process died."""
 
         self._journal = self._open(folder, process, sync, loop)
         self.earlier_turns: dict[str, EarlierTurn] = {}
-        """The newest turns of lineages from before this process began; empty until they are read."""
+        """The newest turn of each lineage (conversation branch) from before this process began; empty until read."""
         self._reader_lock = threading.Lock()
         self._under_way: dict[str, Entry] = {}
         self._call_soon = loop.call_soon
@@ -97,8 +98,8 @@ class Ledger:
         self._ended: list[_Ended] = []
         self._callbacks: list[tuple[OnDurable, JournalError | None]] = []  # to run once durable
         self._fold_failures = 0
-        self.short_of_space = False  # the volume has less free than running turns may need
-        self._sweeps, self._blocked = 0, False  # blocked: by the volume or the fold
+        self.short_of_space = False  # the volume has less free space than running turns may need
+        self._sweeps, self._blocked = 0, False  # blocked: the volume is full, or folding fails
         self.upkeep = Upkeep(state_dir / LEDGER_FILE, None if process else retention)
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
@@ -107,7 +108,7 @@ class Ledger:
     def _open(
         self, folder: Path, process: int | None, sync: Literal["process", "disk"], loop: AbstractEventLoop
     ) -> Journal:
-        """Recover what the previous process has left, and open all files. Returns the journal of this process."""
+        """Recover what an earlier process has left, and open all files. Returns the journal of this process."""
         state_dir, file = self._state_dir, self._state_dir / LEDGER_FILE
         with ledger_errors(state_dir), contextlib.ExitStack() as opened:
             if process is None:
@@ -122,7 +123,7 @@ class Ledger:
             self._all_processes = AllProcessesReader(state_dir, file)
             opened.callback(self._all_processes.close)
             self.queries = LedgerQueries(state_dir, file)
-            """Questions about many rows, answered in a thread."""
+            """Answers questions about many rows in a thread."""
             opened.callback(self.queries.close)
             journal = Journal(folder, sequence, sync, loop)
             self._closed = opened.pop_all()
@@ -135,11 +136,11 @@ class Ledger:
 
     @property
     def waiting(self) -> int:
-        """How many ended turns have rows that cannot be written yet."""
+        """How many ended turns wait in memory, since the journal cannot be written."""
         return self._journal.waiting
 
     def sweep(self) -> None:
-        """Try again to write the rows that wait, and look at the volume. Called several times a second."""
+        """Try again to write entries that wait, and look at the volume's free space. Called several times a second."""
         self._journal.write_waiting()
         self._sweeps += 1
         if self._sweeps % SWEEPS_A_LOOK == 0:
@@ -160,13 +161,15 @@ class Ledger:
     def open(self, entry: Entry) -> None:
         """Journal an entry before its request is sent, and again before each retry. Raises: JournalError."""
         unwritten = self._unwritten
-        self._encode_into(entry, unwritten, -1)  # behind earlier records, so the records of an entry stay in order
+        self._encode_into(entry, unwritten, -1)  # after earlier records, so an entry's records stay in order
         unwritten += b"\n"
         self._write()
         self._under_way[entry.id] = entry
 
     def settle(self, entry: Entry, on_durable: OnDurable) -> None:
-        """Journal an ended entry. `on_durable` runs in the loop: with None once this is durable, or with the error."""
+        """Journal an ended entry. `on_durable` is called in the event loop, with None once the entry is durable, or
+        with an error.
+        """
         self._under_way.pop(entry.id, None)
         if not self._ended and not self._callbacks:
             self._call_soon(self.flush)
@@ -176,7 +179,7 @@ class Ledger:
         self._ended.append((len(unwritten), on_durable))
 
     def flush(self) -> None:
-        """Write the buffer, and run the callbacks. `settle` schedules this for the end of the loop's turn."""
+        """Write the buffer, and run the callbacks. `settle` schedules this for the end of the loop's iteration."""
         try:
             self._write()
         except JournalError:
@@ -186,7 +189,7 @@ class Ledger:
             self._journal.when_durable(partial(_run, callbacks))
 
     def _write(self) -> None:
-        """Raises: JournalError if the last record of the buffer is not written."""
+        """Write the buffer. Raises: JournalError, if the buffer's last record is not written."""
         unwritten = self._unwritten
         if not unwritten:
             return
@@ -202,22 +205,24 @@ class Ledger:
             unwritten.clear()
 
     def _keep_unwritten(self, error: JournalError, size: int) -> None:
-        """Keep the ended entries that are not in the first `error.written_bytes` of the buffer, as interrupted."""
+        """Keep ended entries that were not written, as interrupted. `size`: that of the buffer, of which
+        `error.written_bytes` were written.
+        """
         written = error.written_bytes
         self._callbacks += [(on_durable, None if end <= written else error) for end, on_durable in self._ended]
         for end, _ in self._ended:
             if end > written:
                 record = bytes(self._unwritten[self._unwritten.rfind(b"\n", 0, end - 1) + 1 : end])
                 entry = Entry.read(record)
-                if entry.outcome not in {"voided", "credited"}:  # the caller asks again for a void or a credit
+                if entry.outcome not in {"voided", "credited"}:  # voids and credits are asked for again
                     self._journal.write_later(withdrawn(entry).record() + b"\n")
         if written < size:
             raise error
 
     def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
-        """The body of a receipt answer; `{"state": "open"}` for an open turn; None if unknown or not the tenant's.
+        """The body of a receipt answer; `{"state": "open"}` for an open turn; None if unknown or another tenant's.
 
-        `usage` is a `msgspec.Raw`: the bytes that the client got; encode the answer with msgspec.
+        `usage` is a `msgspec.Raw` with the bytes that the client got, so the answer has to be encoded with msgspec.
         """
         entry = self._under_way.get(receipt_id)
         if entry is not None:
@@ -228,10 +233,12 @@ class Ledger:
         found = self._all_processes.find(tenant, receipt_id)
         if found is not None and found.ended:
             return receipt_of(found)
-        return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # it may be folded by now
+        return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # or it was folded meanwhile
 
     def void(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
-        """Void a tenant's row, unless it is voided already. `on_durable` is called only if this returns "voided"."""
+        """Void a tenant's row (cancel its price), unless it is voided already. `on_durable` is called only if this
+        returns "voided".
+        """
         if receipt_id in self._under_way:
             return "open"
         entry = self._entry(tenant, receipt_id) if turns_in(receipt_id) == 1 else None
@@ -242,7 +249,7 @@ class Ledger:
         return self.void_entry(entry, on_durable)
 
     def void_entry(self, entry: Entry, on_durable: OnDurable) -> Voided:
-        """Void an ended row, which may have been deleted here; otherwise as `void`."""
+        """Void the row of an ended entry as `void` does, even if the row was deleted from this file."""
         if not entry.price_nanousd or self._entry(entry.tenant, void_id(entry.id)) is not None:
             return "free"
         self.settle(voiding(entry, time.time()), on_durable)
@@ -252,7 +259,7 @@ class Ledger:
         found = self._all_processes.find(tenant, entry_id)
         if found is not None and found.ended:
             return found
-        for table in ("turn_record", "open_turn"):  # it may have been folded meanwhile
+        for table in ("turn_record", "open_turn"):  # the entry may have been folded, even just now
             with self._reader_lock:
                 row = self._reader.execute(f"SELECT record FROM {table} WHERE id = ?", (entry_id,)).fetchone()  # noqa: S608
             if row is not None:
@@ -261,7 +268,7 @@ class Ledger:
         return found
 
     def totals(self, tenant: str) -> dict[str, Any]:
-        """The body of a usage answer, up to date with the last settled entry."""
+        """The body of an answer with a tenant's totals, which include the last settled entry."""
         sums = dict(zip(TOTALS, self._all_processes.totals(tenant).values(), strict=True))
         prompt = sums["prompt_tokens"]
         return {
@@ -307,7 +314,7 @@ class Ledger:
     def _fold_on(self) -> None:
         try:
             self.earlier_turns = read_earlier_turns(self._state_dir / LEDGER_FILE)
-        except Exception as error:  # without them losses are named less well
+        except Exception as error:  # without earlier turns, losses are only explained less precisely
             _LOG.error("reading the turns before the start failed: %s", type(error).__name__)
         while not self._closing.wait(FOLD_EVERY_S):
             self._fold_all()
@@ -319,14 +326,14 @@ class Ledger:
             while self._fold.step():
                 pass
             self._fold_failures = 0
-        except Exception as error:  # go on: the journal keeps what could not be folded
+        except Exception as error:  # try again later: the journal keeps what could not be folded
             self._fold_failures += 1
             _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
 
 
 @contextlib.contextmanager
 def ledger_errors(state_dir: Path) -> Iterator[None]:
-    """Turn errors of SQLite, such as a full disk, into a `LedgerError` that says where. No such error loses a row."""
+    """Turn errors of SQLite, such as a full disk, into a `LedgerError` that names the folder. They lose no row."""
     try:
         yield
     except sqlite3.Error as error:
@@ -334,7 +341,7 @@ def ledger_errors(state_dir: Path) -> Iterator[None]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a ledger file in the order in which they were folded; `rids`, `workers`, `usage` are JSON text."""
+    """All rows of a ledger file, in the order of their numbers; `rids`, `workers` and `usage` are JSON text."""
     connection = connect(path, read_only=True)
     try:
         cursor = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM turn ORDER BY number")  # noqa: S608 - constants
@@ -353,7 +360,7 @@ def _run(callbacks: list[tuple[OnDurable, JournalError | None]]) -> None:
 
 
 def receipt_of(entry: Entry) -> dict[str, Any]:
-    """The body of the receipt answer for an ended entry."""
+    """The body of a receipt answer for an ended entry."""
     return _view(entry.id, [getattr(entry, name) for name in _VIEW])
 
 
@@ -365,7 +372,7 @@ def _view(receipt_id: str, values: list[Any]) -> dict[str, Any]:
 
 
 def lock(state_dir: Path) -> int:
-    """Lock the folder for this process and those that it forks. The OS releases it when the last of them ends."""
+    """Lock the folder for this process and those that it forks. The OS releases the lock when the last of them ends."""
     state_dir.mkdir(parents=True, exist_ok=True)
     fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -2,9 +2,9 @@
 
 Operators' questions come first, then tenants take turns.
 
-Python runs one thread at a time, and the event loop gives up its turn at each event of a socket. So beside a thread
-that is always busy, the loop would get a small part of the time. After each question the thread therefore *rests*:
-`REST` times as long as the question used a processor, at most `MOST_REST_S`.
+Python runs one thread at a time, and the event loop gives up the interpreter lock at each event of a socket. So beside
+a thread that is always busy, the loop would get only a small part of the time. Therefore the thread *rests* after each
+question: `REST` times as long as the question used a processor, but at most `MOST_REST_S`.
 
 Limits: `MAX_WAITING` questions of all tenants, `MAX_OF_TENANT` of one tenant, and `MAX_OF_OPERATORS` of operators.
 Further questions are refused (`Busy`).
@@ -29,7 +29,7 @@ MAX_OF_TENANT: Final = 4
 MAX_OF_OPERATORS: Final = 8
 REST: Final = 4
 MOST_REST_S: Final = 0.1
-"""A question that needs a longer rest is mostly work of SQLite, which runs beside Python."""
+"""The longest rest. A question that uses more processor time is mostly work of SQLite, which needs no Python lock."""
 
 T = TypeVar("T")
 _OPERATORS: Final = ""
@@ -44,7 +44,7 @@ class _Waiting(NamedTuple):
 
 
 class Busy(Exception):
-    """Too many questions wait. `own`: whether they are the asker's own."""
+    """Too many questions wait. `own`: whether the asker itself has asked too many."""
 
     def __init__(self, own: bool) -> None:
         super().__init__(own)
@@ -61,8 +61,8 @@ class LedgerQueries:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-query")
         self._counts: Counter[str] = Counter()  # questions that wait or are being answered, by asker
         self._waiting: dict[str, deque[_Waiting]] = {}  # by asker; the tenant whose turn it is comes first
-        self._busy = False  # whether the thread answers or rests
-        self._rest_s = 0.0  # after the last question
+        self._busy = False  # whether the thread is answering or resting
+        self._rest_s = 0.0  # how long to rest after the last question
 
     def close(self) -> None:
         """Stop the question that is being answered, and cancel those that wait."""
@@ -73,24 +73,24 @@ class LedgerQueries:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def add_up(self, turns: Turns, by: By | None, above: int = 0, *, operator: bool = False) -> Sums:
-        """The sums of some turns, of rows above a number. `operator`: whether an operator asks, not the tenant.
-        Raises: Busy, Closed, sqlite3.Error.
+        """Add up the rows that `turns` selects and whose number is larger than `above`. `operator`: an operator asks,
+        not the tenant. Raises: Busy, Closed, sqlite3.Error.
         """
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: add_up(*where, turns, by, stopped, above))
 
     async def newest(self, turns: Turns, limit: int, above: int = 0, *, operator: bool = False) -> Listed:
-        """The newest of some turns. `operator` and errors: as in `add_up`."""
+        """List the newest turns that `turns` selects, otherwise as `add_up`."""
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: newest(*where, turns, limit, stopped, above))
 
     async def climb(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
-        """The ladder of the newest of some turns. `operator` and errors: as in `add_up`."""
+        """Compute the ladder (the steps at which cached tokens were lost) of the newest turns that `turns` selects."""
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: climb(*where, turns, by, stopped))
 
     async def ask(self, tenant: str | None, question: Callable[[], T]) -> T:
-        """The answer to a question of a tenant, or of an operator (None). Raises: Busy, Closed, and as the question."""
+        """Answer a question of a tenant or (None) an operator. Raises: Busy, Closed, and what the question raises."""
         asker = tenant or _OPERATORS
         if self._closing.is_set():
             raise Closed
@@ -117,15 +117,15 @@ class LedgerQueries:
             questions = self._waiting.pop(asker)
             question, answer = questions.popleft()
             if questions:
-                self._waiting[asker] = questions  # behind all others
-            if answer.done():  # the asker has gone
+                self._waiting[asker] = questions  # the asker's next question comes after those of all other askers
+            if answer.done():  # the asker no longer waits for the answer
                 continue
             self._busy = True
             done = asyncio.get_running_loop().run_in_executor(self._thread, self._run, question)
             done.add_done_callback(partial(self._answered, answer))
 
     def _run(self, question: Callable[[], Any]) -> Any:
-        """Answer a question, in the thread."""
+        """Answer a question; runs in the thread."""
         began_s = time.thread_time()
         try:
             return question()

@@ -1,8 +1,9 @@
-"""Writes the decision record of a router to a file: `[proxy] record = "decisions.record"`.
+"""Writes the decision record, a replayable file of all calls to a router: `[proxy] record = "decisions.record"`.
 
 The request path encodes each call and adds it to a list. A quarter of a second after the first call of the list, a
-thread writes the list, so a slow disk delays no request. kill -9 loses at most that quarter of a second; all that was
-written before can be read. A record ends with a marker that says why: the proxy stopped, or a limit was reached.
+thread writes the list, so a slow disk delays no request. kill -9 loses at most that quarter of a second; what was
+written before can be read. A record ends with a marker that says why it ends: the proxy stopped, or a limit was
+reached.
 
 The record of an earlier process is renamed to `<name>.old`, and replaces an older one. Anything else with the name of
 the record (a folder, a device, a file of another kind) is left as it is, and the proxy does not start.
@@ -41,7 +42,7 @@ class Recording:
         self._limit_bytes = limit_bytes
         self._frames: list[bytes] = [MAGIC]
         self._encoded_bytes = len(MAGIC)
-        self._written_bytes = 0  # set by the thread alone
+        self._written_bytes = 0  # set only by the thread
         self._flushing = False
         self._ended = False
         self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -49,7 +50,7 @@ class Recording:
         self._thread.start()
 
     def write(self, call: RecordedCall) -> None:
-        """Add a call. Never raises: a request does not fail because its record does."""
+        """Add a call. Never raises, since a request must not fail because its record does."""
         if self._ended:
             return
         try:
@@ -99,7 +100,7 @@ class Recording:
                 while done < len(piece):
                     done += os.write(self._fd, piece[done:] if done else piece)
             except OSError as error:
-                self._ended = True  # readers cut the record off at a frame that was written in part
+                self._ended = True  # a frame that was written in part is ignored by readers
                 _LOG.warning("the record %s cannot be written on: %s", self._path, error.strerror)
                 return
             self._written_bytes += len(piece)

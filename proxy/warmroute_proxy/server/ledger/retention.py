@@ -1,12 +1,12 @@
 """Deletes the oldest rows of the ledger file, a few at a time, and gives their space back to the volume.
 
-A row is deleted if it is beyond the age or the size that the config allows. If there is a store of rows, it must have
-confirmed the row first. The last confirmed row and the newest one stay, because new rows get the numbers after them.
-The sums of each tenant's turns are in a table of their own, and stay whole.
+Rows are deleted if they are older, or the file is larger, than the config allows. If rows are also sent to a central
+store, a row is deleted only after the store has confirmed it. The last confirmed row and the newest row stay, because
+new rows get the numbers after them. The sums of each tenant's turns are in a separate table, and stay complete.
 
-A jump of the clock makes no row old: a clock that is ahead is believed only after a day (`core.base.steady_time`).
+A jump of the clock deletes nothing: a clock that is ahead is believed only after a day (`core.base.steady_time`).
 
-A file of an earlier version does not shrink; its freed pages are used again.
+A file that an earlier version created does not shrink; its freed pages are used again.
 """
 
 import logging
@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 from warmroute_proxy.core.base.steady_time import SteadyTime, newest_steady
 from warmroute_proxy.server.ledger.schema import FIELD_AT, connect
 
-ROWS_AT_ONCE: Final = 2_000  # some 2.5 MB and 20 ms: twice a second, more than a proxy adds
+ROWS_AT_ONCE: Final = 2_000  # about 2.5 MB and 20 ms. Twice a second, this is more than a proxy adds
 PAGES_AT_ONCE: Final = 512
 ROWS_LOOKED_AT: Final = 2_000
-"""How many of the newest rows are read at the start, to see whether the clock has leapt since they were written."""
+"""How many of the newest rows are read at the start, to detect a jump of the clock since they were written."""
 RESERVE_BYTES: Final = 32 * 2**20
-"""The space that the volume keeps free for the rows of running turns. With less, no turn begins."""
+"""The free space on the volume that is reserved for the rows of running turns. With less, no turn begins."""
 
 _LOG: Final = logging.getLogger(__name__)
 _DAY_S: Final = 86_400.0
@@ -40,14 +40,14 @@ _OLDEST: Final = (
 
 
 class Retention(NamedTuple):
-    """How much the file keeps; None: no limit."""
+    """How much the file keeps; None means without limit."""
 
     days: int | None = None
     size_bytes: int | None = None
 
 
 class Pruner:
-    """Deletes rows of one file. Used by one thread."""
+    """Deletes old rows of one file. Used by one thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Pruner:
         self._db.close()
 
     def step(self, confirmed: int | None) -> int:
-        """Delete some rows below the confirmed one, or below the newest if there is no store. Returns how many."""
+        """Delete some rows numbered below `confirmed`, or below the newest if there is no store. Returns how many."""
         (newest,) = self._db.execute(_NEWEST).fetchone()
         below = newest if confirmed is None else min(confirmed, newest)
         up_to, settled_at = self._db.execute(_OLDEST, (below, ROWS_AT_ONCE)).fetchone()
@@ -99,12 +99,12 @@ class Upkeep:
     """Prunes the file of a ledger. `step` and `close` are called in the thread that folds."""
 
     def __init__(self, database: Path, retention: Retention | None) -> None:
-        """`retention`: None if no row is deleted."""
+        """`retention`: None to delete nothing."""
         self._database = database
         self._retention = retention if retention is not None and any(retention) else None
         self._pruner: Pruner | None = None
         self.confirmed: Callable[[], int | None] = lambda: 0
-        """The last row that the store of rows has; None if there is no store. Rows above it stay."""
+        """Returns the number of the last row that the central store has; None if there is no store. Later rows stay."""
 
     def step(self) -> None:
         if self._retention is None:
@@ -113,7 +113,7 @@ class Upkeep:
             if self._pruner is None:
                 self._pruner = Pruner(self._database, self._retention, time.time)
             self._pruner.step(self.confirmed())
-        except sqlite3.Error as error:  # a full disk, or another process that writes: the next step tries again
+        except sqlite3.Error as error:  # the disk is full, or another process writes: the next step tries again
             _LOG.warning("old rows of the ledger file stay for now: %s", error)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Upkeep:
 
 
 def file_bytes(database: Path) -> int:
-    """The size of the file with its WAL, as it is on the volume."""
+    """The size of the file and its WAL on the volume."""
     return sum(_size(path) for path in (database, database.with_name(f"{database.name}-wal")))
 
 

@@ -1,10 +1,10 @@
-"""The tables of `ledger.sqlite`, and the migration of files of earlier versions.
+"""The tables of `ledger.sqlite`, and the migration of files that earlier versions wrote.
 
-    turn_record  the record of each ended entry as it stood in the journal: an array, in the order of `Entry`'s fields
-    turn         a view for queries, which should name its columns: those of an entry, and the name of its price book
+    turn_record  the record of each ended turn, as it was in the journal: an array, in the order of `Entry`'s fields
+    turn         a view for queries: the fields of an entry, and the name of its price book; queries should name columns
     total        the sums of each tenant's turns
-    open_turn    records of turns that were open when they were folded
-    fold         how far the journal of each process is folded
+    open_turn    records of turns that had not ended when they were folded (moved here from the journal)
+    fold         the position up to which each process has folded its journal
 
 Rows are inserted in the order in which turns end, and ids ascend roughly, so a commit writes few pages. With random
 ids, it would write a page of the index for each row.
@@ -24,11 +24,11 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 
 SCHEMA_VERSION: Final = 5
-PAGE_BYTES: Final = 16_384  # of new files: 18 rows a page
+PAGE_BYTES: Final = 16_384  # for new files; a page holds 18 rows
 
 _FIELDS: Final = Entry.__struct_fields__
 FIELD_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
-"""Where a field stands in a record."""
+"""The index of each field in a record."""
 
 _READ: Final = ", ".join(f"json_extract(record, '$[{FIELD_AT[name]}]') AS {name}" for name in COLUMNS)
 _BOOK: Final = f"json_extract(record, '$[{FIELD_AT['rates']}][{Rates._fields.index('price_book')}]') AS price_book"
@@ -87,7 +87,7 @@ _STEPS: Final = {
     3: _FROM_3 + _ARRAYS,
     4: f"DROP VIEW turn;{_VIEW}",
 }
-"""Version of a file -> the statements that migrate it to `SCHEMA_VERSION`."""
+"""The statements that migrate a file to `SCHEMA_VERSION`, by the file's version."""
 
 BUSY_S: Final = 10.0
 RETRY_S: Final = 0.01
@@ -98,7 +98,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 @dataclass(slots=True)
 class TenantTotals:
-    """The sums of one tenant. The fields are the columns of the table, in its order."""
+    """The sums of one tenant. The fields are the columns of the table `total`, in the table's order."""
 
     turns: int = 0
     prompt_tokens: int = 0
@@ -120,7 +120,7 @@ _VALUES: Final = attrgetter(*TOTALS)
 
 ADD_TO_TOTAL: Final = f"""INSERT INTO total VALUES (?{", ?" * len(TOTALS)})
     ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TOTALS)}"""  # noqa: S608 - constants
-"""The statement that adds sums to a tenant's row in `total`. Its parameters: the tenant's name, then `values`."""
+"""The statement that adds sums to a tenant's row in `total`. Its parameters are the tenant's name, then `values`."""
 
 
 class LedgerError(RuntimeError):
@@ -137,7 +137,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     try:
         if not read_only:
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: `retention` gives its space back
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # affects only new files: they can shrink
             _use_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.Error:
@@ -147,7 +147,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, and try again while another process switches the file: SQLite itself does not wait for that."""
+    """Switch to WAL. Tries again while another process switches the file, for which SQLite itself does not wait."""
     end_s = time.monotonic() + BUSY_S
     while True:
         try:
@@ -174,6 +174,6 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _as_array(record: str) -> str:
-    """A record of version 3, an object, as an array; its values stay as they are written."""
+    """Turn a record of version 3, which is an object, into an array. The JSON text of its values is not changed."""
     named = _decode(record)
     return msgspec.json.encode([named.get(name, _NULL) for name in _FIELDS]).decode()

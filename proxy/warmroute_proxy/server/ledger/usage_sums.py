@@ -1,9 +1,9 @@
-"""Adds up the rows of some turns, in total or by a key, such as their model, and lists the newest ones.
+"""Adds up the ledger rows of selected turns, in total or by a key, such as their model, and lists the newest turns.
 
-SQLite does the sums in C, without Python's lock, so the event loop goes on meanwhile. The sums are in a temporary
+SQLite computes the sums in C, without Python's lock, so the event loop goes on meanwhile. The sums are in a temporary
 table, which SQLite moves to a file when it is large.
 
-Limits: those of `all_rows`, and the `MAX_GROUPS` most expensive groups of a sum.
+Limits: those of `all_rows`; of the groups of a sum, the `MAX_GROUPS` most expensive are returned.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,16 @@ MAX_GROUPS: Final = 1_000
 MAX_LISTED: Final = 200
 
 SUMMED: Final = (*TOTALS, *LOSS_CLASSES)
-"""What is added up: the totals, then the tokens of each loss class."""
+"""What is added up: the totals, then the uncached tokens of each loss class (reason)."""
 
 WARM: Final = ("warm_prompt_tokens", "warm_cached_tokens")
-"""Tokens of turns of the kind `warm`, which hit ratios leave out. A database that proxies share has no such sums."""
+"""Tokens of turns of the kind `warm`, which only keep a prompt cached, so hit ratios leave them out. A database that
+proxies share does not have these two sums.
+"""
 
 _SUMMED_HERE: Final = (*SUMMED, *WARM)
 
-_RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
+_RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # begins an SQL call; a member's name and its end follow
 _KEYS: Final[dict[By | None, str]] = {
     None: "''",
     "session": f"coalesce({field('session')}, '')",
@@ -73,15 +75,15 @@ _ADD_ABOUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Selects turns by tenant, by session (its hash) and by their end (unix seconds). None selects all."""
+    """Selects turns by tenant, by the hash of their session, and by their end (unix seconds). None selects all."""
 
     tenant: str | None = None
     session: str | None = None
     since_s: float | None = None
 
     def condition(self) -> str:
-        """The SQL condition on `record`; its parameters are `values`. A search for the session as text comes first;
-        with it, the condition takes a quarter of the time.
+        """The SQL condition on `record`; its parameters are `values`. It first searches the record's text for the
+        session, which cuts its time to a quarter.
         """
         parts = ["1"]
         if self.session is not None:
@@ -98,7 +100,7 @@ class Turns:
 
 
 class About(msgspec.Struct):
-    """Whose session it is: the end of its first turn (unix seconds), its tenant, its program, and its name."""
+    """What identifies a session: the end of its first turn (unix seconds), its tenant, its program, and its name."""
 
     began_at: float
     tenant: str
@@ -107,7 +109,9 @@ class About(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """The sums of the turns with one key. The fields are `SUMMED`, by name. `about`: only for sessions in this file."""
+    """The sums of the turns with one key. `sums`: by the names in `SUMMED` and `WARM`. `about`: only for sessions that
+    are in this proxy's file.
+    """
 
     key: str
     sums: dict[str, int]
@@ -115,10 +119,10 @@ class Group(msgspec.Struct):
 
 
 class Sums(msgspec.Struct):
-    """The sums of some turns. `all` has the fields of `SUMMED`, or only those of `TOTALS` if losses were not read.
-    `groups`: the `MAX_GROUPS` most expensive ones; empty without a `by`.
+    """The sums of selected turns. `all` has the names of `SUMMED`, or only those of `TOTALS` if losses were not read.
+    `groups`: the `MAX_GROUPS` most expensive groups; empty if no key was given.
 
-    `complete`: false if there are more turns than are read at once; those that ended after `counted_since` count.
+    `complete`: false if not all turns were read; then only those that ended after `counted_since` are counted.
     """
 
     all: dict[str, int]
@@ -129,7 +133,7 @@ class Sums(msgspec.Struct):
 
 
 class Listed(msgspec.Struct):
-    """The newest turns, newest first: some columns of their rows, and some members of their receipts."""
+    """Some turns, newest first: the columns `LISTED` of their rows, and the members `OF_RECEIPT` of their receipts."""
 
     rows: list[dict[str, Any]]
     complete: bool
@@ -138,7 +142,7 @@ class Listed(msgspec.Struct):
 def add_up(
     state_dir: Path, database: Path, turns: Turns, by: By | None, stopped: Callable[[], bool], above: int = 0
 ) -> Sums:
-    """The sums of some turns, of rows above a number. Raises: Closed, sqlite3.Error."""
+    """Add up the rows that `turns` selects and whose number is larger than `above`. Raises: Closed, sqlite3.Error."""
     reading = RowsPass(state_dir, database, turns.since_s, stopped, above)
     try:
         db, values = reading.db, turns.values()
@@ -164,7 +168,9 @@ def add_up(
 def newest(
     state_dir: Path, database: Path, turns: Turns, limit: int, stopped: Callable[[], bool], above: int = 0
 ) -> Listed:
-    """The newest of some turns, at most `limit`, of rows above a number. Raises: Closed, sqlite3.Error."""
+    """List the newest turns, at most `limit`, that `turns` selects and whose row has a number larger than `above`.
+    Raises: Closed, sqlite3.Error.
+    """
     reading = RowsPass(state_dir, database, turns.since_s, stopped, above)
     columns = ", ".join([*map(field, LISTED), *(f"{_RECEIPT}.{name}')" for name in OF_RECEIPT)])
     rows: list[dict[str, Any]] = []
@@ -175,7 +181,7 @@ def newest(
                 turns.values() | where | {"limit": limit},
             )
             rows += [dict(zip((*LISTED, *OF_RECEIPT), row, strict=True)) for row in found]
-            if len(rows) >= limit and where.keys() != {"not_folded"}:  # what is folded may be newer than what is not
+            if len(rows) >= limit and where.keys() != {"not_folded"}:  # folded rows may be newer
                 break
     finally:
         reading.close()

@@ -1,11 +1,12 @@
-"""Orders to void rows in other regions, kept in a file until the other region has carried them out.
+"""Keeps orders to void ledger rows in other regions in a file, until the other region has carried them out.
 
-If the answer of a forwarded request does not reach the client, the row in the home region may be charged. So the
-forwarding proxy orders the home to void that row. The order is written before the request is served again, and removed
-when the home has confirmed it, which may be after restarts of both proxies. The file is rewritten once most of its
-lines belong to orders that were carried out.
+A request may be forwarded to its home, the region that has its session's cache. If the answer does not reach the
+client, the row in the home region may still be charged. So the forwarding proxy orders the home to void that row. The
+order is written before the request is served again, and removed when the home has confirmed it, which may be after
+restarts of the two proxies. The file is rewritten once most of its lines belong to orders that were carried out.
 
-Each process has its own file, `voids.jsonl`. The first one also takes over the files of processes that no longer exist.
+Each process has its own file, `voids.jsonl`. The first process also takes over the files of processes that no longer
+exist.
 """
 
 import logging
@@ -19,8 +20,8 @@ import msgspec
 from warmroute_proxy.server.base.files import write_whole
 from warmroute_proxy.server.ledger.journal import folder_of, processes_in
 
-MAX_ORDERS: Final = 100_000  # the oldest is dropped, with an error in the log
-REWRITE_LINES: Final = 1000  # lines of orders that were carried out
+MAX_ORDERS: Final = 100_000  # beyond this, the oldest order is dropped, with an error in the log
+REWRITE_LINES: Final = 1000  # lines of orders that were carried out, before the file is rewritten
 
 _FILE: Final = "voids.jsonl"
 _LOG: Final = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class VoidOrders:
 
     def __init__(self, state_dir: Path, process: int, processes: int) -> None:
         self._path = folder_of(state_dir, process) / _FILE
-        self._orders: dict[str, VoidOrder] = {}  # by id, the next one to send first
+        self._orders: dict[str, VoidOrder] = {}  # by id, in the order of sending
         self._done_lines = 0
         self._unwritten = False
         others = [other for other in processes_in(state_dir) if other >= processes] if process == 0 else []
@@ -63,7 +64,7 @@ class VoidOrders:
         return len(self._orders)
 
     def add(self, order: VoidOrder) -> None:
-        """Keep an order; it is durable on return, unless the disk refuses it."""
+        """Keep an order. It is durable on return, unless the disk has refused it."""
         if len(self._orders) >= MAX_ORDERS:
             oldest = next(iter(self._orders))
             _LOG.error("too many voids wait: that of %s is dropped", oldest)
@@ -72,7 +73,7 @@ class VoidOrders:
         self._write(order)
 
     def of_region(self, region: str) -> list[VoidOrder]:
-        """The orders for a region, the one to send next first."""
+        """The orders for a region, in the order of sending."""
         return [order for order in self._orders.values() if order.region == region]
 
     def older_than(self, at_s: float) -> list[VoidOrder]:
@@ -129,7 +130,7 @@ class VoidOrders:
 
 
 def _read(path: Path) -> Iterator[VoidOrder]:
-    """The orders in a file. A torn line is skipped."""
+    """The orders in a file. A line that was only written in part is skipped."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""The endpoint picker of a gateway (`warmroute epp`): requests and answers as messages of Envoy's external processing.
+"""The endpoint picker of a gateway (`warmroute epp`), which speaks Envoy's external processing (ext_proc) over gRPC.
 
-The picker passes requests to the public endpoint, like an HTTP listener. Placement and accounting happen there as for
-all requests. The picker never opens a connection to the engine that answers; the gateway does.
+The picker passes requests to the public endpoint, as an HTTP listener does. There they are placed and accounted for
+like all requests. But the gateway, not the picker, opens the connection to the engine that answers.
 """

@@ -1,4 +1,4 @@
-"""The addresses of engines as a gateway knows them, `ip:port`. The system's resolver looks up host names."""
+"""Finds the addresses of engines as a gateway knows them, `ip:port`. The system's resolver looks up host names."""
 
 import asyncio
 import ipaddress
@@ -14,21 +14,21 @@ log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S: Final = 30.0
 RESOLVE_TIMEOUT_S: Final = 5.0
-MAX_UNKNOWN: Final = 1024  # unknown addresses that are logged
+MAX_UNKNOWN: Final = 1024  # how many unknown addresses are logged
 
 
 class Addresses:
     def __init__(self, engines: Engines, clock: Callable[[], float]) -> None:
         self._engines = engines
         self._clock = clock
-        self._resolved: dict[str, str] = {}  # by host name
-        self._failed: set[str] = set()  # host names that did not resolve the last time
+        self._resolved: dict[str, str] = {}  # IP addresses, by host name
+        self._failed: set[str] = set()  # host names whose last look-up failed
         self._unknown: set[str] = set()  # unknown addresses that were logged
         self._resolved_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def of(self, engine: Engine) -> str | None:
-        """The address of an engine; None if its host name has never resolved."""
+        """The address of an engine; None if its host name was never resolved."""
         host = _literal(engine.upstream.host) or self._resolved.get(engine.upstream.host)
         return None if host is None else f"{host}:{engine.upstream.port}"
 
@@ -36,7 +36,7 @@ class Addresses:
         return next((engine for engine in self._engines.by_id.values() if self.of(engine) == address), None)
 
     def excluded(self, allowed: frozenset[str] | None) -> frozenset[str]:
-        """The workers whose address is unknown or not `allowed`. None: all addresses are allowed."""
+        """The workers whose address is unknown or not in `allowed`. If `allowed` is None, all addresses are allowed."""
         return frozenset(
             worker.id
             for engine in self._engines.by_id.values()
@@ -45,13 +45,13 @@ class Addresses:
         )
 
     def has_eligible(self, allowed: frozenset[str], model: str) -> bool:
-        """Whether an engine that serves `model` has one of these addresses, healthy or not."""
+        """Whether an engine that serves `model`, healthy or not, has one of the `allowed` addresses."""
         return any(
             self.of(engine) in allowed for engine in self._engines.by_id.values() if engine.config.models & {model, "*"}
         )
 
     def sweep(self) -> None:
-        """Resolve all host names if there are new ones, or every `RESOLVE_EVERY_S`."""
+        """Resolve all host names every `RESOLVE_EVERY_S`, and whenever there is a new one."""
         names = self._names()
         due = self._clock() - self._resolved_s > RESOLVE_EVERY_S
         new = not names <= self._resolved.keys() | self._failed
@@ -67,7 +67,7 @@ class Addresses:
         return {host for host in hosts if _literal(host) is None}
 
     async def resolve(self, names: Iterable[str] | None = None) -> None:
-        """Resolve these host names, or all. A name that does not resolve keeps its last address."""
+        """Resolve `names`, or all host names. A name that cannot be resolved keeps its last address."""
         self._resolved_s = self._clock()
         await asyncio.gather(*map(self._resolve_one, self._names() if names is None else names))
 
@@ -86,7 +86,7 @@ class Addresses:
         self._resolved[name] = _literal(address) or address
 
     def log_unknown(self, address: str) -> None:
-        """Log, once for each address, that an engine has answered that is not in the config."""
+        """Log that an engine that is not in the config has answered, once for each address."""
         if address not in self._unknown and len(self._unknown) < MAX_UNKNOWN:
             self._unknown.add(address)
             log.warning("an engine has answered at %s that is not in the config: its requests name no worker", address)
@@ -97,7 +97,7 @@ class Addresses:
 
 
 def _literal(host: str) -> str | None:
-    """An IP address as written before a port, IPv6 in brackets; None for a host name."""
+    """An IP address as it is written before a port, with IPv6 in brackets; None for a host name."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The HTTP endpoint of a picker: operators' requests, probes, and the signed announcements of the region's pickers.
+"""The HTTP endpoint of a picker: operators' requests, probes, and signed announcements of other pickers of its region.
 
-A proxy answers probes and announcements at the port for clients, but that port of a picker speaks gRPC.
+A proxy answers probes and announcements at the port for clients, but the picker's port for clients speaks gRPC.
 """
 
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
@@ -16,7 +16,7 @@ class PickerAdmin:
         self._public = public
 
     def on_head(self, request: Request) -> None:
-        """Refuse a request whose key or signature gives no access to its path."""
+        """Refuse a request whose key or signature does not give access to its path."""
         self._of(request).on_head(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:

@@ -1,7 +1,7 @@
-"""The messages of one stream to the gateway, with the proxy's answer in place of the engine's.
+"""Makes the messages of one stream to the gateway, which put the proxy's answer in place of the engine's.
 
-The proxy can replace the engine's head and body only after the engine's answer has begun, and can end its own answer
-only after the engine's has ended.
+The proxy can replace the engine's head and body only after the engine's answer has begun, and can end the proxy's
+answer only after the engine's answer has ended.
 """
 
 from collections import deque
@@ -16,17 +16,17 @@ KEPT_OF_ANSWERS: Final = frozenset({"server", "date", "transfer-encoding"})
 
 
 class Outbox:
-    """Messages to send. `wake` is called for a message that is added while the stream takes none from the gateway."""
+    """Messages to send. `wake` is called if one is added when the stream is not processing a message of the gateway."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.out: deque[bytes | Callable[[], bytes]] = deque()
-        """A piece of a body is a function that makes the message at its turn, so no body is in memory twice."""
+        """A piece of a body is a function that makes its message when it is sent, so no body is in memory twice."""
 
         self.broken = False
-        """Whether the stream ends with an error once all messages are sent."""
+        """Whether the stream shall end with an error once all messages are sent."""
 
         self.taking = False
-        """Whether the stream is taking a message of the gateway. The outbox is sent after it, without `wake`."""
+        """Whether the stream is processing a message of the gateway. After that, the outbox is sent without `wake`."""
 
         self.wake = wake
 
@@ -54,9 +54,9 @@ class Outbox:
 
 class GatewayAnswer:
     def __init__(self, outbox: Outbox, on_status: Callable[[Request, int], None]) -> None:
-        """`on_status` reports the status of an answer, for the metrics."""
+        """`on_status` counts the status of an answer in the metrics."""
         self.names: list[str] | None = None
-        """The header names of the engine's answer; None until its headers are here."""
+        """The header names of the engine's answer; None until its headers have come."""
 
         self.has_trailers = False
         """Whether the engine's answer ends with trailers."""
@@ -67,14 +67,14 @@ class GatewayAnswer:
         self._end: bytes | None = None  # the last bytes, kept until the engine's answer has ended
 
     def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Send a whole answer, in place of the engine's if that has begun."""
+        """Send a whole answer, in place of the engine's answer if that has begun."""
         if self.begins(status, headers):
             self.ends(body, broken=False)
         else:
             self._outbox.send(wire.immediate(status, headers, body))
 
     def begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
-        """Send the head of an answer. False: the engine's answer has not begun, so it cannot be changed yet."""
+        """Send the head of an answer. Returns False if the engine's answer has not begun and cannot be replaced yet."""
         if self.names is None:
             return False
         headers = list(headers)
@@ -87,7 +87,9 @@ class GatewayAnswer:
         self._outbox.send_body(wire.answer_body, data, ends=False)
 
     def ends(self, data: bytes, *, broken: bool) -> None:
-        """Send the last bytes once the engine's answer has ended; if the answer is `broken`, at once."""
+        """Send the last bytes once the engine's answer has ended. If `broken`, send them at once, and end the stream
+        with an error.
+        """
         self._end = data
         if broken:
             self._engine_ended = True
@@ -95,7 +97,7 @@ class GatewayAnswer:
         self._send_end()
 
     def engine_ended(self) -> None:
-        """The engine's answer has ended, or the rest of it is not needed."""
+        """Note that the engine's answer has ended, or that its rest is not needed."""
         self._engine_ended = True
         self._send_end()
 

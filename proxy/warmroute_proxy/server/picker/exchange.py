@@ -1,6 +1,6 @@
-"""The exchange of a request that came through a gateway: its answer goes out as messages of external processing.
+"""Sends the answer of a request that came through a gateway, as messages of Envoy's external processing.
 
-Until the engine's answer has begun, the gateway takes only a whole answer. A stream that begins earlier, such as the
+Until the engine's answer has begun, the gateway accepts only a whole answer. A stream that begins earlier, such as the
 recorded answer of an earlier request, is gathered and sent whole.
 """
 
@@ -54,7 +54,7 @@ class GatewayExchange(Exchange):
             self._answer.goes_on(data)
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """None, since all bytes are sent in messages."""
+        """Always None, since all bytes are sent in messages."""
         return None
 
     def end(self, data: bytes = b"") -> None:
@@ -72,7 +72,7 @@ class GatewayExchange(Exchange):
             self.respond(status, headers, b"".join((*parts, data)))
             return
         if broken and not self.started:
-            self.fail()  # if the stream just ended, Envoy might let the request pass
+            self.fail()  # an error answer: if the stream only ended, Envoy might let the request pass
             return
         self._finish()
         self._answer.ends(data, broken=broken)

@@ -1,4 +1,4 @@
-"""Reads the heads of requests: a client's from a gateway, and the one for an engine that `Engine.head` makes."""
+"""Reads the heads of requests: a client's head from a gateway, and the head for an engine, made by `Engine.head`."""
 
 import re
 from typing import Final
@@ -13,13 +13,13 @@ _IN_NO_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def path_of(pairs: list[tuple[str, str]]) -> str:
-    """The path without its query, from a head that is not checked yet; empty if the target is too long."""
+    """The path without its query, from a head that was not checked yet; empty if the target is too long."""
     target = next((value for name, value in pairs if name == ":path"), "")
     return target.partition("?")[0] if len(target) <= MAX_TARGET_BYTES else ""
 
 
 def read_head(request: Request, pairs: list[tuple[str, str]], limits: Limits) -> None:
-    """Read method, target and headers. Raises: Refusal."""
+    """Read a client's method, target and headers. Raises: Refusal."""
     if (
         len(pairs) > limits.header_count + 8
         or sum(len(name) + len(value) for name, value in pairs) > limits.header_bytes
@@ -45,7 +45,7 @@ def read_head(request: Request, pairs: list[tuple[str, str]], limits: Limits) ->
 
 
 def length_of(request: Request, limits: Limits) -> int | None:
-    """The body's length by its header; None if that is missing or not a number. Raises: Refusal, if it is too long."""
+    """The body's length as its header says; None without a valid header. Raises: Refusal, if the body is too long."""
     given = request.headers.get("content-length", "")
     if not given.isascii() or not given.isdigit():
         return None
@@ -56,6 +56,6 @@ def length_of(request: Request, limits: Limits) -> int | None:
 
 def parsed(head: bytes) -> tuple[str, list[tuple[str, str]]]:
     """The path and headers of a head that `Engine.head` has made."""
-    line, _, *lines = head.decode("latin-1").split("\r\n")  # the second line is the host, the last an unfinished length
+    line, _, *lines = head.decode("latin-1").split("\r\n")  # skips the host; the last line is an unfinished length
     pairs = [each.partition(": ") for each in lines[:-1]]
     return line.split(" ")[1], [(name, value) for name, _, value in pairs]

@@ -1,7 +1,7 @@
-"""The gRPC server of the picker: external processing and health, with the methods of `http.listener.Listener`.
+"""The gRPC server of the picker: external processing and health. It has the methods of `http.listener.Listener`.
 
-Each stream has one task that reads messages and sends the replies to them. A second task sends all other messages.
-Messages stay bytes here.
+A stream carries one request. Each stream has one task that reads messages and sends the replies to them, and a second
+task that sends all other messages. Messages are not decoded here.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest, NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 
-# Streams without a valid key take turns to be read, since gRPC buffers a message while it is read.
+# Streams whose API key is not checked yet are read only a few at a time, since gRPC buffers a message while it is read.
 #
-# An unread message stays with the gateway, except for 64 KiB. So at most `AT_ONCE` messages are in memory before their
-# keys are known. If another stream waits, the stream that was read longest is broken off after `PATIENCE_S`. If more
-# than `MAX_WAITING` wait, the oldest of them is broken off.
+# Of an unread message, only 64 KiB are buffered here; the rest stays with the gateway. So at most `AT_ONCE` messages
+# are in memory before their keys are known. If other streams wait, a stream that has been read for `PATIENCE_S` is
+# broken off. If more than `MAX_WAITING` wait, the oldest waiting stream is broken off.
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 0.25
@@ -43,10 +43,10 @@ MAX_WAITING: Final = 1_024
 
 
 class FirstReads:
-    """The turns in which one server reads streams without a key."""
+    """The turns in which a server reads streams whose key is not checked yet."""
 
     def __init__(self) -> None:
-        self._reading: dict[Outbox, float] = {}  # by stream, since when; the oldest first, at most AT_ONCE
+        self._reading: dict[Outbox, float] = {}  # when each stream's turn began, oldest first; at most AT_ONCE
         self._waiting: deque[tuple[Outbox, asyncio.Future[None]]] = deque()  # at most one for each stream
         self._looks = False
 
@@ -62,7 +62,7 @@ class FirstReads:
             oldest, its_turn = self._waiting.popleft()
             oldest.break_off()
             if not its_turn.done():
-                its_turn.set_result(None)  # it will see that it is broken off
+                its_turn.set_result(None)  # its task then finds that the stream is broken off
         self._look_later(loop)
         try:
             await turn
@@ -86,7 +86,7 @@ class FirstReads:
             loop.call_later(PATIENCE_S, self._look)
 
     def _look(self) -> None:
-        """Break off streams that were read for `PATIENCE_S`: at most one for each stream that waits."""
+        """Break off streams that have been read for `PATIENCE_S`, but not more than there are streams that wait."""
         self._looks = False
         loop = asyncio.get_running_loop()
         late = [each for each, since_s in self._reading.items() if since_s <= loop.time() - PATIENCE_S]
@@ -99,23 +99,25 @@ class FirstReads:
 
 log = logging.getLogger(__name__)
 
-MORE_BYTES: Final = 1_048_576  # what a message may have beside a whole body
+MORE_BYTES: Final = 1_048_576  # what a message may have in addition to a whole body
 LEAST_BYTES: Final = 16_777_216
-"""A message may have these bytes even if `body_bytes` is less, so a longer body gets a 413, not a broken stream."""
+"""The smallest limit on the size of a message, even if `body_bytes` is smaller. So a body that is too long gets a 413
+instead of a broken stream.
+"""
 
 UNBOUNDED: Final = 2**31 - 1
-"""Turns off gRPC's limits, which end a stream with an error. An Envoy that fails open would then bypass the picker."""
+"""Turns off limits of gRPC, which would end streams with an error: an Envoy that fails open would bypass the picker."""
 
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
-"""Answers of grpc.health.v1.Health, as bytes."""
+"""`SERVING` and `NOT_SERVING` are answers of grpc.health.v1.Health, as bytes."""
 
 LIVENESS: Final = "liveness"
 READINESS: Final = frozenset({"", "readiness", wire.SERVICE})
 
 
 class Streams:
-    """The open streams, in the form of an HTTP listener's connections."""
+    """The open streams, with the interface of an HTTP listener's connections."""
 
     def __init__(self) -> None:
         self.members: set[Stream] = set()
@@ -123,7 +125,7 @@ class Streams:
 
 class PickerListener:
     def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, can_answer: Callable[[], bool]) -> None:
-        """`endpoint` makes its requests by `for_gateway`. `can_answer`: whether gateways should ask here now."""
+        """`endpoint`: makes its requests by `for_gateway`. `can_answer`: whether gateways should ask here now."""
         self.connections = Streams()
         self._can_answer = can_answer
         addresses = Addresses(proxy.engines, proxy.clock)
@@ -138,13 +140,13 @@ class PickerListener:
         self._server: Any = None
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
-        """Listen and return the port. `shared`: other processes listen there, too; `tls`: None for plain text."""
+        """Listen, and return the port. `shared`: other processes listen there, too; `tls`: None for plain text."""
         await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", max(self._gateway.limits.body_bytes, LEAST_BYTES) + MORE_BYTES),
             ("grpc.max_send_message_length", -1),
-            ("grpc.http2.bdp_probe", 0),  # a probe would buffer megabytes of each unread stream
+            ("grpc.http2.bdp_probe", 0),  # with this probe, gRPC would buffer megabytes of each unread stream
             ("grpc.server.max_pending_requests", UNBOUNDED),
             ("grpc.server.max_pending_requests_hard_limit", UNBOUNDED),
         ]
@@ -173,7 +175,7 @@ class PickerListener:
         return int(found)
 
     def use_limits(self, limits: Limits) -> None:
-        """Use other limits for streams that open from now on."""
+        """Use new limits for streams that open from now on."""
         self._gateway.limits = replace(limits, connections=self._gateway.in_use.total)
 
     def sweep(self) -> None:
@@ -185,7 +187,7 @@ class PickerListener:
         self._gateway.addresses.sweep()
 
     def stop(self) -> None:
-        """Do nothing: the endpoint refuses new requests."""
+        """Do nothing, since the endpoint refuses new requests."""
 
     async def close(self, grace_s: float) -> None:
         """Wait up to `grace_s` until the last stream has ended, then end the rest."""
@@ -199,7 +201,7 @@ class PickerListener:
         await _Conversation(self._gateway, context, self.connections.members, self._first_reads).run()
 
     async def _check(self, request: bytes, context: Any) -> bytes:
-        """Answer a health check. `request` has the name of a service as its only field."""
+        """Answer a health check. The only field of `request` is the name of a service."""
         service = request[2:].decode("utf-8", "replace") if len(request) < 128 else "?"
         if service == LIVENESS:
             return SERVING
@@ -216,11 +218,11 @@ class _Conversation:
         self._first_reads = first_reads
         self._members = members
         self._stream = Stream(gateway, self._wake)
-        self._writing = asyncio.Lock()  # gRPC takes one message at a time, and the order counts
+        self._writing = asyncio.Lock()  # gRPC accepts one message at a time, and the order matters
         self._writer: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Take messages until the gateway ends the stream, or the stream is broken off."""
+        """Process messages until the gateway ends the stream, or the stream is broken off."""
         stream = self._stream
         self._members.add(stream)
         try:
@@ -240,7 +242,7 @@ class _Conversation:
                 self._writer.cancel()
 
     async def _take(self) -> bool:
-        """Take the next message, without a reference to it afterwards. False at the end of the stream."""
+        """Process the next message, and keep no reference to it. Returns False at the end of the stream."""
         message = await self._read()
         if message is grpc.aio.EOF:
             return False
@@ -248,7 +250,7 @@ class _Conversation:
         return True
 
     async def _read(self) -> Any:
-        """Read the next message. A stream without a key waits for its turn first."""
+        """Read the next message. A stream whose key is not checked yet waits for its turn first."""
         stream = self._stream
         if stream.has_key:
             return await self._context.read()
@@ -265,7 +267,7 @@ class _Conversation:
     async def _flush_alone(self) -> None:
         try:
             await self._flush()
-        except Exception as error:  # the gateway has left, as the reader sees, too
+        except Exception as error:  # the gateway has left; the task that reads also notices that
             log.debug("a message could not be sent: %s", type(error).__name__)
         if self._stream.outbox.broken:
             with contextlib.suppress(Exception):  # gRPC's `abort` always raises
@@ -277,7 +279,7 @@ class _Conversation:
         await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 
     async def _flush(self) -> None:
-        """Send all messages in the outbox. The reader awaits this, which gives us backpressure."""
+        """Send all messages in the outbox. The task that reads awaits this, so a slow gateway slows it down."""
         out, write = self._stream.outbox.out, self._context.write
         async with self._writing:
             while out:
@@ -286,20 +288,21 @@ class _Conversation:
 
 
 def _credentials(tls: Tls) -> Any:
-    """Credentials by which each new connection gets the certificate and the gateways' CA that were loaded last."""
+    """Credentials by which each new connection uses the newest certificate and the newest CA for gateways."""
 
     def newest() -> Any:
-        pem = tls.pem  # read once: this runs in a gRPC thread, and a reload may replace `pem` meanwhile
+        pem = tls.pem  # read only once, since a reload may replace `pem` while this runs in gRPC's thread
         return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
 
     return grpc.dynamic_ssl_server_credentials(newest(), newest, tls.pem.client_ca is not None)
 
 
 def for_gateway(new_request: NewRequest) -> NewRequest:
-    """Wrap `new_request` for requests that a gateway carries. They stay in this region: no gateway reaches another.
+    """Wrap `new_request` for requests that a gateway carries. They stay in this region, since the gateway does not
+    reach another one.
 
-    The wrapper raises a `Refusal` if the gateway has left, has named no engine of the model, or is set up so that the
-    request could not be answered.
+    The wrapper raises a `Refusal` if the gateway has left, has named no engine of the model, or has a setup in which
+    the request cannot be answered.
     """
 
     def make(path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> InferenceRequest:

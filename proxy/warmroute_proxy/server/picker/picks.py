@@ -1,4 +1,4 @@
-"""The engines that a gateway may try after the picked one, and the worker that has answered in its place."""
+"""Names the engines that a gateway may try after the picked one, and finds the worker that has answered instead."""
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.engines.engine import Engine
@@ -9,8 +9,8 @@ from warmroute_proxy.server.picker.addresses import Addresses
 def named(decision: Decision, engines: Engines, addresses: Addresses, count: int) -> list[str]:
     """The `count` addresses that the gateway should try, the cheapest first; one address if there is only one engine.
 
-    If too few other engines can take the request as made for the picked one, the picked address is repeated. Otherwise
-    a gateway that has tried all addresses might go on with any engine.
+    If too few other engines can take the request that was made for the picked one, the picked address is repeated.
+    Otherwise a gateway that has tried all addresses might go on with any engine.
     """
     picked = decision.worker or decision.decode
     assert picked is not None
@@ -24,8 +24,8 @@ def named(decision: Decision, engines: Engines, addresses: Addresses, count: int
 
 
 def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses, most: int) -> list[str]:
-    """Up to `most` addresses of other engines, the cheapest first. A prefill/decode pair has none: its prefill engine
-    waits for the picked one.
+    """Up to `most` addresses of other engines, the cheapest first. A prefill/decode pair has no fallback, since the
+    prefill engine waits for the picked decode engine.
     """
     picked = decision.worker
     if picked is None or most == 0:
@@ -48,7 +48,7 @@ def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses, most:
 
 
 def _takes_the_same(first: Engine, other: Engine) -> bool:
-    """Whether a request made for one engine may go to another: with the same key, path and body."""
+    """Whether a request that was made for one engine may go to the other: its key, path and body must not differ."""
     one, two = first.config, other.config
     return (
         (one.kind, one.provider, one.model_names) == (two.kind, two.provider, two.model_names)
@@ -58,7 +58,7 @@ def _takes_the_same(first: Engine, other: Engine) -> bool:
 
 
 def all_but(address: str, decision: Decision, engines: Engines, addresses: Addresses) -> frozenset[str] | None:
-    """All workers but the one at `address`, which has answered; None if its engine is the picked one, or unknown."""
+    """All workers but the one at `address`, which has answered; None if that engine is the picked one or unknown."""
     picked = decision.worker or decision.decode
     engine = addresses.engine_at(address)
     if engine is None or picked is None or engine.config.id == picked.engine:

@@ -1,9 +1,9 @@
-"""One client's request as a gateway's messages: its headers and body, then the headers and body of the engine's answer.
+"""Serves one client's request that comes in a gateway's messages, and reads the engine's answer from later messages.
 
-The request goes to the endpoint and is placed like each request of the proxy. Only the last step differs: the proxy
-would send the body to an engine, but the stream sends the gateway the engine's address and that body (`send_with`). The
-gateway passes the engine's answer to the stream, which gives it to the leg that would have read it from a connection.
-So usage, receipts and rows are made as in the proxy.
+The request goes to the endpoint and is placed like any request of a proxy. Only the last step differs: a proxy would
+send the body to an engine, but the stream sends the body and the engine's address to the gateway (`send_with`). The
+gateway passes the engine's answer to the stream, and the stream passes it to the leg, which in a proxy reads it from
+the connection to the engine. So usage, receipts and ledger rows are made as in a proxy.
 
 `take` is called with each message, and `outbox` holds the messages to send; nothing here waits.
 """
@@ -43,15 +43,15 @@ from warmroute_proxy.server.request.placing import Placing
 
 log = logging.getLogger(__name__)
 
-MORE_OF_HEADERS: Final = 1_048_576  # what a message may have beside headers: attributes and framing
+MORE_OF_HEADERS: Final = 1_048_576  # what a message may have in addition to headers: attributes and framing
 
 KEPT_HEADERS: Final = frozenset({"host", "content-type", "transfer-encoding", "te", wire.DESTINATION})
-"""Headers of a request that are never removed, since they belong to the gateway."""
+"""Headers that are never removed from a request, since they belong to the gateway."""
 
 
 @dataclass(slots=True)
 class Gateway:
-    """What all streams share."""
+    """The objects that all streams share."""
 
     endpoint: Endpoint
     handle: Callable[[Request, Exchange], None]
@@ -65,7 +65,7 @@ class Gateway:
     """How many streams each tenant has open, counted like an HTTP listener's connections."""
 
     picker_addresses: int
-    """How many engines are named to the gateway."""
+    """How many engines' addresses the gateway gets for a request."""
 
     failures: RepeatedLine
     """The log line for messages that cannot be processed."""
@@ -73,7 +73,7 @@ class Gateway:
 
 class Stream(Carrier):
     def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
-        """`wake` is called when a message to send comes up outside of `take`."""
+        """`wake`: called if there is a message to send outside of `take`."""
         self.outbox = outbox = Outbox(wake)
         self.answer = GatewayAnswer(outbox, gateway.endpoint.on_status)
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
@@ -84,22 +84,22 @@ class Stream(Carrier):
         self.has_key = False
         """Whether the request has a valid API key."""
 
-        self._shared: SharedExchange | None = None  # the answer of a request with an Idempotency-Key
-        self._tenant = ""  # the tenant whose share counts this stream
+        self._shared: SharedExchange | None = None  # for a request with an Idempotency-Key
+        self._tenant = ""  # the tenant for whom this stream is counted
         self._gateway = gateway
         self._exchange: GatewayExchange | None = None
         self._body = IncomingBody()
         self._body_bytes = 0
-        self._messages = 0  # without those of the answer's body
-        self._whole = False  # whether the whole request is here
+        self._messages = 0  # not counting those of the answer's body
+        self._whole = False  # whether the whole request has come
         self._buffered = False
         self._reads_answers = True
-        self._passes = False  # whether the gateway has answered by itself, without a pick
+        self._passes = False  # whether the gateway has answered by itself, before an engine was picked
         self._allowed: frozenset[str] | None = None
         self._names: list[str] = []  # the request's header names
         self._leg: Leg | None = None
         self._decision: Decision | None = None
-        self._sent_trailers = False  # whether the request has trailers
+        self._sent_trailers = False  # whether the gateway has sent trailers of the request
         self.complete = False  # whether the engine's answer has ended; read by the leg
 
     # -- the gateway's side
@@ -108,7 +108,7 @@ class Stream(Carrier):
         """Process a message of the gateway. The client gets an answer even if the message is wrong."""
         if not self.has_key and len(data) > self._gateway.limits.header_bytes + MORE_OF_HEADERS:
             if self._exchange is None:
-                self.outbox.break_off()  # the message is too long for headers
+                self.outbox.break_off()  # too long for headers, which come first
             return
         self.outbox.taking = True
         try:
@@ -148,7 +148,7 @@ class Stream(Carrier):
             self._take_answer(b"", ends=True)
 
     def _count_message(self) -> None:
-        """Count a message: many small ones cost much for few bytes, like small HTTP chunks. Raises: Refusal."""
+        """Count a message. Raises: Refusal, if there are too many small ones, which cost as much as large ones."""
         self._messages += 1
         if self._messages - MAX_CHUNKS <= self._body_bytes // BYTES_PER_CHUNK:
             return
@@ -163,7 +163,7 @@ class Stream(Carrier):
         if self._tenant:
             self._gateway.in_use.release(self._tenant, 1)
             self._tenant = ""
-        # Each of these refers to the stream. A cycle would keep the body in memory until a garbage collection.
+        # These refer back to the stream. Such cycles would keep the body in memory until a garbage collection.
         shared = self._shared
         self._exchange = self.served = self._leg = self._decision = self._shared = None
         self.gone = True
@@ -175,15 +175,15 @@ class Stream(Carrier):
             exchange.request.release()
         if leg is not None and not self._reads_answers and served is not None and not exchange.ended:
             exchange.ended = True
-            self._gateway.endpoint.on_status(exchange.request, 200)  # as far as is known
+            self._gateway.endpoint.on_status(exchange.request, 200)  # the real status is not known here
             served.unread(self._gateway.limits.first_token_timeout_s)
             return
         _leave(exchange, shared)
         if served is not None:
-            served.give_up_usage()  # usage would have come through this stream
+            served.give_up_usage()  # the usage would have come through this stream
 
     def on_deadline(self) -> None:
-        """The headers or the body are late, or the gateway has not ended a refused stream."""
+        """End the stream, since the headers or the body are late, or the gateway has not ended a refused stream."""
         if self._exchange is None or self._exchange.ended:
             self.outbox.break_off()
         elif not self._whole:
@@ -195,7 +195,7 @@ class Stream(Carrier):
             return
         pairs = wire.pairs(headers)
         request = Request(gateway.clock())
-        request.path = path_of(pairs)  # a refusal takes its API's shape from the path
+        request.path = path_of(pairs)  # set first: a refusal has the error format of the path's API
         request.carrier = self
         self._exchange = GatewayExchange(self.answer, request)
         self.deadline_s = gateway.clock() + gateway.limits.body_timeout_s
@@ -226,7 +226,7 @@ class Stream(Carrier):
         self._tenant = tenant
 
     def _take_modes(self, modes: Any) -> None:
-        """Note which bodies the gateway sends here, and how. Raises: Refusal, for modes that are not supported."""
+        """Note which bodies the gateway sends here, and how. Raises: Refusal, if a mode is not supported."""
         if modes.request_body_mode not in {wire.BUFFERED, wire.FULL_DUPLEX}:
             raise _wrong_mode("request_body_mode must be FULL_DUPLEX_STREAMED, or BUFFERED")
         if modes.response_body_mode not in {wire.NONE, wire.FULL_DUPLEX}:
@@ -265,7 +265,7 @@ class Stream(Carrier):
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
-        if leg is None:  # the gateway has answered by itself, before there was a pick
+        if leg is None:  # the gateway has answered by itself, before an engine was picked
             self._passes = True
             self.deadline_s = float("inf")
             self.outbox.send(wire.UNREAD_HEADERS)
@@ -280,7 +280,7 @@ class Stream(Carrier):
         broke_off = wire.broke_off(message)
         if broke_off:
             if not self._reads_answers:
-                self.answer.names = None  # a body cannot be changed, but the whole answer can be replaced
+                self.answer.names = None  # the body cannot be changed, so replace the whole answer
             if wire.is_engines(broke_off):
                 leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
             else:
@@ -294,7 +294,7 @@ class Stream(Carrier):
             self._take_answer(b"", ends=True)
 
     def _pass_by(self, leg: Leg, pairs: dict[str, str]) -> None:
-        """Pass an answer whose body is not read here. The leg gets the head of an error, without a body."""
+        """Let an answer pass whose body the gateway does not show. If it is an error, the leg gets its head."""
         served, exchange = self.served, self._exchange
         if served is None or exchange is None:
             return
@@ -309,7 +309,7 @@ class Stream(Carrier):
             leg.end()
 
     def _note_served(self, address: str) -> None:
-        """If another engine than the picked one has answered, move the request to that engine."""
+        """Move the request to the engine that has answered, if that is not the picked engine."""
         served, decision = self.served, self._decision
         if not address or served is None or decision is None:
             return
@@ -347,7 +347,7 @@ class Stream(Carrier):
     # -- the request's side
 
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
-        """Tell the gateway the engine's address, and the head and body to send there."""
+        """Send the engine's address to the gateway, and the head and body that the engine shall get."""
         gateway = self._gateway
         where = ",".join(named(decision, gateway.engines, gateway.addresses, gateway.picker_addresses))
         path, headers = parsed(head)
@@ -365,8 +365,8 @@ class Stream(Carrier):
             self.outbox.send(wire.REQUEST_TRAILERS)
 
     def check(self, exchange: Exchange, model: str) -> None:
-        """Raise a Refusal if the gateway has left, has named no engine of the model, or does not send the engine's
-        answer here although the request needs that.
+        """Check whether a request can be served. Raises: Refusal, if the gateway has left, has named no engine of the
+        model, or does not send answers here although the request needs that.
         """
         if self.gone:
             raise left_gateway()
@@ -381,7 +381,7 @@ class Stream(Carrier):
                               "FULL_DUPLEX_STREAMED; send none")  # fmt: skip
 
     def allow(self, served: InferenceRequest, exchange: Exchange) -> None:
-        """Note the request, and exclude other regions and the engines that the gateway did not name."""
+        """Note the request. Exclude other regions from its placement, and engines that the gateway has not named."""
         self.served = served
         served.routing = served.routing.stay()
         self._shared = exchange if isinstance(exchange, SharedExchange) else None
@@ -390,10 +390,10 @@ class Stream(Carrier):
     # -- the connection of a leg
 
     def pause(self, paused: bool) -> None:
-        """Do nothing: the gateway pauses the engine by itself."""
+        """Do nothing, since the gateway itself pauses the engine."""
 
     def parse_all(self) -> None:
-        """Do nothing: the whole answer is parsed anyway."""
+        """Do nothing, since the whole answer is parsed anyway."""
 
     def drop(self) -> None:
         self.answer.engine_ended()
@@ -413,11 +413,11 @@ class Stream(Carrier):
 
 
 def _nothing() -> None:
-    """Wake nobody: the stream has ended."""
+    """Do nothing, since the stream has ended."""
 
 
 def _leave(exchange: GatewayExchange, shared: SharedExchange | None) -> None:
-    """The client has left: neither it nor other requests with its Idempotency-Key will get the answer."""
+    """Note that the client has left. Neither it nor other requests with its Idempotency-Key will get the answer."""
     exchange.leave()
     if shared is not None:
         shared.lost()

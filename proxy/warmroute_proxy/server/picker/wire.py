@@ -1,6 +1,7 @@
-"""The messages of Envoy's external processing, as the Gateway API Inference Extension uses them (its proposal 004).
+"""Reads and makes the messages of Envoy's external processing, as the Gateway API Inference Extension uses them.
 
-Reads the fields of a `ProcessingRequest`, and makes the `ProcessingResponse` for each step, as bytes.
+Reads the fields of a `ProcessingRequest`, and makes the `ProcessingResponse` for each step, as bytes (proposal 004 of
+the Inference Extension).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +14,15 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 CHUNK_BYTES: Final = 62_000
-"""The most bytes of a body in one message: some data planes take at most 64 KB."""
+"""How many bytes of a body one message has, at most: some data planes accept only 64 KB."""
 
 MAX_ADDRESSES: Final = 4096
-"""The most addresses that are read from a subset."""
+"""How many addresses of a gateway's subset are read, at most."""
 
 NONE: Final = 0
 BUFFERED: Final = 2
 FULL_DUPLEX: Final = 4
-"""Body modes of `ProtocolConfiguration`."""
+"""`NONE`, `BUFFERED` and `FULL_DUPLEX` are body modes of `ProtocolConfiguration`."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -36,7 +37,7 @@ def pairs(headers: Any) -> list[tuple[str, str]]:
 
 
 def subset(message: Any) -> frozenset[str] | None:
-    """The addresses that may be picked; None if the gateway names none."""
+    """The addresses that may be picked; None if the gateway does not limit them."""
     found = _metadata(message, _SUBSET_HINT, SUBSET)
     if found is None:
         return None
@@ -48,19 +49,19 @@ def subset(message: Any) -> frozenset[str] | None:
 
 
 def served(message: Any) -> str:
-    """The address that has answered; empty if the gateway does not say."""
+    """The address of the engine that has answered; empty if the gateway does not say."""
     found = _metadata(message, _LB, SERVED)
     return found.string_value if found is not None else _attribute(message, "upstream.address")
 
 
 def broke_off(message: Any) -> str:
-    """Why the gateway has answered in place of an engine; empty if an engine has, or if the gateway gives no reason."""
+    """Why the gateway has answered instead of an engine; empty if an engine has answered, or without a reason."""
     details = _attribute(message, "response.code_details")
     return "" if details in {"", "via_upstream"} else details
 
 
 def is_engines(details: str) -> bool:
-    """Whether the engine's connection failed or was reset. False if Envoy itself refused, such as at an overflow."""
+    """Whether the engine's connection failed or was reset. False if Envoy itself refused, such as in an overflow."""
     return details.startswith("upstream_reset") and "overflow" not in details
 
 
@@ -84,14 +85,14 @@ def go_on() -> bytes:
 
 
 def destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], length: int) -> bytes:
-    """The answer to a request's headers: where the request goes."""
+    """The reply to a request's headers, with the engine to which the request goes."""
     answer = ext_proc.ProcessingResponse()
     _send_to(answer, answer.request_headers.response, addresses, path, headers, removed, length)
     return bytes(answer.SerializeToString())
 
 
 def buffered_destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], body: bytes) -> bytes:
-    """The answer to a body that came whole: where the request goes, with its new body."""
+    """The reply to a body that came whole, with the engine to which the request goes and its new body."""
     answer = ext_proc.ProcessingResponse()
     _send_to(answer, answer.request_body.response, addresses, path, headers, removed, len(body))
     answer.request_body.response.body_mutation.body = body
@@ -133,14 +134,14 @@ def answer_body(data: bytes | memoryview, *, ends: bool) -> bytes:
 
 
 def wait_longer(seconds: float) -> bytes:
-    """Ask the gateway to wait `seconds` for the next answer, which its config may disallow."""
+    """Ask the gateway to wait `seconds` for the next reply. Its config may disallow this."""
     answer = ext_proc.ProcessingResponse()
     answer.override_message_timeout.FromNanoseconds(int(seconds * 1e9))
     return bytes(answer.SerializeToString())
 
 
 def immediate(status: int, headers: Headers, body: bytes) -> bytes:
-    """A whole answer to the client, without an engine."""
+    """A reply that gives the client a whole answer, without an engine."""
     answer = ext_proc.ProcessingResponse()
     response = answer.immediate_response
     response.status.code = status

@@ -1,4 +1,4 @@
-"""The other processes of a proxy: one process exchanges updates and reports with them through shared memory.
+"""Exchanges updates and reports with the other processes of this proxy through shared memory.
 
 A process sends these updates:
 
@@ -10,12 +10,14 @@ A process sends these updates:
 The updates that come within `SEND_WITHIN_S` go in one message. Updates are applied before each decision and each
 look-up of a conversation, and in each sweep.
 
-A restarted process reads all messages that are still in the rings, including its predecessor's ring. So it knows the
-prefixes that were sent lately. Its predecessor's open requests no longer count as load.
+Each process has a ring buffer of messages. A process that replaces a dead one (its predecessor) reads all messages that
+are still in the rings, including its predecessor's. So it knows which prefixes engines got recently. The predecessor's
+open requests no longer count as load.
 
 Each process publishes a report of itself in each sweep, mainly its metrics. Any process can answer an operator for all
-processes with the sum of the reports. The report of a killed process stays, and its successor continues its counters,
-so sums never fall. Counts since a killed process' last sweep are lost from the metrics, not from the ledger.
+processes with the sum of the reports. The report of a killed process stays, and the process that replaces it continues
+its counters, so sums never fall. What a killed process has counted since its last sweep is lost from the metrics, but
+not from the ledger.
 """
 
 import logging
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
-    """A request was sent under a tag that its KV events will name. `number`: the router's number of the request."""
+    """A request was sent with a tag that its KV events will name. `number`: the router's number of the request."""
 
     number: int
     cache_worker: str
@@ -48,7 +50,7 @@ class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
 
 
 class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
-    """The number of tokens in the prompt that was sent under a tag."""
+    """The number of tokens in the prompt that was sent with a tag."""
 
     cache_worker: str
     tag: str
@@ -56,14 +58,14 @@ class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="
 
 
 class DrainOrder(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
-    """An operator drains an engine, or lets it work again."""
+    """An operator's order to drain an engine, or to let it work again."""
 
     engine: str
     draining: bool
 
 
 class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
-    """The status of an engine's `/health`. None: a process has just requested it; 0: no answer came."""
+    """The status of an engine's `/health`; None if a process has just requested it, 0 if no answer came."""
 
     engine: str
     status: int | None
@@ -80,7 +82,9 @@ Update = Event | TagSent | PromptTokens | DrainOrder | Health | Continued | Even
 
 
 class Message(msgspec.Struct, gc=False, array_like=True):
-    """Updates of one generation of a process. `at_s`: when they were sent, by the monotonic clock of all processes."""
+    """Updates from one start (generation) of a process. `at_s`: when they were sent, by the monotonic clock, which all
+    processes share.
+    """
 
     generation: int
     at_s: float
@@ -107,7 +111,7 @@ class Gauges(NamedTuple):
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):
-    """The report of one generation of a process on itself."""
+    """The report of a process on itself. `generation`: which start of the process wrote it."""
 
     generation: int
     pid: int
@@ -120,14 +124,14 @@ class ProcessReport(msgspec.Struct, gc=False, array_like=True):
 
     metrics: State
     config: str = ""
-    """The digest of the config file that is in force in the process."""
+    """The digest of the config file that the process uses."""
 
     troubles: tuple[str, ...] = ()
     """The names of the troubles that the process reports at `/ready`."""
 
 
 class PeerProcesses:
-    """The other processes. All methods are called in the event loop."""
+    """The link to the other processes of this proxy. All methods are called in the event loop."""
 
     def __init__(
         self,
@@ -142,16 +146,16 @@ class PeerProcesses:
         self.number = number
         self._on_shown = on_shown
         self.config_digest = ""
-        """The digest of the config file that is in force in this process."""
+        """The digest of the config file that this process uses."""
 
         self._lanes = lanes
         self._lane = lanes[number]
         self._generation = self._lane.generation
         self._clock = clock
         self._loop = loop
-        self._outbox: list[Update] = []  # each for SEND_WITHIN_S at most
+        self._outbox: list[Update] = []  # updates wait here for at most SEND_WITHIN_S
         self._readers = {at: LaneReader(lane) for at, lane in enumerate(lanes) if at != number}
-        self._generations = dict.fromkeys(self._readers, 0)  # by process, the generation applied last
+        self._generations = dict.fromkeys(self._readers, 0)  # the last applied generation of each process
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Message).decode
         self._decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
@@ -160,7 +164,7 @@ class PeerProcesses:
         self._conversations: Conversations
 
     def start(self, replica: Replica, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
-        """Apply the updates in the rings, and take over the predecessor's counters and operators' drain orders."""
+        """Apply the updates in the rings, and take over operators' drain orders and the predecessor's counters."""
         self._replica, self._engines, self._conversations = replica, engines, conversations
         now_s = self._clock()
         self._apply_from(self.number, LaneReader(self._lane))
@@ -195,16 +199,16 @@ class PeerProcesses:
         self.send(DrainOrder(engine, draining))
 
     def send_health(self, engine: str, status: int | None) -> None:
-        """Send the status of an engine's `/health`; None: this process requests it, so the others need not."""
+        """Send the status of an engine's `/health`; None if this process requests it now, so that others need not."""
         self.send(Health(engine, status))
 
     def show(self, message: Events) -> None:
-        """Pass another proxy's message to the other processes at once, so they have it before that proxy's next one."""
+        """Pass another proxy's message to the other processes at once, before that proxy's next message can come."""
         self._outbox.append(message)
         self._send_outbox()
 
     def publish(self, metrics: Metrics, gauges: Gauges, troubles: tuple[str, ...] = ()) -> None:
-        """Publish this process' report, and apply the others' updates; called in each sweep."""
+        """Publish this process' report, and apply the updates of other processes. Called in each sweep."""
         engines = self._engines
         connections = {engine.config.id: engine.upstream.open for engine in engines.by_id.values()}
         drained = list(engines.drains.by_operator())
@@ -227,7 +231,7 @@ class PeerProcesses:
         if not outbox:
             return
         if not self._lane.append(self._encode(Message(self._generation, self._clock(), outbox))):
-            for update in outbox:  # each in its own message, since a message has a size limit
+            for update in outbox:  # the message was too long: send each update in a separate message
                 if not self._lane.append(self._encode(Message(self._generation, self._clock(), [update]))):
                     log.warning("an update of type %s is too long for the other processes", type(update).__name__)
 
@@ -242,14 +246,14 @@ class PeerProcesses:
                     log.error("applying the updates of process %d failed: %s", number, type(error).__name__)
 
     def reports(self) -> list[ProcessReport]:
-        """The last reports of all other processes, dead ones included."""
+        """The last reports of all other processes, including dead ones."""
         return [report for number in self._readers if (report := self._report_of(number)) is not None]
 
     def alive(self, report: ProcessReport) -> bool:
         return any(lane.generation == report.generation for lane in self._lanes)
 
     def other_configs(self) -> list[str]:
-        """The config digest of each other running process; empty for one that has not reported yet."""
+        """The config digest of each other process that runs; empty for a process that has not reported yet."""
         found = []
         for number, reader in self._readers.items():
             generation = reader.lane.generation
@@ -302,7 +306,7 @@ class PeerProcesses:
 
 
 def summed_metrics(own: Metrics, reports: list[ProcessReport]) -> Metrics:
-    """The sums of this process' counters and the others'. Exemplars come from this process only."""
+    """Add up the counters of this process and of the reports. Exemplars are only from this process."""
     total = Metrics()
     for state in (own.state(), *(report.metrics for report in reports)):
         total.take_over(state)

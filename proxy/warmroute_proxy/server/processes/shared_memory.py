@@ -2,14 +2,15 @@
 
 Each process has a lane. Only that process writes the lane, and all processes read it:
 
-    words    generation (which start of the process it is; 0: it is dead), written, tail, report number
-    report   what the process reports of itself: written whole each time, to two copies in turn
-    ring     messages, one behind the other; `written` and `tail` count bytes since the start
+    words    generation (the number of the process' start; 0 if it is dead), written, tail, report number
+    report   what the process reports of itself; there are two copies, and each new report overwrites the older one
+    ring     messages, one after another; `written` and `tail` (where the oldest message begins) count bytes since the
+             start
 
 Readers and writers never wait for each other, even if one of them is killed. A reader may copy bytes while they are
-overwritten. So a copy counts only if its digest is right: a torn report or message is never used, also on processors
-that reorder writes. A torn report is read again, from the other copy. A torn message is lost, and its reader is told
-that it has missed messages.
+overwritten. So a copy is used only if its digest is right. This excludes torn (partly overwritten) reports and
+messages, even on processors that reorder writes. A torn report is read again, from the other copy. A torn message is
+lost, and its reader learns that it has missed messages.
 
 The memory is anonymous: it has no name, is inherited by fork, and is freed with the last process.
 
@@ -39,7 +40,7 @@ class SharedMemory:
 
     def __init__(self, processes: int, ring_bytes: int = RING_BYTES) -> None:
         size = _WORDS * 8 + 2 * _REPORT_BYTES + ring_bytes
-        self._memory = memoryview(mmap.mmap(-1, size * processes))  # a page takes memory once it is written
+        self._memory = memoryview(mmap.mmap(-1, size * processes))  # takes no memory for pages that were never written
         self.lanes = [Lane(self._memory[at * size : (at + 1) * size]) for at in range(processes)]
 
 
@@ -56,7 +57,7 @@ class Lane:
 
     @property
     def generation(self) -> int:
-        """Which start of the process is alive; 0: the process is dead."""
+        """The number of the process' start; 0 if the process is dead."""
         return self._words[_GENERATION]
 
     @generation.setter
@@ -65,12 +66,12 @@ class Lane:
 
     @property
     def written(self) -> int:
-        """Bytes written so far. A reader compares its position with this number to find new messages."""
+        """How many bytes of messages were written since the start. Readers at a smaller position have new messages."""
         return self._words[_WRITTEN]
 
     @property
     def tail(self) -> int:
-        """Where the oldest message in the ring begins."""
+        """The position at which the oldest message in the ring begins."""
         return self._words[_TAIL]
 
     def append(self, message: bytes) -> bool:
@@ -82,14 +83,14 @@ class Lane:
         written, tail = words[_WRITTEN], words[_TAIL]
         while written + needed - tail > size:
             tail += _HEAD.size + _HEAD.unpack(self._copied(tail, _HEAD.size))[0]
-        words[_TAIL] = tail  # first, so that readers do not use the bytes overwritten next
+        words[_TAIL] = tail  # set first, so that readers do not use the bytes that are overwritten next
         self._put(written, _HEAD.pack(len(message), xxh3_64_intdigest(message)))
         self._put(written + _HEAD.size, message)
         words[_WRITTEN] = written + needed
         return True
 
     def message(self, at: int) -> tuple[bytes, int] | None:
-        """The message at `at`, a position below `written`, and its end; None if the message was overwritten."""
+        """The message at position `at`, and the position after it; None if the message was overwritten."""
         head = self._copied(at, _HEAD.size)
         if self._words[_TAIL] > at:
             return None
@@ -111,8 +112,8 @@ class Lane:
         return True
 
     def report(self) -> bytes | None:
-        """The last whole report; None if nothing was published yet."""
-        for _ in range(REPORT_TRIES):  # a try fails only if two reports were written meanwhile
+        """The last report that is intact; None if nothing was published yet."""
+        for _ in range(REPORT_TRIES):  # a try fails only if two reports are written during it
             number = self._words[_REPORT]
             if not number:
                 return None
@@ -141,12 +142,12 @@ class Lane:
 
 
 class LaneReader:
-    """One reader's position in a lane, at first that of the oldest message."""
+    """One reader of a lane. It begins at the oldest message."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.missed = False
-        """Whether messages were overwritten before they were read. The caller clears it."""
+        """Whether messages were overwritten before they were read. The caller resets it to False."""
 
         self._at = lane.tail
 
@@ -155,13 +156,13 @@ class LaneReader:
         return self.lane.written != self._at
 
     def read(self) -> Iterator[bytes]:
-        """The messages since the last call. `missed` is set before the first message after a gap."""
+        """Yield the messages since the last call. `missed` is set before the first message after a gap."""
         lane = self.lane
         while self._at != (written := lane.written):
             found = lane.message(self._at)
             if found is None:
                 self.missed = True
-                # Go on at the oldest message. If its own digest was wrong, skip all messages until the end.
+                # Go on at the oldest message. If the message at that position was the torn one, skip all messages.
                 self._at = lane.tail if lane.tail > self._at else written
                 continue
             message, self._at = found

@@ -1,14 +1,16 @@
-"""Nonces that any process of a proxy has accepted: two tables in shared memory, under a lock of the operating system.
+"""Keeps the nonces of forwarded requests that any process of a proxy has accepted, in shared memory under a lock.
 
-This is the only lock between processes: if two of them get one nonce at the same time, one must refuse it. Only
-forwards from other regions' proxies take the lock, for some microseconds. The lock is a record lock on a file in
-memory, and the system releases it when its process is killed.
+A nonce is a random number that makes a forwarded request valid only once. If two processes get one nonce at the same
+time, one of them must refuse it, which needs a lock: the only one between processes. Only forwards from other regions'
+proxies take the lock, for a few microseconds. It is a record lock on a file in memory, which the operating system
+releases when the process that holds it is killed.
 
-A nonce is kept for at least `KEEP_S` and at most twice that: of the two tables, the older one is emptied to become the
-newer. A table holds hashes of nonces, each in the first free slot from the one that the hash points to. Limits: a table
-takes three quarters of `ENTRIES`, so that a search stays short; beyond that, forwards are refused. The era of the
-tables never goes back. An old era, read before the wait for the lock or from a clock that was put back, would empty
-both tables, and a nonce could be used twice.
+A nonce is kept for at least `KEEP_S` and at most twice as long. There are two tables; after each `KEEP_S` (an era), the
+older table is emptied and becomes the newer one. A table holds hashes of nonces, each in the first free slot from the
+slot on to which the hash points. Limit: at most three quarters of the `ENTRIES` slots of a table are used, so that
+searches stay short; beyond that, forwards are refused. The era of the tables never goes back. Otherwise an old era,
+read before the wait for the lock or from a clock that was set back, would empty both tables, and a nonce could be used
+twice.
 """
 
 import fcntl
@@ -21,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 KEEP_S: Final = 60.0
 ENTRIES: Final = 2**18
 
-_ERA, _COUNT = range(2)  # words in front of the tables
+_ERA, _COUNT = range(2)  # the two words before the tables
 
 
 class SharedNonces:
@@ -33,7 +35,7 @@ class SharedNonces:
         self._entries = entries
 
     def spend(self, nonce: str, now: float) -> bool | None:
-        """Use a nonce: True the first time, False if any process has accepted it before, None if the table is full."""
+        """Use a nonce. Returns True if it is new, False if any process has used it, None if the table is full."""
         key = xxh3_64_intdigest(nonce.encode()) or 1  # 0 is a free slot
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
@@ -59,7 +61,7 @@ class SharedNonces:
         return True
 
     def _begin(self, era: int) -> None:
-        """Empty the table that becomes the newer one, and also the other one if its nonces are out of date."""
+        """Empty the table that becomes the newer one, and also the other table if all its nonces are out of date."""
         words = self._words
         emptied = [era] if words[_ERA] == era - 1 else [era, era + 1]
         for each in emptied:
@@ -72,7 +74,7 @@ class SharedNonces:
         return 2 + era % 2 * self._entries
 
     def _find(self, table: int, key: int) -> int:
-        """The slot of a key, or the free slot where it would be."""
+        """The slot that has a key, or the free slot into which the key would go."""
         words, entries = self._words, self._entries
         at = key % entries
         while words[table + at] not in (0, key):

@@ -1,17 +1,18 @@
-"""Several processes on one port: a supervisor that starts, watches and ends them, and serves no requests itself.
+"""Starts, watches and ends the processes of a proxy. This supervisor serves no requests itself.
 
-Each process is a whole proxy: it listens on the same ports (`SO_REUSEPORT`: the system distributes connections), makes
-decisions and relays. The supervisor makes the memory that they share before the first fork: the lanes of updates and
-reports (`shared_memory`) and the nonces (`shared_nonces`). The supervisor also holds the lock on the state folder, and
-reserves the ports while no process listens.
+Each process is a whole proxy: it listens on the same ports (with `SO_REUSEPORT`, the system distributes connections),
+decides placements and relays answers. Before it forks the first process, the supervisor makes the memory that the
+processes share: for updates and reports (`shared_memory`) and for nonces (`shared_nonces`). The supervisor also holds
+the lock on the state folder, and reserves the ports as long as no process listens.
 
 A process that dies is restarted after 0.1 s. The wait doubles each time the process dies within a minute, up to 30 s.
-Its successor settles its open requests as interrupted. SIGTERM and SIGINT end all processes gracefully, a second signal
-at once. Processes whose supervisor dies end gracefully, too: each holds a pipe that breaks then.
+The restarted process settles the open requests of the dead one as interrupted. SIGTERM and SIGINT end all processes
+gracefully; a second signal ends them at once. If the supervisor dies, its processes also end gracefully: each holds a
+pipe that breaks when the supervisor is gone.
 
 The supervisor checks the config file at SIGHUP and, if the config is watched, when the file or the certificate changes.
-A good file is kept in the state folder (`config_source`). All processes apply those bytes, and a process that starts
-later begins with them. SIGHUP is passed on in any case.
+A valid file is copied to the state folder (`config_source`). All processes apply this copy, and a process that starts
+later begins with it. SIGHUP is passed on to the processes in any case.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ log = logging.getLogger("warmroute.proxy")
 
 @dataclass(frozen=True, slots=True)
 class ProcessSlot:
-    """The things that the supervisor gives to one process. Both descriptors are the process' ends of pipes."""
+    """What the supervisor gives to one process. The two descriptors are the process' ends of pipes."""
 
     number: int
     shared_memory: SharedMemory
@@ -64,16 +65,16 @@ class ProcessSlot:
 
     ready_fd: int
     running: ReadConfig
-    """The supervisor's config, as its file has it."""
+    """The supervisor's config, as read from its file."""
 
     source: ConfigSource
-    """The file of `running`."""
+    """The file from which `running` was read."""
 
     secrets: Secrets
     """The secrets that the supervisor read at its start."""
 
     interrupted: int = 0
-    """How many turns were open when the previous proxy died. Only the first process that starts counts them."""
+    """How many turns were open when an earlier proxy died; 0 except in the first process that is started."""
 
     def ready(self, addresses: dict[str, Any]) -> None:
         """Report to the supervisor that this process listens, and where."""
@@ -92,10 +93,10 @@ class _Process:
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, int]:
-    """Reserve a port: returns the socket and the port. Raises: OSError, if another program listens there."""
+    """Reserve a port. Returns the socket and the port. Raises: OSError, if another program listens there."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if port:
-        with socket.socket(family, kind, protocol) as alone:  # with SO_REUSEPORT two proxies would share it unnoticed
+        with socket.socket(family, kind, protocol) as alone:  # fails if the port is in use, unlike with SO_REUSEPORT
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(address)
     reserved = socket.socket(family, kind, protocol)
@@ -108,8 +109,8 @@ def reserve(host: str, port: int) -> tuple[socket.socket, int]:
 class Supervisor:
     """The parent process.
 
-    `work` runs in each child with its slot, and returns the exit code. `problems_of` returns the problems that reading
-    the config file does not find.
+    `work` runs in each child process with its slot, and returns the exit code. `problems_of` finds problems of a config
+    that reading the file does not find.
     """
 
     def __init__(
@@ -144,10 +145,10 @@ class Supervisor:
         self._starts = 0
 
     def run(self, listening: Callable[[dict[str, Any], list[int]], None]) -> int:
-        """Run until a signal ends the supervisor. `listening` is called once, when all processes are ready."""
+        """Run until a signal ends the supervisor. `listening` is called once, when all processes listen."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.collect()
-        gc.freeze()  # so that garbage collections in the children do not copy shared pages
+        gc.freeze()  # so that garbage collections in the processes do not copy shared pages
         try:
             for process in self._processes:
                 self._start(process)
@@ -199,7 +200,7 @@ class Supervisor:
         """Run the child process. Never returns."""
         code = 1
         try:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the work handles it
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `work` sets its own handler
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             code = self._work(self._config, slot)
         except BaseException:
@@ -210,7 +211,7 @@ class Supervisor:
             os._exit(code)
 
     def _wait_until_ready(self) -> dict[str, Any] | None:
-        """The addresses that the processes report; None if a process has ended, or takes too long."""
+        """Wait for all processes. Returns the addresses that they report; None if one has ended or takes too long."""
         deadline = time.monotonic() + START_S
         addresses: dict[str, Any] = {}
         for process in self._processes:
@@ -244,9 +245,10 @@ class Supervisor:
                 log.error("process %d has died, and is started again in %.1f s", process.number, process.wait_s)
 
     def _reload(self) -> bool:
-        """Accept the config file for all processes, also later ones. If it has a problem, leave a mark for them.
+        """Accept the config file for all processes, including those that start later. If the file has a problem, leave
+        a mark by which the processes report it.
 
-        Returns True if the accepted file differs from the one in force. A bug here must not end the supervisor.
+        Returns True if the accepted file differs from the one in use. A bug here must not end the supervisor.
         """
         try:
             found = self._source.read()
@@ -270,7 +272,7 @@ class Supervisor:
         return is_other
 
     def _reaped(self) -> list[_Process]:
-        """The processes that have ended since the last call."""
+        """Note which processes have ended since the last call, and return them."""
         found = []
         now = time.monotonic()
         for process in self._processes:
@@ -285,7 +287,7 @@ class Supervisor:
         return found
 
     def _end(self) -> int:
-        """End all processes gracefully, or by force once their time is over."""
+        """End all processes gracefully, and those that take too long by force."""
         self._send(signal.SIGTERM)
         deadline = time.monotonic() + self._config.limits.shutdown_grace_s + END_S
         while any(process.pid for process in self._processes):
@@ -293,7 +295,7 @@ class Supervisor:
                 self._send(signal.SIGKILL)
             caught = signal.sigtimedwait(_SIGNALS, POLL_S)
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
-                self._send(signal.SIGTERM)  # a second signal: end at once
+                self._send(signal.SIGTERM)  # the second signal: it ends them at once
             self._reaped()
         return 0
 

@@ -1,8 +1,8 @@
-"""Requests with an Idempotency-Key over several proxies: a marker says whether another process has the key already.
+"""Lets processes and proxies know of each other's requests with an Idempotency-Key, by markers in Redis.
 
-A request waits for this call before it begins, `[redis] timeout_s` at most. If Redis does not answer in that time, the
-request begins without a marker, and a metric counts it. A request whose key another process has is refused, since only
-that process has the answer.
+Before a request with a key begins, it waits until Redis has set a marker for the key, `[redis] timeout_s` at most. If
+Redis does not answer in that time, the request begins without a marker, and a metric counts it. If another process has
+set a marker for the key, the request is refused, since only that process has the answer.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 
 LONGER_S: Final = 60.0
-"""A running request's marker is kept for this much longer than the longest time that the request may take."""
+"""The marker of a running request is kept for the longest time that the request may take, plus this time."""
 
 
 class Marker(NamedTuple):
-    """A process' note of a key. `receipt_id`: empty while the request runs."""
+    """A process' note in Redis that it has a key. `receipt_id`: empty as long as the request runs."""
 
     fingerprint: str
     region: str
@@ -29,7 +29,7 @@ class Marker(NamedTuple):
 
 
 class MarkerStore(Protocol):
-    """Where markers are kept: `RedisMarkers`."""
+    """The store of markers, which is `RedisMarkers`."""
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None: ...
     def ended(self, name: str, fingerprint: str, receipt_id: str, kept_s: float) -> None: ...
@@ -38,7 +38,9 @@ class MarkerStore(Protocol):
 
 class CallMarkers:
     def __init__(self, store: MarkerStore, secret: bytes, limits: Limits, ended_s: float, metrics: Metrics) -> None:
-        """`secret`: the same in all proxies; `ended_s`: how long the marker of an ended request is kept."""
+        """`secret`: one secret for all proxies, by which keys and bodies are hashed. `ended_s`: how long the marker of
+        an ended request is kept.
+        """
         self.secret = secret
         self._store = store
         self._running_s = limits.total_timeout_s + LONGER_S
@@ -47,11 +49,11 @@ class CallMarkers:
         self._tasks = BackgroundTasks()
 
     def claim(self, call: IdempotentCall, answered: Callable[[Refusal | None], None]) -> None:
-        """Ask whether the request of a call may begin. `answered` gets None if it may, else the refusal."""
+        """Ask whether the request of a call may begin. `answered` gets None if it may, otherwise a refusal."""
         self._tasks.start(self._claim(call, answered))
 
     def ended(self, call: IdempotentCall, receipt_id: str) -> None:
-        """Mark a call's request as ended; it may have been charged."""
+        """Mark a call's request as ended. The request may have been charged."""
         self._store.ended(*self._names(call), receipt_id, self._ended_s)
 
     def dropped(self, call: IdempotentCall) -> None:
@@ -62,7 +64,7 @@ class CallMarkers:
         refusal = None
         try:
             marker = await self._store.claim(name, fingerprint, self._running_s)
-        except Exception:  # the request begins whatever the error is
+        except Exception:  # no error of Redis keeps a request from beginning
             self._metrics.add(declared.MARKERS_MISSED_TOTAL)
         else:
             refusal = None if marker is None else _refusal(marker, fingerprint)
@@ -92,6 +94,6 @@ def _refusal(marker: Marker, fingerprint: str) -> Refusal:
 
 
 def body_differs() -> Refusal:
-    """The refusal of a request that repeats a key with another body."""
+    """The refusal of a request that uses a known key with another body."""
     problem = "another body was sent under this Idempotency-Key; a retry repeats the body, a new call has a new key"
     return Refusal(422, problem, code="idempotency_key_reused")

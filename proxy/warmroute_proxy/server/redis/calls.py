@@ -1,4 +1,4 @@
-"""Calls of scripts in Redis or Valkey. Each has a deadline, and after a failure no call is made for `RETRY_S`."""
+"""Calls scripts in Redis or Valkey. Each call has a deadline, and after a failure no call is made for `RETRY_S`."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 RETRY_S: Final = 1.0
 MAX_CONNECTIONS: Final = 16
-"""Further calls wait for one of these, within their deadline."""
+"""Further calls wait for a free connection, within their deadline."""
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
@@ -26,7 +26,7 @@ class RedisCalls:
     """The connections of one process. Used in the event loop of requests."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """`timeout_s`: the deadline of a call, the time to connect included. Raises: ValueError, if `url` is not the
+        """`timeout_s`: the deadline of a call, including the time to connect. Raises: ValueError, if `url` is not the
         address of a Redis.
         """
         self._timeout_s = timeout_s
@@ -38,8 +38,8 @@ class RedisCalls:
         """Whether Redis did not answer the last call."""
 
     def move_to(self, url: str) -> None:
-        """Use another address once a Redis answers there; until then, calls go to the old one. Raises: ValueError, as
-        `__init__` does.
+        """Use another address as soon as a Redis answers there; until then, calls go to the old address. Raises:
+        ValueError, as `__init__` does.
         """
         if url == self._url:
             return
@@ -50,8 +50,8 @@ class RedisCalls:
         self._moving = asyncio.get_running_loop().create_task(self._move(made))
 
     async def run(self, script: str, keys: tuple[str, ...], *values: str | int) -> Any:
-        """Run a script, and return its result. Raises: RedisAway, if the call fails, or without a call for `RETRY_S`
-        after a failure.
+        """Run a script, and return its result. Raises: RedisAway, if the call fails. For `RETRY_S` after a failure, it
+        is raised without a call.
         """
         if time.monotonic() < self._not_before_s:
             raise RedisAway("it has just not answered")
@@ -70,7 +70,7 @@ class RedisCalls:
         return found
 
     async def _evaluated(self, script: str, values: tuple[str | int, ...]) -> Any:
-        """Send a script's hash; send the script itself if the server lacks it, or its ACL allows only EVAL."""
+        """Send a script's hash; send the script itself if the server lacks it or allows only EVAL (by an ACL)."""
         try:
             return await self._redis.evalsha(_sha1(script), *values)
         except (NoScriptError, NoPermissionError):
@@ -93,8 +93,8 @@ class RedisCalls:
             await self._until_answered(made)
             unused, self._redis, self._not_before_s = self._redis, made, 0.0
             _LOG.info("redis is used at its new address")
-            await asyncio.sleep(self._timeout_s)  # so that calls under way have ended
-        finally:  # even if another address comes meanwhile
+            await asyncio.sleep(self._timeout_s)  # until calls under way over the old client have ended
+        finally:  # also if a move to another address cancels this one
             await _close(unused)
 
     async def _until_answered(self, made: Any) -> None:
@@ -104,7 +104,7 @@ class RedisCalls:
                 async with asyncio.timeout(self._timeout_s):
                     await made.eval("return 1", 0)
                 return
-            except Exception as error:  # of any kind: some bad addresses raise only when connecting
+            except Exception as error:  # any error: some bad addresses are noticed only when connecting
                 if not logged:
                     _LOG.error("redis does not answer at its new address: %s", _failure_text(error))
                     logged = True
@@ -123,5 +123,5 @@ def _failure_text(error: BaseException) -> str:
 
 @cache
 def _sha1(script: str) -> str:
-    """The hash by which the server knows a script. Cached, since scripts are constants."""
+    """The hash by which Redis knows a script. Cached, since scripts are constants."""
     return sha1(script.encode(), usedforsecurity=False).hexdigest()

@@ -1,12 +1,13 @@
-"""Limits over several proxies: requests and tokens per minute, and concurrent requests.
+"""Limits that proxies share in Redis: requests and tokens per minute, and concurrent requests.
 
-Concurrent requests: the script `_HOLD` divides the places as `core/queue/slots.py` says. The remainder of the division
-goes to the processes in turn, a second each, so that all get a place in time if there are fewer places than processes.
-The field of a process that no longer asks expires by the server's clock. Commands: EVAL, EVALSHA, TIME, HGETALL, HSET,
-HDEL, PEXPIRE.
+Concurrent requests: the script `_HOLD` divides a limit's places among the processes as `core/queue/slots.py` says. The
+remainder of the division goes to the processes in turn, for a second each, so that each process gets a place from time
+to time even if there are fewer places than processes. The entry of a process that no longer asks expires by the clock
+of Redis. Commands: EVAL, EVALSHA, TIME, HGETALL, HSET, HDEL, PEXPIRE.
 
-Requests and tokens per minute: the script `_TAKE` takes or gives back, so that two proxies never take the same amount.
-Its keys hold only numbers, and expire after `KEPT_S`. Commands: EVAL, EVALSHA, GET, INCRBY, EXPIRE.
+Requests and tokens per minute: the script `_TAKE` takes an amount from what is left of a minute, or gives it back, in
+one step, so that two proxies never get the same amount. Its keys hold only numbers, and expire after `KEPT_S`.
+Commands: EVAL, EVALSHA, GET, INCRBY, EXPIRE.
 """
 
 import math
@@ -55,7 +56,7 @@ return {held, math.max(0, limit - others - recorded)}
 
 
 KEPT_S: Final = 180
-"""Longer than the longest period of a limit, a minute."""
+"""How long a minute's key is kept: longer than the minute itself."""
 
 _TAKE: Final = """
 local used = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -67,17 +68,17 @@ return {math.max(0, taken), tonumber(ARGV[2]) - used}
 
 
 class RedisWindows:
-    """Takes slices of budgets per minute. Used in the event loop of requests."""
+    """Takes parts of limits per minute for this process. Used in the event loop of requests."""
 
     def __init__(self, calls: RedisCalls) -> None:
         self._calls = calls
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Take `amount` from a minute's budget, or what is left. If `amount` is below 0, give it back.
+        """Take `amount` from a minute's limit, or what is left of it. If `amount` is negative, give it back.
 
         Raises: RedisAway.
         """
-        del least  # a debt is taken whatever is left
+        del least  # always 0 for limits per minute
         key = f"warmroute:{budget.unit}:{budget.scope.kind}:{span.starts_s}:{budget.name}"
         taken, left = await self._calls.run(_TAKE, (key,), math.trunc(amount), budget.limit, KEPT_S)
         return Taken(int(taken), int(left))
@@ -87,13 +88,16 @@ class RedisSlots:
     """Asks for places under limits of concurrent requests, for one process."""
 
     def __init__(self, calls: RedisCalls, process: str, lease_s: float = LEASE_S) -> None:
-        """`process`: a name that no other process has."""
+        """`process`: a name that no other process of any proxy has."""
         self._lease_ms = math.ceil(lease_s * 1000)
         self._calls = calls
         self._process = process
 
     async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
-        """Hold `wanted` places, or as many as this process may have. Raises: RedisAway."""
+        """Hold `wanted` places, or as many as this process may have. Raises: RedisAway.
+
+        `running`: how many requests of this process run under the limit.
+        """
         key = f"warmroute:slots:{slots.scope.kind}:{slots.scope.name}"
         values = self._process, running, wanted, slots.limit, self._lease_ms
         held, left = await self._calls.run(_HOLD, (key,), *values)

@@ -1,14 +1,14 @@
-"""Markers in Redis of requests with an Idempotency-Key: a process computes the answer, or has ended it.
+"""Sets markers in Redis for requests with an Idempotency-Key: a process computes the answer, or has ended it.
 
-    (none) ──claim──▶ running ──ended──▶ ended ──(its time)──▶ (none)
-                      │    ▲
-                      │    └──claim, where the process that runs it shows no life──┐
-                      └──dropped: it failed, and was charged nothing──▶ (none)     └─ running, by another one
+    (no marker) ──claim──▶ running ──ended──▶ ended ──expires──▶ (no marker)
 
-A process shows that it lives by a key of its own, which expires `PROCESS_KEPT_S` after it was last set. So a killed
-process gives up all of its requests at once. A marker holds a keyed hash of the body, the region, and the id of the
-receipt, but no key of a client, and nothing of a prompt. An end or a drop that Redis did not answer is sent again.
-Commands: EVAL, EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
+    running ──dropped, since the request failed and was charged nothing──▶ (no marker)
+    running, by a process that is dead ──claim──▶ running, by the process that claims
+
+A process shows that it is alive by a separate key, which expires `PROCESS_KEPT_S` after it was last set. So a killed
+process gives up all its requests at once. A marker holds a keyed hash of the request's body, the region, and the id of
+the receipt, but neither a client's key nor anything of a prompt. If Redis does not confirm that a marker was ended or
+dropped, the change is sent again. Commands: EVAL, EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
 """
 
 import contextlib
@@ -19,28 +19,28 @@ from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.redis.call_markers import Marker
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 
-# Nonces of forward tokens that any of the proxies with this Redis has accepted: one call for each token.
-#
-# A key has an empty value, and expires once its token is invalid anyway. Commands: EVAL, EVALSHA, SET with NX.
+# A forward token lets another region's proxy forward one request, so the token's nonce (a random number) must be used
+# only once. Redis has a key for each nonce that any proxy with this Redis has accepted; each token takes one call. A
+# key has an empty value, and expires once its token is invalid anyway. Commands: EVAL, EVALSHA, SET with NX.
 
 _SPEND: Final = "return redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1])"
 
 
 class RedisNonces:
-    """Spends nonces in Redis. Used in the event loop of requests."""
+    """Marks nonces as used in Redis. Used in the event loop of requests."""
 
     def __init__(self, calls: RedisCalls) -> None:
         self._calls = calls
 
     async def spend(self, nonce: str, kept_s: float) -> bool:
-        """Use a nonce: True the first time, False again within `kept_s`. Raises: RedisAway."""
+        """Use a nonce. Returns whether it was not used before within `kept_s`. Raises: RedisAway."""
         return await self._calls.run(_SPEND, (f"warmroute:forward:{nonce}",), round(kept_s * 1000)) is not None
 
 
 PROCESS_KEPT_S: Final = 5.0
 HEARTBEAT_S: Final = 1.0
 MAX_UNSENT: Final = 10_000
-"""The most ends and drops that wait for Redis; beyond it, the oldest are forgotten."""
+"""How many changes of markers may wait for Redis; beyond this, the oldest are forgotten."""
 
 _RUNNING: Final = "running"
 _CLAIM: Final = """
@@ -67,7 +67,7 @@ _PROCESS: Final = "warmroute:process:"
 
 
 class _Change(NamedTuple):
-    """An end or a drop of one marker."""
+    """The change of one marker that has ended or is dropped."""
 
     name: str
     script: str
@@ -83,7 +83,7 @@ class RedisMarkers:
         self._process = process
         self._region = region
         self._running: set[str] = set()
-        """The names whose markers this process has set, or may have set."""
+        """The names whose markers this process has set, or may have set if Redis did not answer."""
 
         self._unsent: dict[str, _Change] = {}
         self._sending = False
@@ -91,18 +91,19 @@ class RedisMarkers:
         self._tasks = BackgroundTasks()
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
-        """Mark a key to show that this process runs its request, unless the key has a marker. Raises: RedisAway.
+        """Mark a key to show that this process runs its request, unless another live process has the key, or the key's
+        request has ended. Returns the marker that the key has already, or None if the new marker was set. Raises:
+        RedisAway.
 
-        Returns the marker that the key has already, or None if the new one was set. `kept_s`: how long the new marker
-        is kept at most.
+        `kept_s`: how long the new marker is kept at most.
         """
         keys = _CALL + name, _PROCESS + self._process
         times = _ms(kept_s), _ms(PROCESS_KEPT_S)
-        self._unsent.pop(name, None)  # that change is of an earlier try
+        self._unsent.pop(name, None)  # a change that waits belongs to an earlier request
         try:
             found = await self._calls.run(_CLAIM, keys, self._value(fingerprint), *times)
         except RedisAway:
-            self._running.add(name)  # Redis may have set it
+            self._running.add(name)  # Redis may have set the marker
             raise
         if found is None:
             self._running.add(name)
@@ -111,23 +112,23 @@ class RedisMarkers:
         return Marker(theirs, region, "" if state == _RUNNING else of)
 
     def ended(self, name: str, fingerprint: str, receipt_id: str, kept_s: float) -> None:
-        """Mark in the background that the request has ended, and may be charged."""
+        """Mark in the background that the request has ended and may have been charged."""
         self._running.discard(name)
         ended = f"ended {receipt_id} {fingerprint} {self._region}"
         values = self._value(fingerprint), ended, _ms(kept_s)
         self._tasks.start(self._send(_Change(name, _END, values)))
 
     def dropped(self, name: str, fingerprint: str) -> None:
-        """Delete in the background the marker that `claim` has set: the request was charged nothing."""
+        """Delete in the background the marker that `claim` has set, since the request was not charged."""
         if name in self._running:
             self._running.discard(name)
             self._tasks.start(self._send(_Change(name, _DROP, (self._value(fingerprint),))))
 
     def sweep(self) -> None:
-        """Show that this process lives, while it runs a request with a key. Send unanswered changes again.
+        """Show that this process is alive, as long as it runs a request with a key, and send unanswered changes again.
 
-        While Redis is away, this process shows itself, too, so that it finds out when Redis is back. Called a few times
-        a second.
+        While Redis is away, this process also tries to show that it is alive, by which it learns when Redis is back.
+        Called a few times a second.
         """
         now_s = time.monotonic()
         if (self._running or self._calls.away) and now_s - self._shown_s >= HEARTBEAT_S:
@@ -145,7 +146,9 @@ class RedisMarkers:
             await self._calls.run(_LIVE, (_PROCESS + self._process,), _ms(PROCESS_KEPT_S))
 
     async def _send(self, change: _Change) -> bool:
-        """Change a marker, unless a newer request has it. Returns False, and keeps the change, if Redis is away."""
+        """Change a marker, unless a newer request of this process has it. If Redis is away, keep the change and return
+        False.
+        """
         if change.name in self._running:
             return True
         try:

@@ -1,4 +1,4 @@
-"""The proxies of other regions and of this one: probes, announcements, questions, and signed forwards between them.
+"""The links between proxies, of this and of other regions: probes, announcements, questions, signed forwards.
 
-`request/forwarding.py` relays a request that another region serves.
+`request/forwarding.py` relays the answer of a request that another region serves.
 """

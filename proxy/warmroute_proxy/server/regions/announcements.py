@@ -1,15 +1,17 @@
-"""Announcements between the proxies of all regions, so that a session finds its home in whichever region it comes in.
+"""Announces turns to other regions, so that a session finds its home wherever its next request comes in.
 
-A proxy announces each turn that it dispatches to its engines, and again when the turn has settled (`RegionalTurn`:
-keyed hashes and counts). It also announces the newest requests of conversations without a session key (`Newest`). The
-announcements that come within `SEND_WITHIN_S` go in one POST to each region, signed like a forwarded request, without a
-tenant. Only regions where a tenant may be served get its announcements, which contain text of its newest requests. No
-request waits for an announcement: a lost one costs at most a turn that does not find its home.
+A session's home is the region whose engines have its KV. A proxy announces each turn that it dispatches to its engines,
+and again when the turn has settled (`RegionalTurn`: keyed hashes and counts). It also announces the newest requests of
+conversations without a session key (`Newest`). The announcements that come within `SEND_WITHIN_S` go in one POST to
+each region, which is signed like a forwarded request, but without a tenant. A tenant's announcements, which contain
+text of its newest requests, go only to regions in which the tenant may be served. No request waits for an announcement.
+If one is lost, at most one turn does not find its home.
 
-Proxies of the same region send their events by the same POST (`other_proxies`).
+Proxies of one region send their events by the same kind of POST (`other_proxies`).
 
-Limits: `MAX_WAITING` announcements wait for a region while `MAX_UNDER_WAY` posts to it have no answer; the oldest are
-dropped. A region whose last probe has failed gets no announcements. A post has at most `MAX_ANNOUNCED_BYTES`.
+Limits: as long as `MAX_UNDER_WAY` posts to a region have no answer, up to `MAX_WAITING` announcements wait for it; then
+the oldest are dropped. A region whose last probe has failed gets no announcements. A post has at most
+`MAX_ANNOUNCED_BYTES`.
 """
 
 import asyncio
@@ -61,7 +63,7 @@ class OtherProcesses(Protocol):
 
 
 class Announcements:
-    """Sends the announcements of this proxy, and applies those of others."""
+    """Sends the announcements of this proxy, and applies those of other proxies."""
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class Announcements:
         other_proxies: OtherProxies,
         processes: OtherProcesses | None = None,
     ) -> None:
-        """`region`: of this proxy; `other_proxies`: of the same region; `processes`: the other processes of this proxy,
-        if it has several.
+        """`region`: this proxy's region; `other_proxies`: the other proxies of this region; `processes`: the other
+        processes of this proxy, if it has several.
         """
         self.region = region
         self.other_proxies = other_proxies
@@ -85,7 +87,7 @@ class Announcements:
         self._timeout_s = timeout_s
         self._waiting = {region: deque[Announcement](maxlen=MAX_WAITING) for region in peers.upstreams}
         self._under_way = dict.fromkeys(peers.upstreams, 0)
-        self._unanswered = 0  # announcements in the posts under way
+        self._unanswered = 0  # announcements in posts that have no answer yet
         self._processes = processes
         self._due = False
         self._tasks = BackgroundTasks()
@@ -104,12 +106,12 @@ class Announcements:
         return self._unanswered + sum(map(len, self._waiting.values()))
 
     def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None:
-        """Announce a turn to the regions where its tenant is `allowed`; None: to all."""
+        """Announce a turn to the regions that are `allowed` for its tenant; None means all."""
         self._add(turn, allowed)
 
     def newest(self, newest: Newest, allowed: Collection[str] | None) -> None:
-        """Announce the newest request of a conversation to the `allowed` regions, and to the other processes of this
-        proxy. If this region is allowed, announce it to the other proxies here, too.
+        """Announce the newest request of a conversation to the `allowed` regions and to the other processes of this
+        proxy. If this region is allowed, also announce it to the other proxies of this region.
         """
         if self._processes is not None:
             self._processes.send_newest(newest)
@@ -128,7 +130,7 @@ class Announcements:
     ) -> None:
         """Apply the announcements of another proxy. Raises: Refusal.
 
-        `may_be_served`: whether a tenant may be served here; if not, its newest requests are not kept.
+        `may_be_served`: whether a tenant may be served in this region; if not, its newest requests are not kept.
         """
         claim = self._forwards.check(request.headers.get(names.FORWARD, ""), request.body_sha256())
         if claim.tenant != NO_TENANT or claim.request_id != ANNOUNCEMENTS:

@@ -1,20 +1,22 @@
 """`x-warmroute-forward`: the token by which one proxy asks another to serve a request, signed under the fleet secret.
 
-The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, the
-region that it is for, and a deadline. The token is valid only in the latter region, for 30 s and once: all processes of
-a proxy keep used nonces (`shared_nonces`) until their tokens are invalid anyway. Proxies of a region that share a Redis
-share the nonces, too (`region_nonces`). Without a Redis, anybody who has read a token can use it once more at each
-other proxy. A request with a token is not forwarded again, so it crosses the network between proxies at most once.
+The token names the tenant and its share group (tenants that share their cache), the request (id, hash of the body), the
+forwarding region, the region that shall serve the request, and a deadline. It is valid only in the serving region, for
+30 s and only once: all processes of a proxy keep the nonces (random numbers) of used tokens (`shared_nonces`) until the
+tokens are invalid anyway. Proxies of a region that share a Redis also share these nonces (`region_nonces`). Without a
+Redis, anybody who has read a token can use it once more at each other proxy of the region. A request with a token is
+not forwarded again, so it crosses the network between proxies at most once.
 
-A proxy that starts has no earlier nonces. So it refuses tokens issued more than `CLOCKS_APART_S` before its start: of
-the tokens that it accepted before, only those of the last 10 s can be used again.
+A proxy that starts does not know the nonces from before. So it refuses tokens issued more than `CLOCKS_APART_S` before
+its start. Of the tokens that it accepted before its start, only those of the last 10 s can be used again.
 
-The clocks of regions differ. So a token is refused as too old or too early only if its issue time is over 30 s away,
-and a deadline is past only `CLOCKS_APART_S` later. Otherwise a proxy whose clock is ahead would refuse short deadlines.
+The clocks of regions differ. So a token is refused as too old or too early only if its issue time is over 30 s away
+from the present, and a deadline counts as missed only `CLOCKS_APART_S` later. Otherwise a proxy whose clock is ahead
+would refuse short deadlines.
 
-A clock may be put back. So nonces are kept by a steady clock, and a token is refused if it is as old as one whose nonce
-may have been dropped. Until the clock has caught up, forwards are refused, and their requests are served where they
-came in.
+A clock may be set back. So nonces are kept by a steady clock, and a token is refused if it is as old as a token whose
+nonce may have been dropped. Until the clock that was set back has caught up, forwards are refused, and requests are
+served in the region where they came in.
 
 The token names its version (`versions`); a version that this proxy cannot read is refused.
 
@@ -40,16 +42,17 @@ from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Versions
 VALID_S: Final = 30.0
 CLOCKS_APART_S: Final = 10.0
 _PURPOSE: Final = "forward"
-MAX_NONCES: Final = 200_000  # invalid ones are dropped, the oldest first; while all are valid, forwards are refused
+MAX_NONCES: Final = 200_000  # those of invalid tokens are dropped; with more valid tokens, forwards are refused
 
 
 class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
     """The claims that a forwarding proxy signs.
 
-    `region`: of the forwarding proxy; `audience`: the region of the proxy that may serve. `issued_s` and `deadline_s`
-    are unix seconds. `route`: the route that the client called, if its request was translated to chat; `changes`: the
-    changes to the request; `key`: the id of the client's API key; `rtt_ms`: the last measured round trip between the
-    two regions; `v`: the version, 0 for tokens from before there were versions.
+    `region`: the forwarding proxy's region; `audience`: the region that may serve the request. `issued_s` and
+    `deadline_s` are unix seconds. `route`: the route that the client called, if its request was translated to chat;
+    `changes`: the changes that the forwarding proxy made to the request; `key`: the id of the client's API key;
+    `rtt_ms`: the last measured round trip between the two regions; `v`: the version, or 0 in tokens older than
+    versions.
     """
 
     tenant: str
@@ -69,7 +72,7 @@ class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """Details of a client's request in a token: the fields of `Forward` of the same names."""
+    """Details of a client's request for its token. `Forward` has fields of these names."""
 
     route: str | None = None
     changes: Changes = NO_CHANGES
@@ -92,8 +95,8 @@ class Forwards:
         nonces: "Nonces | SharedNonces | None" = None,
         steady_clock: Callable[[], float] | None = None,
     ) -> None:
-        """`region`: of this proxy; `nonces`: those that several processes share, None: those of this process;
-        `steady_clock`: seconds of a clock that is never set, None: `unix_clock`.
+        """`region`: this proxy's region. `nonces`: the nonces that processes share; None if this process keeps its own.
+        `steady_clock`: a clock that is never set, in seconds; None means `unix_clock`.
         """
         self._secrets = secrets
         self._region = region
@@ -104,7 +107,7 @@ class Forwards:
         self._newest = _NewestTaken()
         self._begun_s, self._begun_steady_s = unix_clock(), self._steady_clock()
         self.versions = Versions()
-        """The version to sign in for each region."""
+        """The version in which to sign tokens for each region."""
 
     def sign(
         self,
@@ -117,8 +120,8 @@ class Forwards:
         noted: Noted = NOTHING_NOTED,
         version: int | None = None,
     ) -> str:
-        """The header's value for one request to a proxy of the region `audience`. `version`: one that the proxy reads;
-        None: the one in `versions` for its region.
+        """Make the header's value for one request to a proxy of the region `audience`. `version`: a version that the
+        proxy reads; None means the version that `versions` has for the region.
         """
         now = self._clock()
         claim = Forward(
@@ -138,7 +141,9 @@ class Forwards:
         return f"{payload.decode()}.{self._secrets.fleet_mac(_PURPOSE, payload).hex()}"
 
     def check_head(self, token: str) -> Forward:
-        """The claim of a token, checked before the body has come. Raises: Refusal, if it is forged, stale or late."""
+        """Check a token before the body has come, and return its claims. Raises: Refusal, if the token is forged or too
+        old, or its deadline is past.
+        """
         payload, _, mac = token.partition(".")
         if not self._secrets.is_fleet_mac(
             mac.encode("latin-1", "replace"), _PURPOSE, payload.encode("latin-1", "replace")
@@ -162,7 +167,9 @@ class Forwards:
         return claim
 
     def check(self, token: str, body_sha256: str) -> Forward:
-        """Check a token and use it up. Raises: Refusal, as `check_head`; also if replayed, or for another body."""
+        """Check a token, and mark it as used. Raises: Refusal, as `check_head` does, and if the token was used before
+        or is for another body.
+        """
         claim = self.check_head(token)
         if claim.body_sha256 != body_sha256:
             raise Refusal(401, "the forward token is for another body", code="invalid_forward")
@@ -185,19 +192,21 @@ class Forwards:
 
 
 def used_before() -> Refusal:
-    """The refusal of a token that was used already."""
+    """The refusal of a token that was used before."""
     return Refusal(401, "the forward token was used before", code="invalid_forward")
 
 
 class _NewestTaken:
-    """The issue time of the newest token whose nonce may be dropped: one taken over `2 * VALID_S` ago, to a second."""
+    """Keeps the issue time of the newest token whose nonce may have been dropped. A nonce is dropped `2 * VALID_S`
+    after its token was accepted; here, this time is exact to a second.
+    """
 
     def __init__(self) -> None:
-        self._dropped_s = float("-inf")  # when that token was issued
+        self._dropped_s = float("-inf")  # the issue time
         self._taken: deque[tuple[float, float]] = deque()  # steady seconds, and the newest issue time until then
 
     def take(self, issued_s: float, steady_s: float) -> bool:
-        """Whether a token is newer than all whose nonces may be dropped. If so, it is counted as taken."""
+        """Accept a token if it is newer than all tokens whose nonces may have been dropped. Returns whether it is."""
         taken = self._taken
         while taken and steady_s - taken[0][0] > 2 * VALID_S:
             self._dropped_s = max(self._dropped_s, taken.popleft()[-1])
@@ -218,7 +227,7 @@ class Nonces:
         self._spent: dict[str, float] = {}
 
     def spend(self, nonce: str, now: float) -> bool | None:
-        """Use a nonce: True the first time, False again, None if too many are kept."""
+        """Use a nonce. Returns True if it is new, False if it was used before, None if too many nonces are kept."""
         spent = self._spent
         for old in list(spent)[:16]:
             if now - spent[old] <= 2 * VALID_S:

@@ -1,14 +1,16 @@
-"""The messages between the proxies of one region, so that they decide as one: which requests went where, and ended.
+"""Exchanges routers' events between the proxies of one region, so that all of them know which requests run where.
 
-Each proxy's config names the others of its region (`[proxy] other_proxies`). A proxy sends its router's events to them
-within `SEND_WITHIN_S`, in the same signed POST by which regions announce turns. If a proxy has several processes, the
-one that receives a message shows it to the others. No request waits for a message.
+Each proxy's config names the other proxies of its region (`[proxy] other_proxies`). A proxy sends them its router's
+events (a request was sent to a worker, or has ended) within `SEND_WITHIN_S`, by the kind of signed POST by which
+regions announce turns. If a proxy has several processes, the process that receives a message passes it to the others.
+No request waits for a message.
 
-The newest requests of conversations without a session key go in the same POST (`send_beside`). If a message is not
-confirmed, they are sent once more; if the next message is not confirmed either, they are counted as lost.
+The newest requests of conversations without a session key go in the same POSTs (`send_beside`). If a message is not
+confirmed, these requests are sent once more; if the next message is not confirmed either, they are counted as lost.
 
 At most one message to a proxy is under way. An unconfirmed message is sent again (`replicas.event_stream`). Before the
-first message, and after each unconfirmed one, the other proxy's `/ready` is asked which versions it reads (`versions`).
+first message, and after each unconfirmed message, the other proxy's `/ready` is asked which versions it reads
+(`versions`).
 """
 
 import asyncio
@@ -38,19 +40,19 @@ SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
 MAX_BESIDE: Final = 4_096
 MAX_BESIDE_BYTES: Final = 4_194_304
-"""The most bytes of announcements that wait for a proxy; the oldest are dropped."""
+"""How many bytes of announcements may wait for a proxy; beyond this, the oldest are dropped."""
 
 MAX_BESIDE_IN_POST: Final = 16
 NO_TENANT: Final = ""
 _LOG: Final = logging.getLogger(__name__)
 _REFUSED: Final = frozenset({400, 413, 500})
-"""Statuses after which a message is dropped: if sent again, it would have the same answer."""
+"""Statuses after which a message is dropped, since it would get the same answer if it were sent again."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Link:
-    """The messages to one other proxy."""
+    """The connection to one other proxy, and the messages that wait for it."""
 
     __slots__ = (
         "beside",
@@ -76,12 +78,13 @@ class _Link:
         self.failed = False  # whether the last message was not confirmed
 
         self.version: int | None = None
-        """The version of messages to this proxy; None before its `/ready` was asked, or without a common version."""
+        """The version of messages to the other proxy; None before its `/ready` was asked, or without a common version.
+        """
 
         self.reported = False  # whether the log has said that there is no common version
 
     def add_beside(self, announcement: bytes) -> int:
-        """Add an announcement to those that wait. Returns how many of the oldest were dropped for it."""
+        """Add an announcement to those that wait. Returns how many of the oldest ones were dropped for it."""
         self.beside.append(announcement)
         self.beside_bytes += len(announcement)
         return self._drop_oldest()
@@ -94,7 +97,7 @@ class _Link:
         return dropped
 
     def put_back(self, beside: list[bytes]) -> int:
-        """Add announcements before all that wait. Returns how many were dropped."""
+        """Add announcements that were not confirmed before those that wait. Returns how many were dropped."""
         self.beside.extendleft(reversed(beside))
         self.beside_bytes += sum(map(len, beside))
         return self._drop_oldest()
@@ -119,7 +122,7 @@ class OtherProxies:
         timeout_s: float,
         sender: int,
     ) -> None:
-        """`path`: where announcements are sent; `sender`: a random number of this process."""
+        """`path`: the path for announcements; `sender`: a random number that identifies this process."""
         self.region = region
         self._path = path
         self._forwards = forwards
@@ -143,8 +146,8 @@ class OtherProxies:
         return bool(self._links)
 
     async def ask(self, path: str, tenant: tuple[str, str]) -> int:
-        """Send a POST without a body to all other proxies. Returns the first status that is 200 or 409; else 404 if all
-        answer 404, else 503. `tenant`: its name and its share group.
+        """Send a POST without a body to all other proxies. Returns 200 or 409 if a proxy has answered with it (the
+        first such answer); otherwise 404 if all have answered 404; otherwise 503. `tenant`: its name and share group.
         """
         found = await asyncio.gather(*[self._ask(link, path, tenant) for link in self._links])
         known = [status for status in found if status in {200, 409}]
@@ -153,8 +156,8 @@ class OtherProxies:
         return 404 if all(status == 404 for status in found) else 503
 
     async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
-        """Send a GET to all other proxies. Returns the first answer with status 200 (ended) or 202 (under way), or
-        None.
+        """Send a GET about a turn to all other proxies. Returns the first answer with status 200 (the turn has ended)
+        or 202 (it is under way), or None.
         """
         for status, body in await asyncio.gather(*[self._read(link, path, tenant) for link in self._links]):
             if status in {200, 202}:
@@ -167,7 +170,7 @@ class OtherProxies:
         return await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s)
 
     async def _ask(self, link: _Link, path: str, tenant: tuple[str, str]) -> int:
-        """Send a POST with half of `timeout_s`, since whoever asks this proxy waits `timeout_s` for the answer."""
+        """Send a POST. Its timeout is half of `timeout_s`, since whoever asks this proxy waits only `timeout_s`."""
         timeout_s = self._timeout_s / 2
         version = link.version
         token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=version)
@@ -179,13 +182,13 @@ class OtherProxies:
         show: Callable[[Events], None] | None = None,
         apply_shown: Callable[[], None] | None = None,
     ) -> None:
-        """`replica` gets the other proxies' events. `show` passes a message to the other processes of this proxy;
-        `apply_shown` applies the messages that they have passed.
+        """Begin to apply messages. `replica` gets the other proxies' events. `show` passes a message to the other
+        processes of this proxy, and `apply_shown` applies the messages that those processes have passed.
         """
         self._replica, self._show, self._apply_shown = replica, show, apply_shown
 
     def send(self, event: Event, now_s: float) -> None:  # noqa: ARG002 - the router calls it with the time
-        """Send an event of this process' router to all other proxies."""
+        """Send an event of this process' router to all other proxies of the region."""
         for link in self._links:
             if isinstance(event, Waits) and (link.version or 0) < WAITS_SINCE:
                 continue
@@ -195,7 +198,7 @@ class OtherProxies:
         self._send_soon()
 
     def send_beside(self, announcement: msgspec.Struct) -> None:
-        """Send an announcement to all other proxies, in the same posts as events."""
+        """Send an announcement to all other proxies of the region, in the same POSTs as events."""
         encoded = _encode(announcement)
         for link in self._links:
             self._lost[0] += link.add_beside(encoded)
@@ -207,7 +210,7 @@ class OtherProxies:
             asyncio.get_running_loop().call_later(SEND_WITHIN_S, self._send_all)
 
     def receive(self, message: Events) -> None:
-        """Apply a message that another proxy has sent to this process."""
+        """Apply a message that another proxy has sent to this process, and pass it to the other processes."""
         if self._apply_shown is not None:
             self._apply_shown()
         self.apply(message)
@@ -215,12 +218,12 @@ class OtherProxies:
             self._show(message)
 
     def apply(self, message: Events) -> None:
-        """Apply a message that came to any process of this proxy."""
+        """Apply a message that this or another process of this proxy has received."""
         if self._replica is not None:
             self._received[0] += self._inbox.apply(message, self._replica, self._clock())
 
     def sweep(self) -> None:
-        """Send unconfirmed messages again, and forget silent proxies. Called a few times a second."""
+        """Send unconfirmed messages again, and forget the events of silent proxies. Called a few times a second."""
         if not self._links:
             return
         if self._replica is not None:
@@ -290,8 +293,8 @@ class OtherProxies:
         return (await ask(link.upstream, self._path, header, timeout_s, method="POST", body=body))[0]
 
     async def _learn(self, link: _Link) -> bool:
-        """Ask a proxy which versions it reads. Returns whether there is a common one. A proxy that names no versions
-        reads version 0.
+        """Ask a proxy which versions it reads. Returns whether there is a common version. A proxy that names no
+        versions reads version 0.
         """
         status, body = await get(link.upstream, "/ready", timeout_s=self._timeout_s)
         if status <= 0:

@@ -1,4 +1,4 @@
-"""The proxies of other regions: probes of whether they are ready, and small questions in the name of a tenant."""
+"""Probes whether the proxies of other regions are ready, and asks them small questions in the name of a tenant."""
 
 import asyncio
 import logging
@@ -22,10 +22,12 @@ ANSWER_S: float = 2.0
 PROBE_EVERY_S: Final = 1.0
 PROBE_UNKNOWN_EVERY_S: Final = 0.2
 STARTS_S: Final = 10.0
-"""After the start, regions without an answer are probed more often for this time: a fleet's regions start together."""
+"""For this time after the start, regions that have not answered are probed more often, since a fleet's regions start
+at about the same time.
+"""
 
 MISSES: Final = 2
-"""After this number of missed probes in a row, running requests in a region are given up."""
+"""After this number of failed probes in a row, requests that run in a region are given up."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -34,16 +36,16 @@ class Peers:
     def __init__(
         self, urls: Mapping[str, str], connect_timeout_s: float, clock: Callable[[], float], forwards: Forwards
     ) -> None:
-        """`forwards` signs the requests to the other regions."""
+        """`forwards`: signs the requests to other regions."""
         self.forwards = forwards
-        self._reported: dict[str, str] = {}  # by region, the problem that was logged last
-        self._missed = dict.fromkeys(urls, 0)  # by region, missed probes in a row
+        self._reported: dict[str, str] = {}  # the problem that was logged last, by region
+        self._missed = dict.fromkeys(urls, 0)  # failed probes in a row, by region
         self.upstreams = {region: Upstream(url, connect_timeout_s, clock) for region, url in urls.items()}
         self.down: set[str] = set(urls)
         """The regions whose last probe has failed, or that have not been probed yet."""
 
         self.silent: set[str] = set(urls)
-        """The regions of which no proxy answered the last probe. A proxy that is not ready counts as answering."""
+        """The regions whose last probe was not answered by any of their proxies, not even by one that is not ready."""
 
         self.rtt_s: dict[str, float] = {}
         """The round trip of each region's last successful probe."""
@@ -61,7 +63,7 @@ class Peers:
         return rows
 
     def gone(self, region: str) -> bool:
-        """Whether running requests in a region are given up. One missed probe is not enough."""
+        """Whether requests that run in a region are to be given up. One failed probe is not enough."""
         return self._missed[region] >= MISSES
 
     async def watch(self, router: Router) -> None:
@@ -96,11 +98,11 @@ class Peers:
         (self.down.discard if up else self.down.add)(region)
 
     def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
-        """Note whether a proxy of the region itself has answered, ready or not."""
+        """Note whether a proxy of the right region has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
     def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:
-        """Whether the answer is from that region's proxy, with a version that this proxy reads; if not, log why."""
+        """Whether a proxy of that region has answered with a version that this proxy reads. If not, log why."""
         there = spoken_by(ready)
         common = there.common()
         if ready.get("region") != region:
@@ -114,7 +116,7 @@ class Peers:
         return False
 
     def _report(self, region: str, problem: str) -> None:
-        """Log a region's problem, unless it was the last one logged."""
+        """Log a region's problem, unless it is the problem that was logged last."""
         if self._reported.get(region) != problem:
             self._reported[region] = problem
             _LOG.error("%s", problem)
@@ -129,7 +131,7 @@ class Peers:
 
 
 class PeerQuestions:
-    """Asks, in the name of a tenant, the regions where it may be served and whose last probe was answered."""
+    """Asks the regions in which a tenant may be served and whose last probe was answered, in the tenant's name."""
 
     def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
         self._peers = peers
@@ -137,7 +139,9 @@ class PeerQuestions:
         self._timeout_s = timeout_s
 
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
-        """Ask one region after the other by a small GET. Returns the first answer with status 200 or 202, or None."""
+        """Ask one region after the other by a small GET, until one answers with status 200 or 202. Returns that answer,
+        or None.
+        """
         for region in self._asked(tenant):
             upstream = self._peers.upstreams[region]
             token = self._forwards.sign(
@@ -151,10 +155,10 @@ class PeerQuestions:
     async def ask_all(
         self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float, *, of_all: bool = False
     ) -> dict[str, bytes | None]:
-        """The answer of each region to a GET of `target`, a path with its query; None for a region without an answer.
+        """The answer of each region to a GET of `target`, a path with its query; None for a region that did not answer.
 
-        `session`: the value of the session header; `of_all`: the question is about all tenants, and goes to all
-        regions.
+        `session`: the value of the session header; `of_all`: the question is about all tenants, so all regions are
+        asked.
         """
         may = [region for region in self._peers.upstreams if of_all or tenant.may_be_served(region)]
         asked = [region for region in may if region not in self._peers.silent]
@@ -162,7 +166,7 @@ class PeerQuestions:
         return dict.fromkeys(may) | dict(zip(asked, answers, strict=True))
 
     def _asked(self, tenant: TenantConfig) -> list[str]:
-        """The regions where a tenant may be served, and whose last probe was answered."""
+        """The regions in which a tenant may be served and whose last probe was answered."""
         upstreams, silent = self._peers.upstreams, self._peers.silent
         return [region for region in upstreams if region not in silent and tenant.may_be_served(region)]
 

@@ -1,7 +1,7 @@
-"""Has rows of other regions voided if their answers were lost on the way to the client (`ledger.void_orders`).
+"""Has ledger rows of other regions voided if their answers were lost on the way to the client (`ledger.void_orders`).
 
-An order that was not carried out is sent again after 1 s, behind the other orders of its region. The wait doubles each
-time, up to `MAX_WAIT_S`. An order that is `MAX_AGE_S` old is given up, with an error in the log.
+An order that was not carried out waits for 1 s, and is then sent after the other orders for its region. The wait
+doubles each time, up to `MAX_WAIT_S`. An order that is `MAX_AGE_S` old is given up, with an error in the log.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from warmroute_proxy.server.ledger.void_orders import VoidOrder, VoidOrders
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, VALID_S, Forwards
 from warmroute_proxy.server.regions.peers import Peers
 
-VOIDS_AT_ONCE: Final = 100  # per region in one `send`
-NEVER_COMES_S: Final = 4 * VALID_S  # after this time no proxy accepts the forward any more
+VOIDS_AT_ONCE: Final = 100  # for each region in one `send`
+NEVER_COMES_S: Final = 4 * VALID_S  # after this time no proxy accepts the request's forward token any more
 FIRST_WAIT_S: Final = 1.0
 MAX_WAIT_S: Final = 300.0
 MAX_AGE_S: Final = 7 * 86_400.0
@@ -38,18 +38,18 @@ class ReceiptVoider:
         steady_clock: Callable[[], float],
         timeout_s: float,
     ) -> None:
-        """`unix_clock`: for when answers were lost; `steady_clock`: a clock that is never set, for the waits."""
+        """`unix_clock`: tells when an answer was lost. `steady_clock`: measures the waits, since it is never set."""
         self.peers = peers
         self.forwards = forwards
         self._orders = orders
         self._metrics = metrics
         self._clock = unix_clock
         self._steady_clock = steady_clock
-        self._waits: dict[str, tuple[float, float]] = {}  # by order id: until when it waits, and for how long
+        self._waits: dict[str, tuple[float, float]] = {}  # by the order's id: the end and the length of its wait
         self._timeout_s = timeout_s
 
     def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
-        """Order a row to be voided, as soon as its region can be reached."""
+        """Have a row voided as soon as its region can be reached."""
         self._metrics.add(declared.VOIDS_ORDERED_TOTAL)
         self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
 
@@ -77,7 +77,7 @@ class ReceiptVoider:
                 continue
             self._put_off(order)
             if not status:
-                return  # others may get no answer either; the next `send` begins with another order
+                return  # other orders may get no answer either; the next `send` begins with another order
 
     def _done(self, order: VoidOrder) -> None:
         self._waits.pop(order.id, None)

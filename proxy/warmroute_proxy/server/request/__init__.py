@@ -1,5 +1,5 @@
 """The path of an inference request: from admission to the receipt, as a state machine in the event loop.
 
-Nothing here waits, parses a client's HTTP or decides a placement: callbacks drive the state machine, `intake` has read
-the request, and `core` decides. `build.py` gives each part what it uses.
+Nothing here waits, parses a client's HTTP or decides a placement: callbacks drive the state machine, `server.intake`
+has read the request, and `core` decides. `build.py` connects the modules.
 """

@@ -1,15 +1,16 @@
 """Admission: which requests go now, which wait in the queue, and which are refused with a 429.
 
-Every request passes `enter`. A request with capacity, an empty queue and no limits costs a few comparisons. A request
-waits if its tenant's limits hold it up, if others wait already, or if the decided worker has no capacity. A queued
-request holds its body, but no worker and no ledger entry. It is placed when it leaves the queue, by the facts of that
-moment. A client that leaves the queue is seen only in the metrics.
+Every request passes `enter`. If the queue is empty, a worker has capacity and the tenant has no limits, that costs a
+few comparisons. A request waits if its tenant's limits hold it up, if other requests wait already, or if the worker
+that the router chose has no capacity. A queued request holds its body, but no worker and no ledger entry. The router
+chooses its worker anew when it leaves the queue. A client that disconnects while its request is queued is counted in
+the metrics, and leaves no other trace.
 
-Queued requests look for capacity when a request ends or has its first token. They also look a few times a second, since
-the reports of engines change. To keep the loop free, a round dispatches or moves to another line at most `PER_ROUND`
-requests.
+Queued requests look for capacity when a request ends or has its first token, and also a few times a second, since the
+load that engines report changes. To keep the event loop free, one such round dispatches at most `PER_ROUND` requests,
+including those that it only moves to the line of another worker.
 
-`stores.limits` has the limits; the region that forwarded a request has counted it already.
+`stores.limits` has the limits. A request that another region forwarded is not counted here: that region counted it.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
 _NOWHERE: Final = ("", 0.0)
-"""The worker and its seconds of computing, for a request that waits for the limits of its tenant."""
+"""The place of a request that waits for its tenant's limits: no worker, and 0 s of computing."""
 
 
 class RequestToAdmit(LimitedRequest, Protocol):
@@ -107,7 +108,7 @@ class Admission:
         self.limits.on_answer(self.freed)
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config. A request settles its reservation with the limit that it reserved from."""
+        """Use the limits of another config. A running request still returns its reservation to the old limit."""
         bounds = config.limits
         self.queue.resize(
             bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s,
@@ -118,7 +119,7 @@ class Admission:
         self.freed()
 
     def enter(self, request: RequestToAdmit, decision: Decision, now_s: float) -> Decision | None:
-        """Where a request goes now; None if it is queued or refused. All requests come in here."""
+        """Return where a new request goes now, or None if it is queued or refused."""
         parent = request.parsed.standing.parent
         if parent is not None and (session := request.routing.session) is not None:
             self._roots.started(session, parent, request.parsed.tenant.name)
@@ -141,7 +142,7 @@ class Admission:
         return decision
 
     def count(self, caller: Limited) -> None:
-        """Count a request that needs no engine. Raises: Refusal, if the limit of the minute is used up."""
+        """Count a request that needs no engine. Raises: Refusal, if the caller's limit per minute is used up."""
         exceeded = self.limits.count(caller)
         if exceeded is not None:
             self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", exceeded.reason),))
@@ -155,17 +156,17 @@ class Admission:
             self.cancel(request)
 
     def cancel(self, request: ReservingRequest) -> None:
-        """A request has ended and used nothing: release what it has reserved."""
+        """Release what a request has reserved: it has ended and used nothing."""
         self.limits.end(request, None)
         self.freed()
 
     def ended(self, request: ReservingRequest, used: UsedTokens) -> None:
-        """A request that was dispatched has ended. `used`: its tokens."""
+        """Settle the reservation of a dispatched request that has ended. `used`: the tokens that it used."""
         self.limits.end(request, used)
         self.freed()
 
     def freed(self) -> None:
-        """Capacity has come free: dispatch queued requests, once the caller has returned."""
+        """Dispatch queued requests as soon as the caller has returned, because capacity has become free."""
         if self.queue.requests and not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -182,7 +183,7 @@ class Admission:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
             if waiter.item.waiter is not waiter:
-                continue  # refusing another waiter began a new request, which took the place of this one
+                continue  # an earlier refusal of this loop has let a new request in, which pushed this one out
             held_up = self.limits.held_up_by(waiter.item)
             if not held_up and waits_to_begin(waiter):
                 self.queue.leave(waiter)
@@ -197,7 +198,7 @@ class Admission:
         self.freed()
 
     def shut_down(self) -> None:
-        """The proxy is going: refuse all queued requests."""
+        """Refuse all queued requests, because the proxy shuts down."""
         for waiter in self.queue.waiting():
             if waiter.item.waiter is not waiter:
                 continue
@@ -232,14 +233,14 @@ class Admission:
     # -- inside
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
-        """Refuse a request if a budget, or a limit over all proxies, has too little left. False: it may wait."""
+        """Refuse a request if a budget or a shared limit has too little left for it. Returns whether it was refused."""
         lacking = self.limits.lacking(request)
         if lacking is not None:
             self._refuse(request, *lacking)
         return lacking is not None
 
     def _let_in(self, request: RequestToAdmit, decision: Decision) -> bool:
-        """Whether the tenant's limits let a request begin; if not, the request was refused, or waits."""
+        """Check whether the tenant's limits let a request begin now. If not, refuse or queue the request."""
         exceeded = self.limits.reserve(request, decision)
         if exceeded is not None:
             self._refuse(request, exceeded.reason, self.limits.beyond(request.parsed, exceeded))
@@ -277,7 +278,7 @@ class Admission:
         return found
 
     def _remember(self, waiter: "Waiter[RequestToAdmit]") -> None:
-        """Keep the place of a session for a while: its request waited to begin it, and was not served."""
+        """Keep the place in line of a new session for a while, if its first request waited and was not served."""
         if waiter.begins:
             routing = waiter.item.routing
             self._refused_of(waiter.model).keep(_session_key(routing), waiter.asked_s, self._clock(), routing.tenant)
@@ -310,24 +311,24 @@ class Admission:
                 return
 
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
-        """Where a queued request can go now; None if nowhere."""
+        """The placement of a queued request as of now; None if it cannot go anywhere."""
         request = waiter.item
         if not self._may_begin(waiter):
             return None
         try:
             decision = self._router.place(request.routing, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
-            self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
+            self.limits.reserve_spend(request, found.decision)  # not reserved yet if it was to be forwarded
         except NoWorker:
             return None
-        except Exception as error:  # the request would fail again each time, and block those behind it
+        except Exception as error:  # left in the queue, the request would fail again and block those behind it
             log.error("placing a queued request failed: %s", type(error).__name__)
             request.crashed()
             return None
         return found if self._may_begin(waiter) else None
 
     def _may_begin(self, waiter: "Waiter[RequestToAdmit]") -> bool:
-        """Whether the limits let a queued request run now. If not, the request is refused, or waits."""
+        """Check whether the limits let a queued request run now. If not, refuse it, or let it wait for its limits."""
         if self.limits.may_begin(waiter.item):
             return True
         if self._refused_by_limit(waiter.item):
@@ -359,7 +360,9 @@ class Admission:
         self._refuse(waiter.item, reason, self._full(message))
 
     def _refuse_to_begin(self, waiter: "Waiter[RequestToAdmit]", reason: str) -> None:
-        """Refuse a request that would begin a session. Its place is kept; the message says how long the wait may be."""
+        """Refuse a request that would begin a session. The session keeps its place in line, and the message says how
+        long its wait may be.
+        """
         now_s, refused = self._clock(), self._refused_of(waiter.model)
         line = self.queue.for_memory(waiter.model, begins=True)
         before = refused.before(waiter.asked_s, now_s) + sum(each.asked_s < waiter.asked_s for each in line)
@@ -391,6 +394,6 @@ class Admission:
 
 
 def _session_key(routing: RoutingRequest) -> int:
-    """The key by which a session is known when it asks again; without one, the hash of its whole prompt."""
+    """The key by which a session that asks again is recognised; the hash of its whole prompt if it has no key."""
     session = home_key(routing)
     return routing.chain.hashes[-1] if session is None else session

@@ -1,10 +1,10 @@
-"""What engines answer: the tokens that they report, and a whole answer with the settled usage in place of their own.
+"""Reads whole answers of engines, and writes them again with the settled (billed) usage in place of the engine's.
 
-The answer is decoded once into raw members, and written again from them. Decoding loses a member if its name stands
-twice. So an answer whose length changes when it is written again is searched for such a name, member by member. In a
-sound answer only spaces and escapes in names change the length, and engines write neither.
+An answer is decoded once into raw members, and written again from these. Decoding loses a member whose name occurs
+twice. So an answer whose length changes when it is written again is searched for a repeated name, member by member. In
+a sound answer only spaces, or escapes in names, could change the length, and engines write neither.
 
-Members with another type than in OpenAI's own answers are dropped (`dialects/openai_answers.py`).
+Members that have another type than in OpenAI's own answers are dropped (`dialects/openai_answers.py`).
 """
 
 from typing import Any, Final, NamedTuple
@@ -62,13 +62,13 @@ def _sound(raw: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 class Answer:
-    """One answer. `usage` and `sglext` are JSON, empty if the engine wrote none."""
+    """One answer. `usage` and `sglext` (SGLang's extension) are JSON, empty if the engine wrote none."""
 
     __slots__ = ("_choices", "_members", "aborted", "empty", "is_one", "sglext", "usage")
 
     def __init__(self, raw: bytes, rid: str = "") -> None:
-        """Read an answer. `rid`: from which missing ids of tool calls are made. Raises: Refusal, if the answer is not
-        one JSON object with distinct names.
+        """Read an answer. `rid`: the engine's request id, from which missing ids of tool calls are made. Raises:
+        Refusal, if the answer is not one JSON object with distinct names.
         """
         try:
             members: dict[str, Any] = _decode(raw)
@@ -81,14 +81,14 @@ class Answer:
         choices = self._choices = read_choices(members.get("choices", _EMPTY))
         usage = members.get("usage", _EMPTY)
         if usage is _EMPTY and choices:
-            usage = choices[0].usage  # Moonshot's
+            usage = choices[0].usage  # Moonshot writes the usage into the choice
         self.usage = bytes(usage)
         self.sglext = bytes(members.get("sglext", _EMPTY))
         self.is_one = bool(choices)
         """Whether this is a real answer: with choices, none of them an error."""
 
         self.aborted = False
-        """Whether a choice was aborted."""
+        """Whether the engine aborted a choice."""
 
         empty, has_calls = True, False
         for choice in choices:
@@ -107,7 +107,7 @@ class Answer:
             if empty and choice.outputs():
                 empty = False
         self.empty = empty
-        """Whether the model has said nothing."""
+        """Whether the model has generated neither text nor a tool call."""
 
         if has_calls:
             self._number_calls(rid)
@@ -115,7 +115,7 @@ class Answer:
     def _number_calls(self, rid: str) -> None:
         raw = bytes(self._members["choices"])
         if raw.count(b'"function"') > 2 * MAX_CALLS * len(self._choices):
-            self.is_one = False  # no model calls more tools than this
+            self.is_one = False  # more calls of tools than any model makes: not a real answer
             return
         found = with_ids(raw, rid)
         if found is not None:
@@ -131,11 +131,11 @@ class Answer:
         return thoughts_in(self._choices[0].outputs()) if self._choices else ""
 
     def text_bytes(self) -> int:
-        """The length of all generated texts, for an estimate if the engine has counted no tokens."""
+        """The length of all generated texts, by which tokens are estimated if the engine has counted none."""
         return generated_bytes(self._choices) or nested_text_bytes(decoded(self._members.get("choices", _EMPTY)))
 
     def output_bytes(self) -> int:
-        """The bytes of JSON that all output of the model takes: at least one for each token."""
+        """The bytes of JSON that all output of the model takes. Each token takes at least one."""
         return most_output_bytes(self._choices) or self.text_bytes()
 
     def choices(self) -> bytes:
@@ -155,7 +155,7 @@ class Answer:
 def usage_of(
     answer: Answer | None, scanner: UsageTracker, prefill: PrefillLeg | None
 ) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """The usage, and the answering engine's own usage object: as JSON bytes if both say the same."""
+    """The usage of a turn, and the usage object that the answering engine wrote: as JSON bytes if the two agree."""
     if answer is not None:
         plain = plain_usage(answer.usage, answer.sglext, paired=prefill is not None)
         if plain is not None:

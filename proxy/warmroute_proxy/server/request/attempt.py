@@ -1,15 +1,17 @@
 """One attempt at a request: one engine, or a prefill and a decode engine at the same time.
 
-The answering leg (aggregated or decode) carries the client's answer. The prefill leg is watched too, because neither
-leg can finish without the other. An attempt reports exactly one end to its owner, `finished` or `failed`:
+A leg is the request to one engine. The answering leg (to an aggregated or a decode engine) carries the client's answer.
+The prefill leg is watched too, because neither leg can finish without the other. An attempt calls its owner with
+content, any number of times, and with exactly one end, `finished` or `failed`:
 
-    content(data)           bytes for the client, any number of times; after the first nothing can be taken back
-    passthrough_target()    where more content may be written unparsed (`passthrough`)
-    finished()              the answer is complete: `account` and, unless streamed, `answer` are there
+    content(data)           bytes for the client; after the first bytes the answer cannot be taken back
+    passthrough_target()    asks where more content may be written unparsed (`engines/passthrough.py`)
+    finished()              the answer is complete: `account` and, unless streamed, `answer` can be read
     failed(failure)         the answer failed: whose fault it was, the refusal, and whether another attempt may help
 
-The leg that failed first is at fault, not its partner. A decode engine that loses its prefill answers 5xx a moment
-before or after the prefill connection breaks. So a decode failure waits `PARTNER_WAIT_S` for news of the prefill leg.
+The leg that failed first is at fault, not its partner. A decode engine that loses its prefill engine answers 5xx a
+moment before or after the prefill connection breaks. So a decode failure is reported only after `PARTNER_WAIT_S`, in
+which the prefill leg may turn out to be at fault.
 """
 
 import asyncio
@@ -53,11 +55,11 @@ log = logging.getLogger(__name__)
 
 PARTNER_WAIT_S: float = 0.1
 TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
-ABORTED: Final = "the engine aborted the request"  # by an operator, or after a full queue or a failed transfer
-UNCOUNTED_BYTES: Final = 16_384  # an answer, or some of it, up to this size takes no memory worth counting
-MAX_HELD_BYTES: Final = 1_048_576  # held back before the first content: roles and comments
+ABORTED: Final = "the engine aborted the request"  # an operator did it, the queue was full, or a KV transfer failed
+UNCOUNTED_BYTES: Final = 16_384  # an answer, or a part of it, up to this size is not counted as memory
+MAX_HELD_BYTES: Final = 1_048_576  # of a stream before its first content (roles, comments), which is held back
 _EVENTS: Final = "text/event-stream"
-# Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
+# Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _CONTENT, _FINISH = AttemptEvent.SEND, AttemptEvent.CONTENT, AttemptEvent.FINISH
 _NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # shared by all non-streaming attempts; never fed
@@ -75,15 +77,15 @@ class AttemptOwner(Protocol):
 class Attempt:
     """The legs of one dispatch; receives the data of the answering leg. Create, then `start`."""
 
-    # Most attempts neither change nor read these: class-level defaults make construction cheap but reads slower.
+    # Defaults on the class make construction cheap but reads slower. Most attempts neither change nor read these.
     answer: Answer | None = None
     _status = 0
     _waits = NO_WAITS
     _is_stream = False
-    _answers = 1  # to all prompts
-    _more_bytes = 0  # of the prompt, besides those of its chain
+    _answers = 1  # how many answers the stream has: choices times prompts
+    _more_bytes = 0  # bytes of the prompt besides those that the client sent
     _size = 0
-    _reserved_bytes = 0  # for bytes of the answer that wait here
+    _reserved_bytes = 0  # memory reserved for bytes of the answer that wait here
     _pending: Failure | None = None  # while the state is FAILING
 
     def __init__(
@@ -96,7 +98,7 @@ class Attempt:
         max_answer_bytes: int,
         memory: BodyReservation | None,
     ) -> None:
-        """`memory`: counts the bytes of a gathered answer; None: only `max_answer_bytes` bounds it."""
+        """`memory`: counts the bytes of an answer that is gathered here; if None, only `max_answer_bytes` bounds it."""
         self.state = _NEW
         self.rid = rid
         self._asked = asked
@@ -122,7 +124,7 @@ class Attempt:
 
     @property
     def tenant(self) -> str:
-        """The tenant of the answer; empty if there is only one tenant."""
+        """The tenant of the request; empty if there is only one tenant."""
         return self._asked.routing.tenant
 
     @property
@@ -142,8 +144,8 @@ class Attempt:
         tagged: bool,
         carrier: object | None = None,
     ) -> None:
-        """Send both legs at once. `tagged`: the engine's KV events shall name the rid. `carrier`: takes the answering
-        leg to its engine; None: the proxy's own connection does.
+        """Send the leg, or both legs at once. `tagged`: the engine's KV events shall name the rid. `carrier`: takes the
+        answering leg to its engine; if None, the proxy's own connection does.
         """
         self._advance(_SEND)
         engine, prefill = self.engine, self.decision.prefill
@@ -179,7 +181,7 @@ class Attempt:
             carrier.send_with(self.decision, head, parts, self.leg)
 
     def moved(self, decision: Decision) -> None:
-        """The request is at the engine of `decision` now, not at the one that it was sent to."""
+        """Note that a gateway has sent the request to the engine of `decision` instead of the chosen one."""
         answering = decision.worker or decision.decode
         assert answering is not None
         self.decision = decision
@@ -191,8 +193,8 @@ class Attempt:
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
-        """The reported tokens, and the answering engine's usage object: as JSON bytes if both say the same. Counts that
-        cannot be true are left out, and noted against the engine.
+        """The reported tokens, and the usage object that the answering engine wrote: as JSON bytes if the two agree.
+        Counts that cannot be true are left out, and noted against the engine.
         """
         usage, reported = usage_of(self.answer, self.scanner, self._prefill)
         if is_sure(usage, self.decision.prompt_tokens_est, self._asked.most_tokens):
@@ -204,7 +206,7 @@ class Attempt:
         return found.usage, found.reported
 
     def follows(self, size: int) -> None:
-        """The prompt also holds another engine's partial answer, `size` bytes at most."""
+        """Note that the prompt also holds another engine's broken-off answer, `size` bytes at most."""
         self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
@@ -220,12 +222,12 @@ class Attempt:
             self._engines.of(worker).abort(self.rid)
 
     def close(self) -> None:
-        """Give up: the owner gets nothing more, and the connections are closed."""
+        """Give up the attempt: close the connections, and call the owner no more."""
         self._advance(AttemptEvent.CLOSE)
         self._close_legs()
 
     def pass_by(self, prefill_s: float) -> None:
-        """Give up the answering leg only. Its engine goes on and needs the prefill leg, which has `prefill_s`."""
+        """Give up only the answering leg. Its engine goes on and needs the prefill leg, which gets `prefill_s` more."""
         self._advance(AttemptEvent.CLOSE)
         self.leg.close()
         if self._prefill is not None and not self._prefill.leg.done:
@@ -239,8 +241,8 @@ class Attempt:
     # -- the answering leg
 
     def holds(self, size_bytes: int) -> bool:
-        """Some of the answer waits here: an unfinished event, what came before the content, and `size_bytes` more.
-        Reserve memory for it, until the request ends. Returns whether there was room; if not, the attempt has failed.
+        """Reserve memory for the bytes of the answer that wait here: an unfinished event, what came before the content,
+        and `size_bytes` more. Returns whether there was enough memory; if not, the attempt has failed.
         """
         memory, scanner = self._bound.memory, self.scanner
         waiting = size_bytes + scanner.held_bytes + (self._size if self._is_stream and not scanner.started else 0)
@@ -258,7 +260,7 @@ class Attempt:
         return self if self._is_stream else None
 
     def passthrough_target(self) -> Write | None:
-        """Where chunks may be written unparsed, now that content has passed."""
+        """The function to which chunks may be written unparsed, now that the first content was sent."""
         return None if self.ended else self._owner.passthrough_target()
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
@@ -317,7 +319,7 @@ class Attempt:
             self._close_later()
 
     def _note_thoughts(self, name: str) -> None:
-        """Remember the server's name for thoughts, for the thoughts that are sent back to it."""
+        """Remember the member in which the server writes its reasoning, which clients send back in later turns."""
         if name:
             self.engine.thoughts = name
 
@@ -328,7 +330,7 @@ class Attempt:
             self._fail(503, ABORTED, self._answering, retryable=True)
         elif not self.ended:
             if self._gathered:
-                self._pass(b"".join(self._gathered))  # an answer without content is still an answer
+                self._pass(b"".join(self._gathered))  # a stream without content is still an answer
             if not self.engine.is_sglang:
                 self._note_thoughts(self.scanner.thoughts)
             self._advance(_FINISH)
@@ -379,7 +381,7 @@ class Attempt:
             self._answered(data, self._engines.clock())
 
     def _answered(self, data: bytes, now_s: float) -> None:
-        """Take a whole 200 that is not streamed."""
+        """Take a complete answer with status 200 that is not streamed."""
         try:
             self.answer = Answer(data, self.rid)
         except Refusal:
@@ -415,7 +417,7 @@ class Attempt:
         self._fail_by(self._refused(self._answering, status_of_engine_error(error), error))
 
     def _fail_by_answer(self, data: bytes, problem: str) -> None:
-        """Fail by a 200 that is not an answer. If its body is an error, that is reported instead of `problem`."""
+        """Fail because of a 200 that is not an answer. Reports the error in its body, or `problem` without one."""
         view = read_view(data)
         fault = None if view is None else view.fault()
         if fault is None:
@@ -441,7 +443,6 @@ class Attempt:
         self._conclude(self._refused(worker, status, body))
 
     def prefill_failed(self, cause: Cause, reason: str) -> None:
-        """The prefill leg failed."""
         worker = self.decision.prefill
         if cause is Cause.OURS:
             self._conclude(not_connected(reason))
@@ -468,7 +469,7 @@ class Attempt:
         asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._conclude_pending)
 
     def _refused(self, worker: Worker, status: int, error: bytes | object) -> Failure:
-        """What an engine's error means. `error`: its body, or its decoded value."""
+        """What an engine's error means. `error`: the body of the answer, or the decoded error object."""
         found = refusal_from_engine(status, error, self._waits, time.time())
         engine = self._engines.of(worker)
         if engine.refusals.is_logged(status, self._engines.clock()):
@@ -480,11 +481,11 @@ class Attempt:
         return failure._replace(pair=(prefill, decode)) if names_hand_over(found.refusal.internals or "") else failure
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
-        """The ids of all workers of an engine: a broken connection is not the fault of one rank alone."""
+        """The ids of all workers (ranks) of an engine, since a broken connection is not the fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _conclude_pending(self) -> None:
-        """Report the failure that waited: the other leg has ended well, or said nothing in time."""
+        """Report the failure that waited, because the prefill leg has ended well or has not failed in time."""
         if self._pending is not None:
             self._conclude(self._pending)
 
@@ -501,12 +502,12 @@ class Attempt:
         return prefill
 
     def _close_later(self) -> None:
-        """Close the connections after `TRAILER_S`, unless the engines end their answers before."""
+        """Close the connections after `TRAILER_S`, unless the engines end their answers before that."""
         if not self.leg.ends or (self._prefill is not None and not self._prefill.leg.ends):
             self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._guard, self._end_trailer)
 
     def _cancel_trailer(self) -> None:
-        """Cancel the timer once both legs have ended: it would keep all of the request in memory."""
+        """Cancel the timer once both legs have ended, since it would keep the whole request in memory."""
         if self._trailer is not None and self.leg.done and (self._prefill is None or self._prefill.leg.done):
             self._trailer.cancel()
             self._trailer = None
@@ -517,7 +518,7 @@ class Attempt:
         self._close_legs()
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Run a step of a timer. The client gets an answer even if the step fails."""
+        """Run what a timer calls. The client gets an answer even if that fails."""
         try:
             step()
         except Exception as error:

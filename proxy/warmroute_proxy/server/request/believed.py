@@ -1,4 +1,4 @@
-"""Which of the token counts that an engine reports are believed (`core.accounting.plausible`)."""
+"""Leaves out token counts of an engine that cannot be true (`core.accounting.plausible`)."""
 
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -23,11 +23,11 @@ _OTHER_NAMES: Final = {
     ),
     COMPLETION: ("completion_tokens_details", "reasoning_tokens", "output_tokens", "output_tokens_details"),
 }
-"""By count, the other members of a usage object that depend on it."""
+"""For each count: the other members of a usage object that are left out, too, if the count cannot be true."""
 
 
 class Asked(DispatchFields, Protocol):
-    """The part of a request that limits what counts may be."""
+    """The fields of a request by which its token counts are bounded."""
 
     @property
     def routing(self) -> RoutingRequest: ...
@@ -56,7 +56,7 @@ def believed(
     scanner: UsageTracker,
     more_bytes: int,
 ) -> Believed:
-    """What is believed of `usage`. `more_bytes`: bytes of the prompt besides those of its chain."""
+    """Check the counts of `usage`. `more_bytes`: bytes of the prompt besides those that the client sent."""
     prompt_bytes = asked.routing.chain.total_bytes
     answer_bytes = scanner.tokens_seen * ONE_TOKEN_BYTES if answer is None else answer.output_bytes()
     allowed = Allowed(

@@ -71,14 +71,14 @@ class ClientAnswer:
         return self.exchange.passthrough_target()
 
     def unreadable(self, answer: Answer | None) -> Problem | None:
-        """Why an answer (None: the stream so far) cannot be expressed in the client's API; None if it can."""
+        """Why `answer`, or the stream so far if it is None, cannot be expressed in the client's API; None if it can."""
         exchange = self.exchange
         if not exchange.translates:
             return None
         return exchange.unreadable(None if answer is None else answer.choices())
 
     def end(self, answer: Answer | None, scanner: UsageTracker, entry: Entry) -> None:
-        """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
+        """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. Called once the row is durable."""
         parsed = self._parsed
         if answer is not None:
             body = answer.settled(entry.usage, keep_sglext=parsed.keep_sglext)
@@ -92,7 +92,7 @@ class ClientAnswer:
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
         """Send an error: as an event if the stream has begun, else as the answer."""
         self._parsed.left_unanswered()
-        if self.exchange.started:  # the head is sent and cannot say when to come back
+        if self.exchange.started:  # the head was sent, so no header can say when to retry
             message, after_s = refusal.message, refusal.retry_after_s
             if after_s is not None and "try again" not in message:
                 message = f"{message}; try again in {after_s} s"

@@ -1,17 +1,18 @@
 """Continues a broken-off answer at another engine, for models whose operator allows it (`[[model]] continue_broken`).
 
-`Continuation` gathers the text that a client was sent, while another engine could still go on from it. If the engine
-dies, the proxy sends the client's request again, with the text so far at its end as the beginning of the answer. In a
-chat the text is a last message of the assistant, which SGLang's `continue_final_message` puts behind the prompt as it
-is. In a completion the text stands at the end of the prompt.
+`Continuation` gathers the text that the client was sent, as long as another engine could go on from it. If the engine
+dies, the proxy sends the client's request to another engine, with this text added as the beginning of the answer. In a
+chat, the text is added as a last message of the assistant, which SGLang appends to the prompt unchanged
+(`continue_final_message`). In a completion, the text is added to the end of the prompt.
 
-An engine can go on only from text. Clients are not sent all that a model wrote of a tool call or of reasoning, so an
-answer with either is not continued. An answer that has ended is not continued, and neither is one that depends on more
-than the text so far: a grammar, probabilities of all tokens, a prompt that already begins the answer.
+An engine can go on only from text. Of a tool call or of reasoning, clients do not get all that the model wrote, so an
+answer with either is not continued. Nor is an answer that has ended, or one that depends on more than the text so far:
+with a grammar, with probabilities of all tokens, or with a prompt that already begins the answer.
 
-`Rest` makes one answer of both halves: one id, one role, one account. The broken engine has reported no usage, but the
-second engine counts the text so far as part of its prompt. So the total of tokens is the reported one. The prefill
-engine's count of the prompt divides that total; without that count, each event counts as one token.
+`Rest` joins the two halves to one answer with one id, one role and one usage. The broken engine has reported no usage,
+but the second engine counts the text so far as part of its prompt, so the sum of prompt and completion tokens is known.
+If a prefill engine has counted the prompt, the rest of the sum is the completion; otherwise each event of the first
+half counts as one token.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,9 +32,9 @@ from warmroute_proxy.server.intake.parsed_request import COMPLETIONS, ParsedRequ
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
 
-MAX_TEXT_BYTES: Final = 1_048_576  # of an answer; a longer one can no longer be continued
-UNCOUNTED_BYTES: Final = 16_384  # of the text: so little takes no memory worth counting
-MAX_STOP_CHARS: Final = 1024  # of a request's stops, with which the end of the text is compared
+MAX_TEXT_BYTES: Final = 1_048_576  # a longer answer is not continued
+UNCOUNTED_BYTES: Final = 16_384  # a text up to this size is not counted as memory
+MAX_STOP_CHARS: Final = 1024  # of all stop strings, with which the end of the text is compared
 COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
 
 _NOT_BY_TEXT: Final = frozenset(
@@ -43,7 +44,7 @@ _NOT_BY_TEXT: Final = frozenset(
         "continue_final_message", "add_generation_prompt", "echo", "suffix",
     }
 )  # fmt: skip
-"""Members of a request whose answer depends on more than the text so far."""
+"""Members of a request that make its answer depend on more than the text so far."""
 
 _NOT_BY_TEXT_PREFIXES: Final = ("return_", "guided_")
 _HARMLESS: Final = {
@@ -85,7 +86,7 @@ class Continuation:
     __slots__ = ("_body", "_counted_bytes", "_id", "_memory", "_rest", "_route", "_stops", "_text", "_tokens")
 
     def __init__(self, route: str, body: PlainBody, stops: tuple[str, ...], memory: BodyReservation | None) -> None:
-        """`memory`: of the request, which counts the text, too; None: the text is not counted."""
+        """`memory`: the request's reservation, which also counts the text; if None, the text is not counted."""
         self._route = route
         self._body: PlainBody | None = body  # until the answer can no longer be continued
         self._stops = stops
@@ -93,14 +94,14 @@ class Continuation:
         self._text: bytearray | None = bytearray()
         self._memory = memory
         self._counted_bytes = UNCOUNTED_BYTES
-        self._tokens = 0  # of the text, at least: one for each event
+        self._tokens = 0  # a lower bound for the text: one for each event
         self._rest: Rest | None = None
 
     @classmethod
     def of(cls, parsed: ParsedRequest, body: AnyBody, memory: BodyReservation | None = None) -> "Continuation | None":
         """The continuation of an answer that begins now; None if its request rules that out."""
         if isinstance(body, LargeBody):
-            return None  # its members would have to be read here
+            return None  # its members were not parsed, and parsing them here would take too long
         members = body.members
         if not parsed.stream or parsed.several or parsed.stream_options.get("continuous_usage_stats"):
             return None
@@ -108,15 +109,15 @@ class Continuation:
             if any(_asks_for_more(name, members[name]) for name in members):
                 return None
         except _UNREADABLE:
-            return None  # the engine may have read it otherwise
+            return None  # a member cannot be decoded here, but the engine may have understood it
         if parsed.route == COMPLETIONS and bytes(memoryview(members["prompt"])[:1]) != b'"':
-            return None  # token ids: no text can stand behind them
+            return None  # the prompt consists of token ids, to which text cannot be added
         stop = _decode(members["stop"]) if "stop" in members else None
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         return cls(parsed.route, body, stops, memory) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of an engine's whole events; None if they do not fit what the client was sent."""
+        """What the client gets of whole events of an engine; None if they do not continue what the client was sent."""
         if self._rest is not None:
             return self._rest.take(data)
         if self._text is not None and not self._gather(data, self._text):
@@ -124,14 +125,14 @@ class Continuation:
         return data
 
     def rest(self, failure: Failure, broken: Attempt) -> "tuple[Rest, Body] | None":
-        """What takes the rest of the answer, and the body that asks for it. None if no other engine can go on: the
-        failure was not the engine's fault, or the rest depends on more than the text.
+        """The receiver of the answer's rest, and the request body that asks for the rest. None if no other engine can
+        go on, because the failure was not the engine's fault or the rest depends on more than the text.
         """
         if self._text is None or self._body is None or not failure.avoid or failure.refusal.status < 500:
             return None
         text, tokens = self._text.decode(), self._tokens
         if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
-            return None  # the other engine would not see that the text ends with the beginning of a stop
+            return None  # the text ends with the beginning of a stop string, which the other engine would not notice
         try:
             body = _continued(self._route, self._body, text, tokens)
         except _UNREADABLE:
@@ -142,7 +143,7 @@ class Continuation:
         return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None), body
 
     def go_on(self, rest: "Rest") -> None:
-        """Take the rest from now on. An answer is continued only once."""
+        """Pass events to `rest` from now on. An answer is continued only once."""
         self._rest = rest
         self._text = self._body = None
 
@@ -150,7 +151,7 @@ class Continuation:
         return usage if self._rest is None else self._rest.settled(usage, scanner)
 
     def refusal(self, failure: Failure) -> Refusal:
-        """The error for the client. A 4xx to the request for the rest is not shown: the client did not send it."""
+        """The error for the client. A 4xx to the request for the rest is hidden: the client did not send it."""
         return failure.refusal if self._rest is None or failure.refusal.status >= 500 else broken()
 
     def _gather(self, data: bytes, text: bytearray) -> bool:
@@ -171,7 +172,7 @@ class Continuation:
         return len(text) <= MAX_TEXT_BYTES and self._count(len(text))
 
     def _count(self, size_bytes: int) -> bool:
-        """Reserve memory for the text, and as much again for its growth. Returns whether there was room."""
+        """Reserve memory for the text, and as much again for its growth. Returns whether there was enough."""
         more = 2 * size_bytes - self._counted_bytes
         if size_bytes <= self._counted_bytes or self._memory is None:
             return True
@@ -182,12 +183,14 @@ class Continuation:
 
 
 class Rest:
-    """The other half of an answer, as it comes from another engine."""
+    """The second half of an answer, as it comes from another engine."""
 
     __slots__ = ("_begun", "_id", "_new_id", "_prompt_tokens", "_tokens")
 
     def __init__(self, id_: str, tokens: int, prompt_tokens: int | None) -> None:
-        """`id_`: as the client knows it; `tokens`: of the first half, at least; `prompt_tokens`: if counted."""
+        """`id_`: the answer's id that the client was sent. `tokens`: a lower bound for the first half.
+        `prompt_tokens`: None if the broken attempt has not counted the prompt.
+        """
         self._id = id_
         self._new_id = b""
         self._tokens = tokens
@@ -195,19 +198,19 @@ class Rest:
         self._begun = False
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events; None if they do not fit what the client was sent."""
+        """What the client gets of whole events; None if they do not continue what the client was sent."""
         if not self._begun:
             begun = self._begin(data)
             if begun is None:
                 return None
             data = begun
-        # Bare quotes cannot stand inside a JSON string, so text never looks like this.
+        # Generated text cannot contain the quoted id: quotes inside a JSON string are escaped.
         return data.replace(self._new_id, b'"%b"' % self._id.encode()) if self._new_id else data
 
     def _begin(self, data: bytes) -> bytes | None:
-        """What the client gets of the events before the first text and with it, without a second role. None if
-        something other than text comes first: an engine takes its first words for the beginning of an answer, and may
-        read a tool call or reasoning into them.
+        """What the client gets of the events up to the first text; the event with the role is dropped, since the client
+        has one already. None if something other than text comes first: the engine parses its first words as the
+        beginning of an answer, and may mistake them for a tool call or reasoning.
         """
         kept_events = []
         try:
@@ -239,7 +242,7 @@ class Rest:
         device = min(usage.device, prompt)
         host = min(usage.host, prompt - device)
         storage = min(usage.storage, prompt - device - host)
-        if device + host + storage < usage.cached_tokens:  # the text so far was cached there too
+        if device + host + storage < usage.cached_tokens:  # the second engine also had some of the text so far cached
             guessed |= {"cached_tokens", "cached_tiers"}
         return msgspec.structs.replace(
             usage,
@@ -274,7 +277,7 @@ def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
 
 
 def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | None:
-    """The request for the rest after `text`, which has at least `tokens` tokens; None if it cannot be asked for."""
+    """The request for the rest after `text`, which has at least `tokens` tokens; None if no request can ask for it."""
     members = body.members
     add = []
     for name, left in _limits(route, members, tokens):
@@ -285,7 +288,7 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
         messages = members["messages"]
         last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last_message.get("role") == "assistant":
-            return None  # SGLang reads a last one as the user's; with the text behind it, it is not the last
+            return None  # SGLang treats this message as the user's if it is the last; with the text added, it is not
         message = _encode({"role": "assistant", "content": text})
         add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], message), b'"continue_final_message":true')
     else:
@@ -295,7 +298,7 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
 
 
 def _limits(route: str, members: Mapping[str, msgspec.Raw], tokens: int) -> Iterator[tuple[str, int]]:
-    """The client's limits of the answer's length, less the text so far."""
+    """The client's limits on the answer's length, less the tokens of the text so far."""
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
         if value is None and name == "max_tokens" and route == COMPLETIONS:

@@ -1,4 +1,4 @@
-"""How long a request may take: in all, to its first token, and between two tokens. Checked four times a second."""
+"""Limits how long a request may take: in all, to its first token, and between tokens. Checked four times a second."""
 
 from typing import Final
 
@@ -11,13 +11,13 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure, timed_out
 
-LOST_IDLE_S: float = 2.0  # if an engine stops answering, and another one can continue its answer
+LOST_IDLE_S: float = 2.0  # between tokens, if the engine answers no probes and another engine can continue its answer
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_TOKENS: Final = 32
 
 
 class RequestProgress(msgspec.Struct):
-    """How far one request has come, and when. Times are those of the monotonic clock."""
+    """How far one request has come, and when. Times are read from the monotonic clock."""
 
     dispatched_s: float = 0.0
     last_data_s: float = 0.0
@@ -29,11 +29,11 @@ class RequestProgress(msgspec.Struct):
         self.dispatched_s = self.last_data_s = now_s
 
     def restart(self) -> None:
-        """Another engine goes on with the answer: its tokens are counted from 0."""
+        """Count tokens from 0 again, because another engine goes on with the answer."""
         self._reported_tokens = self._swept_tokens = 0
 
     def observe(self, tokens_seen: int, now_s: float) -> bool:
-        """Note how many tokens have come so far. Returns whether enough are new to tell the router."""
+        """Note how many tokens have come so far. Returns whether enough of them are new to report to the router."""
         if tokens_seen == self._swept_tokens:
             return False
         self._swept_tokens = tokens_seen
@@ -52,7 +52,7 @@ class Deadlines:
         self._engines = engines
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config, from the next look on."""
+        """Use the limits of another config, from the next check on."""
         self._limits = config.limits
         self.head_hold_s = config.limits.head_hold_s
 
@@ -70,8 +70,8 @@ class Deadlines:
         """The deadline that an attempt has missed, as a failure; None while it is in time.
 
         `answering`: content has come. `continued`: another engine may continue the answer. `carried`: a gateway holds
-        the connections. A gateway stops reading an answer if its client does not read, and then the engine looks
-        silent. So behind a gateway, only an engine that answers no probes counts as silent.
+        the engine's connection. If a client reads slowly, its gateway stops reading the answer, and the engine looks
+        silent. So behind a gateway, an engine counts as silent only if it answers no probes either.
         """
         limits, worker = self._limits, attempt.waits_for
         if now_s - received_s > limits.total_timeout_s:
@@ -92,7 +92,7 @@ class Deadlines:
         return None
 
     def comment_is_due(self, progress: RequestProgress, received_s: float, now_s: float) -> bool:
-        """Whether a client that waits for its first token gets a comment now, as a sign of life."""
+        """Whether a client that waits for its first token gets an SSE comment now, as a keep-alive."""
         if now_s < (progress.comment_at_s or received_s + self.head_hold_s):
             return False
         progress.comment_at_s = now_s + COMMENT_EVERY_S

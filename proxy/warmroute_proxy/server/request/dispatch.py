@@ -1,9 +1,10 @@
-"""What an engine is sent: the client's bytes, without members that may not pass, and with those that the proxy adds.
+"""Makes the body for an engine: the client's bytes, without members that may not pass, plus the proxy's own members.
 
-A server other than SGLang gets none of SGLang's fields; a session's hash goes in the server's field for session keys.
+A server other than SGLang gets none of SGLang's fields; it gets the session's hash in its own field for session keys.
 
-SGLang's PD protocol: prefill and decode get the same body at once, with the same rid and the same bootstrap host, port
-and room. Neither can finish without the other. The client gets decode's answer; prefill's is only watched.
+In SGLang's PD protocol, the prefill and the decode engine get one body at the same time, with one rid (request id) and
+one bootstrap host, port and room. Neither engine can finish without the other. The client gets the decode engine's
+answer; the prefill engine's answer is only watched.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class DispatchFields(Protocol):
     """What engines get of a request besides its body.
 
-    `wire_model`: the name to send if the client used an alias; `metadata`: what to send instead of the client's;
-    `dropped`: members that no engine gets.
+    `wire_model`: the model name to send if the client used an alias. `metadata`: what to send instead of the client's
+    `metadata`. `dropped`: members that no engine gets.
     """
 
     @property
@@ -67,7 +68,7 @@ Parts = list[bytes | memoryview]
 def answering_body(
     asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
 ) -> Parts:
-    """The body for the engine whose answer the client gets, aggregated or decode. `own`: see `own_fields`."""
+    """The body for the engine whose answer the client gets, aggregated or decode. `own`: made by `own_fields`."""
     add: dict[str, Any] | None = None
     if bootstrap is not None or dp_rank is not None:
         add = _placed(bootstrap, dp_rank)
@@ -96,8 +97,8 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
 
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
-    """The stream options for an engine. `counts`: the server can report usage in each chunk, of which an answer with
-    `counts_first` needs the first; other servers may refuse a request that asks for it.
+    """The stream options for an engine. `counts`: the server can report usage in each chunk. This is asked for if the
+    request has `counts_first`, which needs the first report; a server without `counts` might refuse to be asked.
     """
     options = {**asked.stream_options, "include_usage": True}
     if counts and asked.counts_first:
@@ -106,10 +107,11 @@ def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
 
 
 def with_thoughts(parts: Parts, name: str) -> Parts:
-    """The body with thoughts under `name`, the member in which the server reads them. Translations of other APIs, and
-    conversations that another server has answered before, hold thoughts under another name.
+    """The body with reasoning text under `name`, the member in which the server reads it. Requests translated from
+    other APIs, and conversations that another server has answered before, hold reasoning under another name.
 
-    No JSON string contains a name with bare quotes and a colon. A top-level `reasoning` is an object, so it is kept.
+    Names are replaced with their quotes and colon, which cannot occur inside a JSON string. A top-level `reasoning` is
+    an object, so it is kept.
     """
     if name == "reasoning":
         return [_renamed(piece, _TO_REASONING) for piece in parts]
@@ -126,19 +128,19 @@ def _renamed(piece: bytes | memoryview, names: tuple[tuple[bytes, bytes], ...]) 
 def prefill_body(
     asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
 ) -> Parts:
-    """The body for the prefill leg: the same prompt, not streamed, since its one token is dropped."""
+    """The body for the prefill engine: the same prompt, but not streamed, since the answer's one token is dropped."""
     return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
 
 
 def own_fields(rid: str, salt: str, *, tagged: bool, priority: int = 0) -> str:
     """The members that the proxy adds for SGLang; other engines get none. `tagged`: the KV events shall name the rid.
-    `priority`: in the engine's own order; 0 is not sent.
+    `priority`: on the engine's own scale; 0 is not sent.
 
-    A rid and a salt are hex digits: nothing in them needs an escape.
+    A rid (request id) and a salt (which separates tenants' caches) are hex digits, so they are written unescaped.
     """
     if priority:
         return f'{own_fields(rid, salt, tagged=tagged)},"priority":{priority}'
-    if tagged:  # the engine names `session_id` in the prompt's stored blocks, and does nothing else with it
+    if tagged:  # the engine names `session_id` in the KV events of the prompt's blocks, and does nothing else with it
         return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true,"session_id":"{rid}"'
     return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'
 

@@ -1,4 +1,4 @@
-"""How an attempt fails: the error for the client, which workers are at fault, and whether another may help."""
+"""Describes how an attempt failed: the error for the client, the workers at fault, and whether a retry may help."""
 
 import logging
 from collections.abc import Collection
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 CUT_OFF: Final = frozenset(
     {"draining", "deadline_exceeded", "overloaded"}
-)  # codes with which the proxy ends a request, whatever the engine would answer
+)  # codes of errors by which the proxy itself ends a request, whatever its engine does
 
 
 class Failure(NamedTuple):
     """How an attempt failed. `at_fault`: the workers that failed, if any; `cause`: how they failed.
 
-    `shed`: workers that took no more work, which is not a fault; another worker may take it. `pair`: the prefill and
-    the decode worker between which KV was not handed over; `at_fault` is then only the worker that reported this.
+    `shed`: workers that were too full, which is not a fault; another worker may have capacity. `pair`: the prefill and
+    the decode worker, if KV was not handed over between them; `at_fault` is then only the worker that reported this.
     """
 
     refusal: Refusal
@@ -42,9 +42,10 @@ class Failure(NamedTuple):
 def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
     """An engine's own error as a failure.
 
-    A broken engine is at fault, also if it refuses a key or an account, which may be right at another engine. An engine
-    without room is not at fault. SGLang answers 503 on these routes only for lack of room: a full queue, a wait that
-    was too long, a retraction. A 503 of another server may mean that it is down.
+    A broken engine is at fault. So is an engine that refuses the proxy's credentials, since the proxy may have valid
+    ones for another engine. An engine without capacity is not at fault. SGLang answers 503 on these routes only for
+    lack of capacity: a full queue, a wait that was too long, a retraction. A 503 of another server may mean that it is
+    down.
     """
     refusal, meaning = found
     shed = meaning is Meaning.BUSY or (refusal.status == 503 and kind == "sglang")
@@ -53,18 +54,18 @@ def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
 
 
 def not_connected(reason: str) -> Failure:
-    """The proxy itself could not connect: no engine is to blame, and no other engine would help."""
+    """The failure if the proxy itself could not connect: no engine is at fault, and another engine would not help."""
     return Failure(Refusal(503, reason, code="overloaded", retry_after_s=1), (), False, cause=Cause.OURS)
 
 
 def timed_out(worker: Worker, message: str) -> Failure:
-    """An engine has sent nothing for too long."""
+    """The failure if an engine has sent nothing for too long."""
     return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False, cause=Cause.SILENT)
 
 
 def unreadable(server: str, request_id: str, problem: Problem) -> Failure:
-    """The engine's answer cannot be translated to the client's API, or memory for that is lacking. Nothing is charged.
-    No worker is at fault: clients of other APIs may be unaffected.
+    """The failure if an engine's answer cannot be translated to the client's API, or memory for that is lacking.
+    Nothing is charged. No worker is at fault, since clients of other APIs may be unaffected.
     """
     if isinstance(problem, Refusal):
         return Failure(problem, (), False)
@@ -73,8 +74,8 @@ def unreadable(server: str, request_id: str, problem: Problem) -> Failure:
 
 
 def no_worker(error: NoWorker, causes: str, *, split: bool) -> Refusal:
-    """No worker can take a request. `causes`: why no engine is available; `split`: only pairs of prefill and decode
-    engines could.
+    """The refusal if no worker can take a request. `causes`: why no engine is available; `split`: the model is served
+    only by pairs of prefill and decode engines.
     """
     if split:
         message = "n > 1 is not possible here: prefill and decode engines give one answer; send n requests"

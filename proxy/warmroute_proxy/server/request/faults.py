@@ -32,9 +32,10 @@ class FailureVerdict(NamedTuple):
 
 
 class Faults:
-    """The judge of one process, by the rules of `core.load.blame` and `core.load.suspects`.
+    """Judges the failures in one process by the rules of `core.load.blame` and `core.load.suspects`.
 
-    Both modules bound their evidence and suspects. `_retried` is bounded by the requests under way.
+    A suspect is a prompt that may have crashed its engine: the engine went away before the prompt's first token. The
+    two modules bound the memory for evidence and suspects; `_retried` is bounded by the requests under way.
     """
 
     def __init__(self, router: Router, engines: Engines, open_requests: OpenRequests, metrics: RequestMetrics) -> None:
@@ -45,14 +46,14 @@ class Faults:
         self._blame = Blame()
         self._suspects = Suspects()
         self._hand_overs = HandOvers()
-        self._retried: list[tuple[str, Ticket]] = []  # suspects that run again, with their tenants
+        self._retried: list[tuple[str, Ticket]] = []  # tenants and loads of suspects that run again
 
     @property
     def has_suspects(self) -> bool:
         return not self._suspects.empty
 
     def refusal(self, parsed: ParsedRequest, now_s: float) -> Refusal | None:
-        """The refusal of a request if two engines' processes ended while they ran it; None for almost all requests."""
+        """A refusal if the processes of two engines ended while they ran this request; None for almost all requests."""
         after_s = self._suspects.refused_for_s(_request(parsed), now_s)
         if after_s <= 0:
             return None
@@ -61,7 +62,7 @@ class Faults:
         return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
 
     def closed_to(self, parsed: ParsedRequest, now_s: float) -> frozenset[str]:
-        """The workers closed to a request that is a suspect: those that run a suspect of another tenant."""
+        """The workers that a request may not use if it is a suspect: those that run a suspect of another tenant."""
         if not self._suspects.is_suspect(_request(parsed), now_s):
             return frozenset()
         return frozenset(
@@ -91,7 +92,7 @@ class Faults:
     def _not_handed_over(
         self, parsed: ParsedRequest, prefill: Worker, decode: Worker, now_s: float
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Judge a lost hand-over of KV. Returns the workers whose breaker counts it, and the workers to avoid."""
+        """Judge a failed hand-over of KV. Returns the workers whose breaker counts it, and the workers to avoid."""
         found = self._hand_overs.failed(prefill.engine, decode.engine)
         words = f"KV of prefill {prefill.engine} did not reach decode {decode.engine}"
         if found is None:
@@ -118,9 +119,9 @@ class Faults:
                 yield worker
 
     def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
-        """Note that a request was served. `empty`: with neither text nor calls."""
+        """Note that a request was served. `empty`: its answer has neither text nor tool calls."""
         answering = decision.decode if decision.worker is None else decision.worker
-        if answering is not None:  # None: in another region
+        if answering is not None:  # None if another region has served the request
             watching = self._engines.watching
             watching.answers[answering.id] += 1
             if empty:
@@ -135,7 +136,7 @@ class Faults:
                 self._blame.served(worker.id)
 
     def _process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
-        """Note that a request had no token when its engine went away. Returns whether it may be tried again."""
+        """Note that an engine went away before a request had a token. Returns whether the request may be retried."""
         again = self._suspects.process_ended(request, now_s, bounded=bounded)
         if again:
             self._metrics.suspect("retried")

@@ -1,15 +1,16 @@
-"""Forwards a request to the region where its session lives, its home, once; relays the answer as it comes.
+"""Forwards a request to its session's home, the region whose engines have the KV; relays the answer as it comes.
 
-The home opens and settles the ledger entry; this proxy writes none. If the home fails, the request is served here
-under a new receipt id. The home fails if it cannot be reached, stops answering probes before its first byte, does not
-accept the token, or answers that it cannot serve.
+The home region's proxy opens and settles the ledger entry; this proxy writes none. A request is forwarded at most once.
+If the home fails, the request is served here under a new receipt id. The home fails if it cannot be reached, stops
+answering probes before its first byte, does not accept the token, or answers that it cannot serve.
 
-If the client leaves, this proxy tells the home so by a last message on the connection, a request to `LEFT_TARGET`. If
-the connection ends without that, because this proxy stops or gives up, the home charges nothing.
+If the client leaves, this proxy reports that to the home by a last message on the connection, a request to
+`LEFT_TARGET`. If the connection ends without that message, because this proxy stops or gives up, the home charges
+nothing.
 
 If the answer does not reach the client whole, the home may have charged for it already. So this proxy orders the home
-to void the row (`ReceiptVoider`), and the client pays only for what is served instead. An order waits until the home
-can be reached.
+to void the ledger row (`ReceiptVoider`), and the client pays only for what is served instead. An order waits until the
+home can be reached.
 """
 
 from collections.abc import Callable
@@ -78,7 +79,7 @@ class Forwarding:
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:
-        """The token that vouches for a request's tenant in another region."""
+        """The token by which another region accepts a request of this tenant without the tenant's key."""
         tenant = parsed.tenant
         timeout_s, sha256 = self.limits.first_token_timeout_s, request.body_sha256()
         rtt_ms = round(self.peers.rtt_s.get(region, 0.0) * 1000, 3)
@@ -87,7 +88,7 @@ class Forwarding:
 
 
 class ForwardedRequest:
-    """One request on its way through the proxy of its home, whose answer this receives."""
+    """One request that was forwarded to its home region; receives the answer."""
 
     def __init__(
         self,
@@ -115,10 +116,10 @@ class ForwardedRequest:
         self._is_stream = False
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._waiting_bytes = 0  # that memory is reserved for, while a read waits
+        self._waiting_bytes = 0  # bytes of a read that waits, for which memory is reserved
         self._request_id = ""
-        self._stream_end = b""  # its last bytes
-        self._has_error_event = False  # whether the last bytes held the home's own error event
+        self._stream_end = b""  # the last bytes of the stream
+        self._has_error_event = False  # whether these last bytes hold an error event of the home
 
     def begin(self, request_id: str) -> None:
         """Send the request as it came, with a token for its tenant in place of the client's key."""
@@ -140,7 +141,7 @@ class ForwardedRequest:
             for name, value in request.headers.items()
             if name in IDENTITY_HEADERS and name != names.HOME
         )
-        if self.parsed.conversation is not None:  # the home may not know the conversation
+        if self.parsed.conversation is not None:  # the home may not recognise the conversation: send its key
             identity += f"{names.AFFINITY}: {self.parsed.conversation.key}\r\n{names.DERIVED}: 1\r\n"
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         path.metrics.add(declared.FORWARDS_TOTAL)
@@ -152,7 +153,7 @@ class ForwardedRequest:
         return self._ticket.resident
 
     def sweep(self, now_s: float) -> None:
-        """Give up on a home that no longer answers, or sends nothing for too long."""
+        """Give up on a home that no longer answers probes, or sends nothing for too long."""
         limits = self._path.limits
         if not self._leg.head_seen and self._path.peers.gone(self._decision.region):
             self._give_up("it stopped answering")
@@ -166,7 +167,7 @@ class ForwardedRequest:
         self._leg.pause(paused)
 
     def shut_down(self) -> None:
-        """The proxy stops: end with an error. A request cannot be served here any more either."""
+        """End with an error, because the proxy stops and so cannot serve the request itself either."""
         self._end_with(shutting_down())
 
     # -- the home's answer
@@ -196,12 +197,12 @@ class ForwardedRequest:
             self._held.append(data)
 
     def holds(self, size_bytes: int) -> None:
-        """Some of a read waits: reserve memory for it, until the request ends."""
+        """Reserve memory for `size_bytes` of a read that wait, until the request ends."""
         if size_bytes > self._waiting_bytes and self._reserves(size_bytes - self._waiting_bytes):
             self._waiting_bytes = size_bytes
 
     def _reserves(self, size_bytes: int) -> bool:
-        """Reserve memory for some of the answer. Returns whether there was room; if not, the request has ended."""
+        """Reserve memory for a part of the answer. Returns whether there was enough; if not, the request has ended."""
         reservation = self._exchange.request.body_reservation
         if reservation is None or reservation.add_answer(size_bytes):
             return True
@@ -209,7 +210,7 @@ class ForwardedRequest:
         return False
 
     def streams(self) -> None:
-        """None: this object reads all of the answer."""
+        """Always None, since this object reads all of the answer."""
 
     def on_end(self) -> None:
         path = self._path
@@ -228,31 +229,31 @@ class ForwardedRequest:
         if self._status < 400:
             path.router.settled(self._ticket, self.parsed.routing, path.clock(), None, None, None)
         else:
-            self._release(())  # a refusal makes no region a session's home
+            self._release(())  # the home has refused: that does not make it the session's home
         if self._is_stream:
             self._exchange.end()
         else:
             self._exchange.respond(self._status, self._sent_headers(), body)
 
     def _sent_headers(self) -> list[tuple[str, str]]:
-        """The home's headers, and what is left of the tenant's limits here."""
+        """The home's headers, and headers with what is left of the tenant's limits in this region."""
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: Problem) -> None:
-        """The home's answer cannot be expressed in the client's API."""
+        """End with an error, because the home's answer cannot be expressed in the client's API."""
         self._end_with(unreadable(f"region {self._decision.region}", self._request_id, problem).refusal)
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, lines, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:
-        if self._stream_end == _DONE:  # only the end of the framing is lost
+        if self._stream_end == _DONE:  # the answer is complete; only the end of the HTTP framing is lost
             self.on_end()
         else:
             self._failed(reason, ours=cause is Cause.OURS)
 
     def _failed(self, reason: str, *, ours: bool = False) -> None:
-        """Serve the request here, or break off a stream that has begun. `ours`: the region is not at fault."""
+        """Serve the request here, or break off a stream that has begun. `ours`: the home is not at fault."""
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
@@ -273,7 +274,7 @@ class ForwardedRequest:
     # -- the end
 
     def _end_with(self, refusal: Refusal) -> None:
-        """End with an error: the home's answer does not reach the client, so its row is voided."""
+        """End with an error. The home's answer does not reach the client, so its ledger row is voided."""
         self._leg.close()
         if self._finish():
             self._void()
@@ -294,14 +295,14 @@ class ForwardedRequest:
             self._release(())
 
     def crashed(self) -> None:
-        """An error of the proxy's own: the client gets an error."""
+        """End with an error, because this proxy itself has failed."""
         if self._finish():
             self._void()
             self._release(())
         self._exchange.fail()
 
     def _void(self) -> None:
-        """Order that the client does not pay for an answer of the home that it did not get."""
+        """Order the home to void the row, so that the client does not pay for an answer that it did not get."""
         refused = self._status >= 400 and not any(name == names.RECEIPT for name, _ in self._headers)
         if self._leg.sent and not refused:
             self._path.voids.order(self.parsed.tenant, self._decision.region, self._request_id)
@@ -311,7 +312,9 @@ class ForwardedRequest:
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)
 
     def _finish(self, *, elsewhere: bool = False) -> bool:
-        """End once; True at the first call. `elsewhere`: the request goes on here, so no end is reported."""
+        """Mark the forwarding as ended; True at the first call. `elsewhere`: the request is now served in this region,
+        so its end is not reported yet.
+        """
         first, self._ended = not self._ended, True
         if first and not elsewhere:
             self._report_end()

@@ -1,18 +1,18 @@
-"""Retries with an `Idempotency-Key`: one request is served, and its answer goes to all clients that send the key.
+"""Serves retries with an `Idempotency-Key`: one request runs, and its answer goes to all clients that send the key.
 
-A request with a key writes its answer to a `SharedExchange`, as if that were a client like any other. The shared
-exchange records the answer (`core/accounting/idempotency.py`) and passes it on to the exchanges of all clients that
-sent the key. A client that comes later reads the recording from the first byte, at its own pace, and then the stream.
+A call is a request with a key. It writes its answer to a `SharedExchange`, as if that were the connection of a client.
+The shared exchange records the answer (`core/accounting/idempotency.py`) and passes it on to its readers: all clients
+that sent the key. A late client reads the recording from the first byte, at its own pace, and then the stream.
 
 - The engine is slowed down only while every reader is slow: the fastest reader sets the pace, and the others read the
-  recording. If the recording is dropped while several read, the furthest reader stays, and the others get an error.
-- When the last reader leaves, the request goes on for `outlive_s`. If no other reader joins, it ends as if the client
-  had left.
-- Only a complete answer of status 200 is kept, for a tenant that may be served in this region. If all clients left,
+  recording. If the answer gets too long to record, the reader that is furthest ahead stays, the others get an error.
+- When the last reader leaves, the request goes on for `outlive_s`. If no other reader joins by then, it ends as if the
+  client had left.
+- Only a complete answer with status 200 is kept, for a tenant that may be served in this region. If all clients left,
   the call may be charged, and only its key is remembered. Any other call was not charged, and is forgotten.
-- If proxies share markers (`call_markers`), a request begins only when no other process has its key.
+- If proxies share markers of calls in Redis (`call_markers`), a request begins only if no other process has its key.
 
-Keys are not kept, only their hashes under a secret.
+Keys are kept only as hashes that a secret protects.
 """
 
 import os
@@ -35,9 +35,9 @@ from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
 MAX_KEYS: Final = 65_536
-KEYS_EACH: Final = 64  # of one tenant, however many other tenants there are
-REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
-NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
+KEYS_EACH: Final = 64  # of one tenant, regardless of the number of tenants
+REMEMBER_KEY_S: Final = 600.0  # the timeout of OpenAI's clients, after which they retry
+NO_RETRY: Final = (("x-should-retry", "false"),)  # without it, OpenAI's clients retry after a 409
 
 
 def bounds_of(limits: Limits) -> IdempotencyBounds:
@@ -48,22 +48,22 @@ def bounds_of(limits: Limits) -> IdempotencyBounds:
 class ServedRequest(Protocol):
     @property
     def id(self) -> str:
-        """The id of its receipt."""
+        """The id of the request's receipt."""
 
     @property
     def waiter(self) -> object | None:
-        """Its place in the queue; None once it was dispatched."""
+        """The request's place in the queue; None once it was dispatched."""
 
 
 class _Claim:
-    """Stands for a request that has not begun: it waits for its marker."""
+    """Stands for a request that has not begun, since it waits for Redis to mark its key as taken."""
 
     id = ""
     waiter = True
 
 
 class SharedExchange(Exchange):
-    """The exchange of a request under way with a key: it has readers instead of a connection."""
+    """The exchange of a running request with a key: it has readers instead of a client's connection."""
 
     __slots__ = (
         "_first",
@@ -80,14 +80,14 @@ class SharedExchange(Exchange):
     def __init__(
         self, idempotent_calls: "IdempotentCalls", call: IdempotentCall, first: Exchange, *, may_keep: bool = True
     ) -> None:
-        """`may_keep`: whether the answer may be kept after its end."""
+        """`may_keep`: whether the answer may be kept after it has ended."""
         self._idempotent_calls = idempotent_calls
         self._may_keep = may_keep
         self.call = call
         self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [AnswerReader(first, call.recording, self)]
         self._slow = False
-        self._keeps_answer = False  # whether the answer is kept if it comes to its end
+        self._keeps_answer = False  # whether the answer is kept if it is completed
         self.served: ServedRequest | None = None
         self.request = first.request
         self.started = False
@@ -138,7 +138,7 @@ class SharedExchange(Exchange):
         if self.ended or not data:
             return
         if self.call.recording is None:
-            for reader in self._readers:  # one at most
+            for reader in self._readers:  # at most one, since nothing is recorded
                 reader.exchange.write(data)
         elif self._idempotent_calls.calls.add(self.call, data, self._idempotent_calls.clock()):
             for reader in self._readers:
@@ -149,7 +149,7 @@ class SharedExchange(Exchange):
             self._outgrown()
 
     def passthrough_target(self) -> None:
-        """None: all bytes pass through here to be recorded."""
+        """Always None, since all bytes pass through here to be recorded."""
 
     def end(self, data: bytes = b"") -> None:
         if self.ended:
@@ -167,7 +167,7 @@ class SharedExchange(Exchange):
         self._drop_unless_it_may_keep()
 
     def abort(self, data: bytes = b"") -> None:
-        """End an incomplete streamed answer at once, also for readers that have not read all of it."""
+        """End an incomplete streamed answer at once, even for readers that have not read all of it."""
         if self.ended:
             return
         for reader in self._finish(keep_answer=False):
@@ -183,7 +183,7 @@ class SharedExchange(Exchange):
         self.paced()
 
     def paced(self) -> None:
-        """Pause the request while all readers are paused: one that is not paused has read all there is."""
+        """Pause the request while all readers are paused. A reader that is not paused has read the whole recording."""
         slow = bool(self._readers) and all(reader.paused for reader in self._readers)
         if slow != self._slow:
             self._slow = slow
@@ -191,7 +191,7 @@ class SharedExchange(Exchange):
                 self.on_pause(slow)
 
     def left(self, reader: AnswerReader) -> None:
-        """Remove the reader of a client that has left. After the last one, wait `outlive_s` for another."""
+        """Remove the reader of a client that has left. After the last one, wait `outlive_s` for another reader."""
         self._readers.remove(reader)
         self.paced()
         if self._readers:
@@ -202,7 +202,7 @@ class SharedExchange(Exchange):
             self._idempotent_calls.orphans[self] = self._idempotent_calls.clock() + self._idempotent_calls.outlive_s
 
     def give_up(self) -> None:
-        """End as if the client had left, unless there are readers. A request in the queue has cost nothing yet."""
+        """End as if the client had left, unless there are readers. A queued call cost nothing, so it is forgotten."""
         if self._readers or self.ended:
             return
         on_gone = self.on_gone
@@ -215,7 +215,7 @@ class SharedExchange(Exchange):
             on_gone()
 
     def lost(self) -> None:
-        """The client whose connection carried the answer left; abort the other readers so that they retry."""
+        """End, since the client whose gateway connection carried the answer has left. Other readers get an error."""
         if self.ended:
             return
         on_gone, refusal = self.on_gone, left_gateway()
@@ -229,12 +229,12 @@ class SharedExchange(Exchange):
             on_gone()
 
     def _outgrown(self) -> None:
-        """Keep only the furthest reader: the recording from which slower readers would read was dropped."""
+        """Keep only the reader that is furthest ahead, since the recording that slower readers need was dropped."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: the request is still writing here
+            self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: here the request is still writing
             return
-        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the reader that came last
+        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equally fast ones, the newest
         others = [reader for reader in self._readers if reader is not stays]
         self._readers = [stays]
         stays.recording = None
@@ -245,12 +245,15 @@ class SharedExchange(Exchange):
         self.paced()
 
     def _drop_unless_it_may_keep(self) -> None:
-        """Drop an answer that may not be kept: its readers have it, or hold the recording themselves."""
+        """Drop the answer if it may not be kept. Readers that are not done hold the recording themselves."""
         if not self._may_keep:
             self._idempotent_calls.calls.drop_unqueued(self.call, self._idempotent_calls.clock())
 
     def _finish(self, *, keep_answer: bool | None) -> list[AnswerReader]:
-        """End the request; returns the readers that have not got their end yet."""
+        """Mark the request as ended; returns the readers, whose answers the caller has to end.
+
+        `keep_answer`: True keeps the answer, False forgets the call, None remembers only the key.
+        """
         idempotent_calls, call, markers = self._idempotent_calls, self.call, self._idempotent_calls.markers
         if markers is not None:
             if keep_answer is False or self.served is None:
@@ -270,7 +273,7 @@ class SharedExchange(Exchange):
 
 
 class _Replay:
-    """The owner of readers of an answer that ended."""
+    """The owner of one reader of an answer that has ended."""
 
     __slots__ = ("_call", "_idempotent_calls")
 
@@ -296,11 +299,11 @@ class IdempotentCalls:
         memory: BodyMemory,
         markers: CallMarkers | None = None,
     ) -> None:
-        """`outlive_s`: how long a request goes on without a reader; `markers`: None if no other proxy is asked."""
+        """`outlive_s`: how long a request goes on without a reader. `markers`: None if keys are not shared in Redis."""
         self.markers = markers
         self.calls = IdempotencyKeys(bounds)
         self.live: dict[bytes, SharedExchange] = {}  # calls under way
-        self.orphans: dict[SharedExchange, float] = {}  # calls under way without a reader, and until when they wait
+        self.orphans: dict[SharedExchange, float] = {}  # running calls without a reader, and until when they wait
         self.outlive_s = outlive_s
         self.clock = clock
         self._metrics = metrics
@@ -310,7 +313,8 @@ class IdempotentCalls:
     def join(self, tenant: str, key: str, exchange: Exchange, count: Callable[[], None]) -> IdempotentCall | None:
         """Answer a request whose key is known, or return a new call for an unknown key.
 
-        `count` counts a request that reads another one's answer. Raises: Refusal for an invalid key, or from `count`.
+        `count` counts a request that reads the answer of another request. Raises: Refusal, if the key is invalid or
+        `count` raises it.
         """
         if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             problem = f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters"
@@ -338,9 +342,7 @@ class IdempotentCalls:
         return None
 
     def share(self, call: IdempotentCall, exchange: Exchange, *, may_keep: bool = True) -> SharedExchange:
-        """The exchange for the request of a call that begins. `exchange`: its first reader; `may_keep`: as in
-        `SharedExchange`.
-        """
+        """Return the exchange for a new call. `exchange`: its first client's; `may_keep`: see `SharedExchange`."""
         if not self.calls.begin(call, self.clock()):
             problem = "too many of your requests with an Idempotency-Key are running"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
@@ -348,9 +350,8 @@ class IdempotentCalls:
         return shared
 
     def begin(self, shared: SharedExchange, make: Callable[[], None]) -> None:
-        """Begin the request of a call: at once, or when its marker says that no other process has the key.
-
-        `make`: makes and begins the request.
+        """Begin the request of a call by `make`: at once, or as soon as Redis has confirmed that no other process has
+        its key.
         """
         if self.markers is None:
             make()
@@ -369,7 +370,7 @@ class IdempotentCalls:
             make()
 
     def reads_on(self, reader: AnswerReader, call: IdempotentCall) -> None:
-        """Let a reader read on in an answer that has just ended."""
+        """Let a reader read the rest of an answer that has just ended."""
         reader.owner = _Replay(self, call)
 
     def sweep(self) -> None:
@@ -380,7 +381,7 @@ class IdempotentCalls:
             shared.give_up()
 
     def shut_down(self) -> None:
-        """No new request comes: end calls without a reader now, the others when their last reader leaves."""
+        """End calls without a reader now, and the other calls when their last reader leaves."""
         self.outlive_s = 0.0
         for shared in list(self.live.values()):
             shared.give_up()

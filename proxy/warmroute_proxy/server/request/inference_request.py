@@ -2,13 +2,15 @@
 
 The request is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits. In every
 state:
-- a retry has a new rid and goes to other workers; after the first content there is no retry, only a `continuation`;
-- the settled row is durable before the client gets the end of its answer;
+- a retry has a new rid (request id) and goes to other workers. After the first content there is no retry, only a
+  `continuation` of the answer;
+- the ledger row is settled (usage and price are final) and durable before the client gets the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
-- if the client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
-  row has a lower bound. The connection is just closed if nothing can be aborted: for several answers (n > 1), whose ids
-  only the engine knows, and for servers other than SGLang;
-- a forwarded request is `cut_off` if its proxy or connection goes without a message that the client has left;
+- if the client leaves, the requests to its engines (legs) are aborted at once, and the final usage is awaited for
+  `LEFT_WAIT_S`. Without it, the row has a lower bound. If an abort is impossible, the connection is just closed: for
+  several answers (n > 1), whose ids only the engine knows, and for servers other than SGLang;
+- a request from another region ends as `cut_off` if that region's proxy, or the connection to it, goes away without a
+  message that the client has left;
 - a request that fails by a fault of the proxy or of an engine is not charged.
 """
 
@@ -46,7 +48,7 @@ log = logging.getLogger(__name__)
 LEFT_WAIT_S: float = 2.0
 MAX_ATTEMPTS: Final = 2
 
-# Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
+# Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _PLACING, _DISPATCHED, _ANSWERING = RequestState.PLACING, RequestState.DISPATCHED, RequestState.ANSWERING
 _LEFT, _SETTLING, _SETTLING_LEFT = RequestState.LEFT, RequestState.SETTLING, RequestState.SETTLING_LEFT
 _DISPATCH, _SETTLE, _ROW_WRITTEN = RequestEvent.DISPATCH, RequestEvent.SETTLE, RequestEvent.ROW_WRITTEN
@@ -55,14 +57,14 @@ _CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 
 class InferenceRequest:
     _giving_up: asyncio.TimerHandle | None = None
-    """Set once the client has left."""
+    """The timer for the engine's final usage; set once the client has left."""
 
     def __init__(self, path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
-        parsed, self.body = read  # the body is kept while it may be sent
+        parsed, self.body = read  # the body is kept as long as it may be sent
         self.parsed = parsed
-        self.routing = parsed.routing  # as it is placed from now on
+        self.routing = parsed.routing  # changes if it must stay in this region
         self._path, self._exchange = path, exchange
         self._answer = ClientAnswer(exchange, path.answer_headers, parsed, receipt_id)
         self._account = RequestAccount()
@@ -70,7 +72,7 @@ class InferenceRequest:
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
         self.quota: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
-        self._attempt: Attempt | None = None  # until its row is written
+        self._attempt: Attempt | None = None  # dropped once the row is written
         self._shortened = 0  # how often it was sent again for a shorter answer
         self._refusal: Refusal | None = None
 
@@ -80,7 +82,7 @@ class InferenceRequest:
     # -- place and dispatch
 
     def begin(self) -> None:
-        """Place the request: here, or in the region that holds its session; or queue it until there is capacity."""
+        """Place the request here or in the region that holds its session's KV, or queue it until there is capacity."""
         exchange = self._exchange
         exchange.on_gone = self._client_left
         exchange.on_pause = self._pause
@@ -89,7 +91,7 @@ class InferenceRequest:
         try:
             now_s = self._path.engines.clock()
             if self.parsed.choices > 1:
-                # SGLang has one bootstrap room for all choices of a prompt: all choices but one would wait forever.
+                # SGLang has one bootstrap room for all choices of a prompt, so all but one would wait forever.
                 self.excluded |= self._path.engines.split()
             decision = self._path.placing.place(self, now_s)
             if decision is not None:
@@ -100,7 +102,7 @@ class InferenceRequest:
             self._crash("the dispatch", error)
 
     def admitted(self, decision: Decision) -> None:
-        """Send the request after its wait in the queue, which does not count as the proxy's own time."""
+        """Send the request after its wait in the queue. That wait does not count as the proxy's own latency."""
         now_s = self._account.since_s = self._path.engines.clock()
         self._progress.comment_at_s = now_s + self._path.deadlines.head_hold_s
         try:
@@ -119,10 +121,10 @@ class InferenceRequest:
         path.forwarding.begin(self._exchange, self.parsed, self.id, decision, self._forward_failed, on_begin, on_end)
 
     def _forward_failed(self, peer: str) -> None:
-        """The home did not answer: the request is served here."""
+        """Serve the request here, because its home region did not answer."""
         self._advance(RequestEvent.HOME_FAILED)
         self.excluded |= {peer}
-        # The home may have a row under the old id.
+        # The home region may have written a row under the old id, so a new id is needed.
         self.id = self._answer.receipt_id = self._path.engines.ids.receipt()
         self.routing = self.routing.stay()
         self.begin()
@@ -144,7 +146,7 @@ class InferenceRequest:
         try:
             path.settlement.open(account, self, decision, receipt_id=self.id, rid=rid)
         except JournalError:
-            path.settlement.interrupt(account)  # of an earlier attempt
+            path.settlement.interrupt(account)  # ends the row if an earlier attempt has opened it
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
         path.settlement.reserve(account, routing, decision, now_s)
@@ -160,10 +162,10 @@ class InferenceRequest:
         attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision | None) -> None:
-        """The gateway retried at another endpoint, since the picked engine did not answer.
+        """Note that the gateway sent the request to another endpoint, since the picked engine did not answer.
 
-        `decision` is None if the proxy does not know the endpoint; the row then has no worker. The endpoint may be the
-        picked engine by another address, so no engine is at fault.
+        `decision` is None if the proxy does not know the endpoint; the row then has no worker. In this case no engine
+        is at fault, since the endpoint may be the picked engine under another address.
         """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
         if attempt is None or self.state is not _DISPATCHED:
@@ -181,9 +183,8 @@ class InferenceRequest:
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:
-        """The gateway does not show the answer to the proxy: the row has no tokens, and nothing is charged.
-
-        `prefill_s`: the time that a prefill engine still needs.
+        """Settle now, because the gateway does not show the answer to the proxy. The row has no tokens, and nothing is
+        charged. `prefill_s`: the time that a prefill engine still needs.
         """
         if self._attempt is None or self.state not in UNDER_WAY:
             return
@@ -202,7 +203,7 @@ class InferenceRequest:
             if account.ttft_ms is None:
                 self._first_content(now_s)
             else:
-                self.prefilled(now_s)  # by the engine that continues the answer
+                self.prefilled(now_s)  # the engine that continues the answer has computed the prompt
         if account.continuation is not None:
             passed = account.continuation.take(data)
             if passed is None:
@@ -212,7 +213,7 @@ class InferenceRequest:
         self._answer.write(data)
 
     def passthrough_target(self) -> Write | None:
-        """Where more of the stream may be written unparsed; `sweep` follows the progress of the stream."""
+        """The function that may write more of the stream unparsed. `sweep` then follows the stream's progress."""
         if self.state is _LEFT or self._account.continuation is not None:
             return None
         return self._answer.passthrough_target()
@@ -257,7 +258,7 @@ class InferenceRequest:
             self.failed(unreadable(self._attempt.engine.config.id, self._attempt.rid, problem))
 
     def failed(self, failure: Failure) -> None:
-        """The attempt has failed: abort both legs, then try once more, or settle and refuse."""
+        """Handle a failed attempt: abort its legs, then try once more, or settle and answer with an error."""
         path, account, attempt, state = self._path, self._account, self._attempt, self.state
         assert attempt is not None
         if state is not _LEFT:
@@ -266,7 +267,7 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         account.since_s = now_s = path.engines.clock()
         if state is _LEFT:
-            # An engine is not at fault for what it does after an abort.
+            # The proxy has aborted the request already, and an engine is not at fault for what it does after that.
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
@@ -325,7 +326,7 @@ class InferenceRequest:
         return True
 
     def _release_body(self) -> None:
-        """Drop the body, which is not sent again. Megabytes must not wait for the garbage collector."""
+        """Drop the body, which is not sent again: megabytes must not stay until the garbage collector runs."""
         account, attempt, request = self._account, self._attempt, self._exchange.request
         re_prefills = self._path.re_prefills
         body, self.body = request.body, NO_BODY
@@ -341,7 +342,9 @@ class InferenceRequest:
         request.body = b""
 
     def _try_again(self) -> bool:
-        """Dispatch another attempt if a worker and the budget of retries allow it. A carrier carries only once."""
+        """Dispatch another attempt, if there is a worker for it and the budget of retries is not spent. A request that
+        a gateway carries to its engine is carried only once, so it has no second attempt.
+        """
         if self._exchange.request.carrier is not None:
             return False
         now_s = self._path.engines.clock()
@@ -359,7 +362,7 @@ class InferenceRequest:
         """Stop the engines now, and wait a little for their final usage."""
         try:
             self._advance(RequestEvent.CLIENT_LEFT)
-            self.parsed.left_unanswered()  # at once: the client may be back before the engine has ended
+            self.parsed.left_unanswered()  # first, since the client may be back before the engine has ended
             if (attempt := self._attempt) is not None:
                 attempt.leg.parse_all()
             if self.waiter is not None:
@@ -369,7 +372,7 @@ class InferenceRequest:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
-            if self.parsed.several or not attempt.engine.is_sglang:  # only a close tells such a server to stop
+            if self.parsed.several or not attempt.engine.is_sglang:  # only a close stops such a server
                 self.give_up_usage()
             else:
                 attempt.leg.pause(False)
@@ -379,7 +382,7 @@ class InferenceRequest:
             self._crash("leaving", error)
 
     def give_up_usage(self) -> None:
-        """Settle without the engine's final usage, unless that has come."""
+        """Settle without waiting longer for the engine's final usage."""
         attempt = self._attempt
         if self.state is not _LEFT or attempt is None:
             return
@@ -393,11 +396,11 @@ class InferenceRequest:
 
     @property
     def _lost_between(self) -> bool:
-        """True if only the forwarding proxy, or the link to it, was lost, not the client."""
+        """Whether the client is still there, and only the forwarding region's proxy, or the link to it, was lost."""
         return self.parsed.forwarded_from is not None and not self._exchange.client_left
 
     def _settle_left(self, now_s: float, *, charged: bool) -> None:
-        """A client that left is charged for computed tokens, unless only the forwarding proxy is gone."""
+        """Settle for a client that left. Computed tokens are charged, unless only the forwarding proxy is gone."""
         lost = self._lost_between
         self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 
@@ -409,12 +412,12 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         self._release_body()
         if self._giving_up is not None:
-            self._giving_up.cancel()  # the timer would keep all of the request in memory
+            self._giving_up.cancel()  # the timer would keep the whole request in memory
         end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
         path.settlement.settle(account, self, attempt, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:
-        """The row is durable, or cannot be written: end the answer."""
+        """End the answer, since the row is durable or cannot be written."""
         attempt, entry, state = self._attempt, self._account.entry, self.state
         try:
             self._advance(_ROW_WRITTEN)
@@ -431,10 +434,10 @@ class InferenceRequest:
             self._exchange.fail()
         if state is not _SETTLING:
             self._exchange.request.release()
-        self._attempt = None  # the attempt refers to this request: both would wait for the garbage collector
+        self._attempt = None  # the attempt refers back to this request: the cycle would need the garbage collector
 
     def refused(self, refusal: Refusal) -> None:
-        """End without a settled row: no worker can take the request, or admission refuses it."""
+        """End without a settled row, because no worker can take the request, or admission refuses it."""
         self._advance(RequestEvent.REFUSE)
         self._refuse(refusal)
 
@@ -464,19 +467,19 @@ class InferenceRequest:
                 return
         elif self.waiter is None:
             return
-        due = self.parsed.stream and not answering and not carried  # otherwise the engine's bytes begin the answer
+        due = self.parsed.stream and not answering and not carried  # else the engine's bytes begin the answer
         if due and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
             if self.waiter is not None:
-                self.routing = self.routing.stay()  # its head is sent
+                self.routing = self.routing.stay()  # the answer has begun here, so it cannot be forwarded any more
 
     def shut_down(self) -> None:
-        """The proxy stops: end with an error that says so instead of breaking off."""
+        """End with an error that says that the proxy stops, instead of breaking off."""
         if self.state in UNDER_WAY or self.state is _LEFT:
             self.failed(Failure(shutting_down(), (), False))
 
     def crashed(self) -> None:
-        """The proxy itself failed, in any state: the client gets an error, and nothing is charged or left behind."""
+        """End in any state, because the proxy itself failed: the client gets an error, and nothing is charged."""
         path, account = self._path, self._account
         path.open_requests.live.discard(self)
         self._advance(RequestEvent.CRASH)
@@ -491,10 +494,10 @@ class InferenceRequest:
             self._attempt.close()
 
     def _crash(self, step: str, error: Exception) -> None:
-        """Log the type of the proxy's own error, never its text, and end the request."""
+        """Log the type of an error of the proxy itself, never its text, and end the request."""
         log.error("%s of a request failed: %s", step, type(error).__name__)
         self.crashed()
 
 
 NewRequest = Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]
-"""Makes a request; a traced request has its own class."""
+"""Makes a request. Traced requests are of a subclass."""

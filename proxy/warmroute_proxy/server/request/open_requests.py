@@ -9,7 +9,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.standing import NO_STANDING, PRIORITY_NAMES, Standing
 
-MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
+MAX_DECISIONS: Final = 1000  # the newest ones are kept for the admin page
 
 
 class OpenRequest(Protocol):
@@ -24,7 +24,7 @@ class OpenRequest(Protocol):
 
 
 class OpenRequests:
-    """The requests under way. `closed`: the proxy is shutting down and takes no new ones."""
+    """The requests under way. `closed`: the proxy is shutting down and takes no new requests."""
 
     def __init__(self) -> None:
         self.live: set[OpenRequest] = set()  # bounded by the connections, each with one request
@@ -33,7 +33,7 @@ class OpenRequests:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all prompts, and of what was generated for them so far."""
+        """The tokens of all prompts under way, and the tokens generated for them so far."""
         return sum(request.tokens() for request in self.live)
 
     def has_other_tenants(self, tenant: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where a request goes: the router decides, and admission may let it wait."""
+"""Decides where a request goes: the router chooses a worker or region, and admission may let the request wait."""
 
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
@@ -21,7 +21,7 @@ class Placing:
         self._metrics = metrics
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where a request goes now; None if it was queued or refused."""
+        """Return where a request goes now, or None if it was queued or refused."""
         parsed, router, excluded = request.parsed, self.router, request.excluded
         if self._faults.has_suspects:
             refusal = self._faults.refusal(parsed, now_s)
@@ -38,9 +38,9 @@ class Placing:
         return self._admission.enter(request, decision, now_s)
 
     def place_again(self, request: RequestToAdmit, now_s: float, *, after_failure: bool = True) -> Decision | None:
-        """Where the next attempt goes; None if no worker has capacity, or the budget of retries is spent.
+        """Return where the next attempt goes, or None if no worker has capacity or the budget of retries is spent.
 
-        `after_failure`: the last attempt failed, so the next one is a retry, and takes from that budget.
+        `after_failure`: the last attempt failed, so the next one is a retry and takes from the budget of retries.
         """
         parsed, router = request.parsed, self.router
         routing = request.routing = request.routing.stay()

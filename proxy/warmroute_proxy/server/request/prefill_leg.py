@@ -10,7 +10,7 @@ from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
-UNCOUNTED_BYTES: Final = 16_384  # of an answer; the usual one has one token
+UNCOUNTED_BYTES: Final = 16_384  # an answer up to this size, such as the usual one of one token, is not counted
 
 
 class PrefillOwner(Protocol):
@@ -22,13 +22,13 @@ class PrefillLeg:
     """Gathers the answer of a prefill engine. The answer's one token is dropped; its usage is read."""
 
     def __init__(self, owner: PrefillOwner, crashed: Callable[[], None], memory: BodyReservation | None) -> None:
-        """`crashed`: called if the proxy itself fails. `memory`: counts the answer; None: it is not counted."""
+        """`crashed`: called if the proxy itself fails. `memory`: counts the answer; if None, it is not counted."""
         self.leg = Leg(self)
         self.status = 0
         self.parts: list[bytes] = []
         self._size = 0
         self._waits = NO_WAITS
-        self._owner: PrefillOwner | None = owner  # until the end: the two refer to each other
+        self._owner: PrefillOwner | None = owner  # dropped at the end, since the two refer to each other
         self._crashed = crashed
         self._memory = memory
 
@@ -38,7 +38,7 @@ class PrefillLeg:
             self._waits = Waits.of(headers)
 
     def on_body(self, data: bytes) -> None:
-        """Keep some of the answer. A part that is too much, or finds no memory, is left out: then no usage is known."""
+        """Keep a part of the answer, unless the answer is too long or memory is lacking: then its usage is unknown."""
         self._size += len(data)
         if self._size > MAX_PREFILL_ANSWER_BYTES:
             return
@@ -48,7 +48,7 @@ class PrefillLeg:
         self.parts.append(data)
 
     def holds(self, size_bytes: int) -> None:
-        """Do nothing: the whole answer has a bound."""
+        """Do nothing, since `on_body` bounds the whole answer."""
 
     def streams(self) -> None:
         """Always None, since the answer is gathered and not passed on as a stream."""

@@ -1,18 +1,20 @@
-"""When an engine drains or has gone, its hottest prompts are computed on the engines that their sessions move to.
+"""Moves the hottest prompts of a draining or lost engine: computes them on the engines that their sessions move to.
 
 The sessions of a drained engine find no cache at their next request, and their clients would wait while the prompt is
-computed. So the router looks at each kept prompt (`core.placement.hot_prompts`) whose engine drains or has gone. The
-router chooses the engine that would get the next request now. The new engine gets the same body with the same salt and
-one output token. The router then knows that the prompt is cached there, and sends the session's next request there.
+computed. To spare them this wait, the proxy keeps recent prompts (`core.placement.hot_prompts`). For each kept prompt
+of an engine that drains or has gone, the router chooses the engine that would get the session's next request now. This
+new engine gets the prompt's body again, with the same cache salt and a limit of one output token. The router then knows
+that the prompt is cached there, and sends the session's next request there.
 
-A re-prefill delays no client's request noticeably, and charges nothing:
-- one at a time for each engine, and only if no request waits in the proxy's queue or at that engine;
+A re-prefill delays no client's request noticeably, and nobody is charged for it:
+- each engine computes one re-prefill at a time, and only if no request waits in the proxy's queue or at that engine;
 - after a re-prefill, the engine gets no other one for a while, so that re-prefills use at most `SHARE` of its idle
-  prefill time. The pause follows from the duration of the last one and the measured utilisation;
-- prompts that the new engine has mostly cached, or that the old one has lost, are skipped;
+  prefill time. The pause follows from the duration of the last re-prefill and the measured utilisation;
+- prompts that the new engine has mostly cached, or that the old engine has lost, are skipped;
 - a re-prefill has no ledger entry and no receipt: `/metrics` counts re-prefills and their tokens.
 
-Limits: those of `core.placement.hot_prompts`; `MAX_TRIED` prompts are looked at in a sweep; `TIMEOUT_S` for each.
+Limits: those of `core.placement.hot_prompts`; at most `MAX_TRIED` prompts of an engine in a sweep; `TIMEOUT_S` for each
+re-prefill.
 """
 
 import logging
@@ -57,7 +59,7 @@ _NOT_OF_THE_PROMPT: Final = frozenset(
 
 
 class RePrefills:
-    """The prompts that are kept, and those that are being computed on another engine."""
+    """The prompts that are kept, and the re-prefills under way."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class RePrefills:
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        """`kept_bytes`: most bytes of prompts that this process keeps."""
+        """`kept_bytes`: the maximum size of all prompts that this process keeps."""
         self.prompts = HotPrompts(kept_bytes)
         self.min_bytes = self.prompts.min_bytes
         self.done = 0
@@ -79,7 +81,7 @@ class RePrefills:
         self._admission = admission
         self._open_requests = open_requests
         self._metrics = metrics
-        self._under_way: dict[str, _RePrefill] = {}  # by the engine that computes: one each
+        self._under_way: dict[str, _RePrefill] = {}  # by the new engine, one for each
         self._rests_until_s: dict[str, float] = {}  # by engine
         self._expired_s = 0.0
         self._looks_at_s = 0.0
@@ -93,7 +95,7 @@ class RePrefills:
         self.prompts.keep(prompt, self.clock())
 
     def waiting(self, engine_id: str) -> int:
-        """How many prompts of an engine are kept and not yet elsewhere, those under way included."""
+        """How many kept prompts of an engine are not yet computed elsewhere, including the re-prefills under way."""
         under_way = sum(1 for one in self._under_way.values() if one.leaves == engine_id)
         return len(self.prompts.hottest(self._cache_workers(engine_id), 0.0)) + under_way
 
@@ -105,7 +107,7 @@ class RePrefills:
         if self._under_way or self.engines.leaving():
             try:
                 self._go_on(now_s)
-            except Exception as error:  # the sweep is shared with requests
+            except Exception as error:  # an error here must not stop the sweep of requests
                 log.error("computing prompts elsewhere failed: %s", type(error).__name__)
                 self._looks_at_s = now_s + LOOK_AGAIN_S
 
@@ -122,7 +124,7 @@ class RePrefills:
             one.give_up()
 
     def ended(self, one: "_RePrefill", outcome: str, tokens: int, took_s: float) -> None:
-        """A re-prefill has ended. Its prompt has counted as the new engine's from the start: it is tried only once."""
+        """Note that a re-prefill has ended. It is not retried: its prompt counts as the new engine's from the start."""
         self._under_way.pop(one.engine_id, None)
         idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
         self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)
@@ -139,9 +141,9 @@ class RePrefills:
         for prompt in self.prompts.hottest(self._cache_workers(engine_id), now_s)[:MAX_TRIED]:
             decision = self._placed(prompt, now_s)
             if decision is None:
-                prompt.cache_worker = ""  # nothing is left that could take it
+                prompt.cache_worker = ""  # no engine is left that could compute it
             elif decision.other_worker_tokens - decision.predicted_cached_tokens < MIN_GAIN_TOKENS:
-                prompt.cache_worker = decision.cache_worker  # it is there already, or nowhere any more
+                prompt.cache_worker = decision.cache_worker  # the new engine has it, or no engine has it any more
             elif self._may_begin(prompt, decision, now_s):
                 self._begin(prompt, decision, engine_id)
                 begun += 1
@@ -174,7 +176,7 @@ class RePrefills:
 
 
 class _Asked(NamedTuple):
-    """The fields of a request that an attempt reads, beside the body."""
+    """The fields of a request that an attempt reads, besides the body."""
 
     wire_model: str | None
     salt: str
@@ -196,7 +198,7 @@ class _Asked(NamedTuple):
 
 
 class _RePrefill:
-    """One prompt on its way to its new home: the owner of an attempt, without a client."""
+    """One re-prefill: the owner of an attempt without a client. `leaves`: the prompt's old engine."""
 
     def __init__(self, owner: RePrefills, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
         self.prompt = prompt
@@ -229,10 +231,10 @@ class _RePrefill:
             self._end("given up", ())
 
     def content(self, data: bytes) -> None:
-        """Drop it."""
+        """Drop the answer."""
 
     def passthrough_target(self) -> None:
-        """None: it has no client."""
+        """Always None, since a re-prefill has no client."""
 
     def prefilled(self, now_s: float) -> None:
         self._owner.router.first_token(self._ticket, now_s)
@@ -242,7 +244,7 @@ class _RePrefill:
         self._end("done", ())
 
     def failed(self, failure: Failure) -> None:
-        """The prompt is not cached on the new engine; the next request of its session will compute it."""
+        """Give up the attempt; the next request of the session will compute the prompt."""
         self._attempt.abort()
         self._attempt.close()
         self._end("failed", failure.at_fault if failure.pair is None else ())
@@ -252,8 +254,8 @@ class _RePrefill:
         self._end("failed", ())
 
     def _end(self, outcome: str, at_fault: tuple[str, ...]) -> None:
-        """End the router's ticket, but not by `settled`: no client sent this request. Its result shows only that
-        tokens are cached.
+        """Release the router's load by `failed`, not by `settled`, even if all went well: a re-prefill is not a turn of
+        a client. It shows only that tokens are cached.
         """
         owner, now_s = self._owner, self._owner.clock()
         owner.router.failed(self._ticket, now_s, at_fault)

@@ -1,6 +1,6 @@
-"""What requests add to the counters and to the minutes of the last hour.
+"""Counts what happens to requests, and sums what settled requests add to counters and to the minutes of the last hour.
 
-A settled request adds a dozen numbers. They are summed here until they are read, or the minute is over.
+A settled request adds a dozen numbers. To save time, they are summed here until they are read or the minute is over.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,7 +23,9 @@ _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
 
 
 class _Errors:
-    """Counts of predictions for prompts of one size, by error as a share of the prompt. `under` includes exact ones."""
+    """Counts of predictions for prompts of one size class, by error as a share of the prompt: `over` for predictions of
+    too many cached tokens, `under` for too few or the exact number.
+    """
 
     __slots__ = ("over", "over_sum", "under", "under_sum")
 
@@ -41,7 +43,7 @@ class _Sums:
 
     def __init__(self, numbers: int) -> None:
         self.numbers = [0] * numbers
-        self.lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
+        self.lost: defaultdict[str, int] = defaultdict(int)  # uncached tokens by loss class, such as `evicted`
 
 
 class RequestMetrics:
@@ -52,7 +54,7 @@ class RequestMetrics:
         self._metrics = metrics
         self._counters: list[Counter] = [
             counter(declared.PROMPT_TOKENS_TOTAL),
-            [0],  # cached tokens, which are counted by tier
+            [0],  # of all cached tokens: not shown, since cached tokens are counted by tier below
             counter(declared.LIST_NANOUSD_TOTAL),
             counter(declared.PRICE_NANOUSD_TOTAL),
             counter(declared.COMPLETION_TOKENS_TOTAL),
@@ -61,10 +63,10 @@ class RequestMetrics:
         ]
         self._minutes = metrics.minutes
         self._minute_ends_s = 0.0
-        """End of the minute of the sums, unix seconds; 0 until there is a sum."""
+        """The end of the minute to which the sums belong, in unix seconds; 0 until there is a sum."""
 
         self._sums: dict[tuple[str, str], _Sums] = {}  # by tenant and worker
-        self._first_tokens: dict[str, list[int]] = {}  # by tenant: streams by time to the first token
+        self._first_tokens: dict[str, list[int]] = {}  # by tenant: numbers of streams, by range of TTFT
         self._ttft_s = 0.0
         self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
         self._errors = [_Errors() for _ in SIZES]
@@ -74,7 +76,7 @@ class RequestMetrics:
         return self._metrics.counter(declared.REQUESTS_TOTAL, (("route", route), ("status", str(status))))
 
     def answered(self, tenant: str, status: int) -> None:
-        """Count an answer to a tenant: with a status of 429, with 500 or above, or one that broke off."""
+        """Count an error answer to a tenant, whose status is 429 or at least 500, or a stream that broke off."""
         self._minutes.add(tenant, Row(rate_limited=1) if status == 429 else Row(errors=1))
 
     def first_token(self, tenant: str, ttft_s: float) -> None:
@@ -91,7 +93,7 @@ class RequestMetrics:
         self._metrics.add(declared.RETRIES_TOTAL)
 
     def retry_refused(self) -> None:
-        """Count a request that is not tried again: the budget of retries is spent."""
+        """Count a request that is not tried again, because the budget of retries is spent."""
         self._metrics.add(declared.RETRIES_REFUSED_TOTAL)
 
     def failed(self, worker_id: str, judged: Judgement) -> None:
@@ -99,7 +101,7 @@ class RequestMetrics:
         self._metrics.add(declared.ENGINE_FAILURES_TOTAL, labels=labels)
 
     def suspect(self, outcome: str) -> None:
-        """Count a request that had no token when its engine went away, or that is refused for that."""
+        """Count a request whose engine went away before its first token, or that is refused because of this."""
         self._metrics.add(declared.SUSPECTS_TOTAL, labels=(("outcome", outcome),))
 
     def continued(self) -> None:
@@ -140,17 +142,19 @@ class RequestMetrics:
         sums.numbers = list(map(add, sums.numbers, more))
 
     def kept_warm(self, tenant: str, usage: Usage) -> None:
-        """Count a turn, before it is settled, that only keeps a prompt in the cache."""
+        """Count a turn whose only purpose is to keep a prompt in the cache. Called before the turn is settled."""
         warm = Row(warm_prompt_tokens=usage.prompt_tokens, warm_cached_tokens=usage.cached_tokens)
         self._minutes.add(tenant, warm)
 
     def normalised(self, rules: tuple[str, ...]) -> None:
-        """Count the rules that took something out of the prompt of a settled turn."""
+        """Count the normalising rules that took something volatile out of the prompt of a settled turn."""
         for rule in rules:
             self._metrics.add(declared.NORMALISED_TOTAL, labels=(("rule", rule),))
 
     def withdrawn(self, entry: Entry) -> None:
-        """Take back the outcome and price of a request whose row was not written. Its tokens were computed and stay."""
+        """Take back the outcome and price of a request whose row was not written. Its tokens stay counted, since they
+        were computed.
+        """
         self._ended[entry.outcome or ""] -= 1
         self._ended["interrupted"] += 1
         for metric, nanousd in (
@@ -166,7 +170,7 @@ class RequestMetrics:
             self._ended["interrupted"] += requests
 
     def count(self) -> None:
-        """Put the sums into the counters and into their minute. Called before counters are read."""
+        """Add the sums to the counters and to their minute. Called before counters are read."""
         metrics, minute = self._metrics, int(self._minute_ends_s) // 60 - 1 if self._minute_ends_s else None
         for (tenant, worker), sums in self._sums.items():
             for counter, more in zip(self._counters, sums.numbers[1:], strict=True):

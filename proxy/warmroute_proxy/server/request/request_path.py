@@ -1,4 +1,4 @@
-"""What every inference request uses on its path through the proxy."""
+"""Lists what an inference request uses on its path through the proxy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class Forwards(Protocol):
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """Forward a request. `begun`: called once the client gets a stream, after which the body is not needed.
-        `serve_here(peer id)`: called if the home cannot take the request; `ended`: called at any other end.
+        """Forward a request to its home region. `begun`: called once the client gets a stream; from then on the body is
+        not needed. `serve_here(peer id)`: called if the home cannot take the request. `ended`: called at any other end.
         """
 
 
@@ -51,7 +51,7 @@ class KeepsPrompts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestPath:
-    """The parts that a request uses, in the order in which it needs them."""
+    """The components that a request uses, in the order in which it needs them."""
 
     open_requests: OpenRequests
     placing: Placing

@@ -1,7 +1,8 @@
-"""What a request holds and leaves behind: its ledger row, its load at the router, and its prompt if that is kept.
+"""Opens and settles the ledger row of a request, and raises and lowers its load at the router.
 
-`open` journals each dispatch. `settle` makes usage, losses, price and receipt from the reported tokens, and ends the
-row. `inference_request`, whose states lead here, has decided before what is charged and who is at fault.
+`open` journals each dispatch. `settle` makes usage, losses (the reasons why tokens were not cached), price and receipt
+from the reported tokens, and ends the row. `inference_request`, which calls these, has already decided what is charged
+and which workers are at fault.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -42,8 +43,8 @@ from warmroute_proxy.server.request.continuation import Continuation
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
-# Why prompt tokens of a turn were not cached: compares the turn with the turn before it, and with what caches were
-# expected to hold. `core.accounting.losses` has the classes.
+# The functions up to `with_restart` find out why prompt tokens of a turn were not cached. They compare the turn with
+# the turn before it, and with what caches were expected to hold. `core.accounting.losses` has the loss classes.
 
 
 def losses_of(
@@ -57,13 +58,13 @@ def losses_of(
     looked: Looked | KnownPrompt | None = None,
     seen: Seen = NOTHING_SEEN,
 ) -> dict[str, int]:
-    """The loss classes of a turn in the region `here`. The turn before it is the one in `looked`, if this turn changed
-    its prefix; else `before`, which the router knew last; else `earlier`, which the ledger has from before the proxy's
-    start. `seen`: what was seen of the caches, once they were looked at; without `before`, estimates are then scaled by
-    this prompt's own bytes per token.
+    """The uncached tokens of a turn in the region `here`, by loss class. The turn is compared with the turn before it:
+    the turn in `looked`, if this turn has changed that turn's prefix; else `before`, the last that the router knew;
+    else `earlier`, which the ledger has from before the proxy's start. `seen`: what was observed of the caches, if that
+    was looked up. If it was, and `before` is None, estimates are scaled by this prompt's own bytes per token.
 
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
-    `before` counts as unchanged, whatever `looked` found in an older turn.
+    `before` counts as unchanged, even if it differs from the older turn in `looked`.
     """
     decision = attempt.decision
     known, other_region = decision.known_tokens, decision.other_region_tokens
@@ -99,14 +100,16 @@ def losses_of(
 
 
 def _follows(routing: RoutingRequest, earlier: EarlierTurn, usage: Usage) -> bool:
-    """Whether a turn continues one of the ledger. A prompt that was just compacted is shorter, and continues none."""
+    """Whether a turn continues the `earlier` turn of the ledger. A prompt that was just compacted is shorter than the
+    earlier prompt, and does not continue it.
+    """
     if routing.turns_before:
         return usage.prompt_tokens >= earlier.prompt_tokens
     return routing.turn > earlier.turn
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
-    """`seen`, as evicted if the engine has computed less than the `earlier` prompt: it restarted since."""
+    """Mark `seen` as evicted if the engine has restarted: in all, it computed fewer tokens than `earlier` had."""
     computed = load.prefill_rate.uncached_total
     if earlier is not None and computed is not None and computed < earlier.prompt_tokens:
         return replace(seen, evicted_here=True, evicted=True)
@@ -138,7 +141,7 @@ class RequestAccount(msgspec.Struct):
         return 0 if self.entry is None else len(self.entry.rids)
 
     def tokens(self) -> int:
-        """The tokens at an engine: of the prompt, and generated."""
+        """The request's tokens at an engine: those of its prompt, and those generated so far."""
         return 0 if self.ticket is None else self.ticket.resident
 
 
@@ -151,7 +154,7 @@ class End(Frozen, frozen=True):
 
 
 class Announces(Protocol):
-    """Tells other regions of the turns here. `active`: there are other regions."""
+    """Announces turns of this region to other regions. `active`: there are other regions."""
 
     region: str
 
@@ -164,10 +167,10 @@ class Announces(Protocol):
 class Rows(Protocol):
     @property
     def earlier_turns(self) -> dict[str, EarlierTurn]:
-        """By lineage, the newest turn that was served before this process began."""
+        """The newest turn of each lineage (conversation branch) from before this process began, by lineage."""
 
     def open(self, entry: Entry) -> None:
-        """Write that a request is under way. Raises: JournalError."""
+        """Write that a request was sent. Raises: JournalError."""
 
     def settle(self, entry: Entry, on_durable: Callable[[JournalError | None], None]) -> None:
         """Write how a request ended."""
@@ -199,12 +202,12 @@ class Settlement:
     def numbered(
         self, parsed: ParsedRequest, routing: RoutingRequest, body: AnyBody, looked: Looked | KnownPrompt | None
     ) -> RoutingRequest:
-        """A request with `turns_before`, the turns that a compaction took out of its prompt. Called before its row is
-        opened, while its text is still there.
+        """Return a request with `turns_before`, the number of turns that a compaction took out of its prompt. Called
+        before the request's row is opened, as long as the prompt's text is in memory.
 
-        A prompt that continues a known prompt has the same `turns_before`. Without a session key, nothing is added.
-        After a single turn, nothing is added either: many programs ask one question after another under one key, and
-        their prompts need not be read twice.
+        A prompt that continues a known prompt takes `turns_before` from that prompt. The request is returned unchanged
+        if it has no session key, or if its session had only one turn so far: many programs ask independent questions
+        under one key, and reading their prompts twice would be wasted.
         """
         if type(looked) is KnownPrompt:
             return replace(routing, turns_before=looked.turns_before)
@@ -240,7 +243,9 @@ class Settlement:
         account.entry = entry
 
     def move(self, account: RequestAccount, decision: Decision | None) -> None:
-        """Name the workers where the attempt is now in its row. `decision` None: unknown. Raises: JournalError."""
+        """Write to the row at which workers the attempt is now; `decision` is None if these are unknown. Raises:
+        JournalError.
+        """
         if account.entry is not None:
             if decision is None:
                 move(account.entry, (), 0)
@@ -267,7 +272,7 @@ class Settlement:
         """Make a row and a receipt from the reported usage; `on_written` is called once the row is durable."""
         entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
-        if end.outcome != "completed" and not end.client_left:  # a client that has left may have been answered since
+        if end.outcome != "completed" and not end.client_left:  # a client that left may have a new answer by now
             parsed.left_unanswered()
         usage, reported = _counted(attempt, parsed)
         if end.charged and attempt.leg.sent:
@@ -293,7 +298,7 @@ class Settlement:
             most = settled.predicted_cached_tokens
         elif most:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
-        if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
+        if most < entry.predicted_cached:  # the prompt has fewer tokens than was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
@@ -316,8 +321,8 @@ class Settlement:
         before: SettledTurn | None,
         earlier: EarlierTurn | None,
     ) -> dict[str, int]:
-        """The loss classes of a turn that found less cached than expected, by what was seen of the caches. Empty if the
-        turn's load was released before.
+        """The uncached tokens by loss class, for a turn that found less cached than expected. Also uses what was
+        observed of the caches. Empty if the turn's load was released before.
         """
         ticket = account.ticket
         if ticket is None:
@@ -342,7 +347,7 @@ class Settlement:
         decision: Decision,
         usage: Usage,
     ) -> bytes:
-        """The members that only some receipts have. `loss`: empty if no loss needs a reason."""
+        """The members that only some receipts have, as JSON. `loss`: empty if no loss needs an explanation."""
         own = parsed.receipt_fields
         if before is not None and keeps_warm(parsed.routing, before):
             own = as_warm(own)
@@ -367,7 +372,7 @@ class Settlement:
         return b",".join(members)
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
-        """The member of the receipt that names its credit; empty without a credit."""
+        """The receipt's member with the credit for tokens that moved to another worker; empty without a credit."""
         if account.entry is None or account.entry.rates is UNCHARGED:
             return []
         tokens = self._credits.grant(turn, before)
@@ -390,7 +395,7 @@ class Settlement:
             self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
-        """The prompt of the attempt is computed: its tokens no longer count as load."""
+        """Note that the prompt is computed: its tokens no longer count as prefill load."""
         ticket = account.ticket
         if ticket is not None and not ticket.computed:
             self._router.first_token(ticket, now_s)
@@ -401,25 +406,25 @@ class Settlement:
             self._router.progress(account.ticket, tokens_seen)
 
     def abandon(self, account: RequestAccount, now_s: float) -> None:
-        """Lower the load of an attempt after the proxy's own error, unless that was done."""
+        """Release the load of an attempt after an error of the proxy itself, unless it was released."""
         ticket, account.ticket = account.ticket, None
         if ticket is not None and ticket.open:
             self._router.failed(ticket, now_s, ())
 
     def release(self, account: RequestAccount, rid: str, at_fault: Collection[str], now_s: float) -> None:
-        """Lower the load of an attempt that has failed, unless that was done. `at_fault`: worker ids."""
+        """Release the load of an attempt that has failed, unless it was released. `at_fault`: worker ids."""
         ticket, account.ticket = account.ticket, None
         if ticket is None:
             return
         self._router.failed(ticket, now_s, at_fault)
         self._admission.freed()
-        # The engine will evict what it stored of the prompt; its KV events are followed until then.
+        # The engine may have stored a part of the prompt. Its KV events show when it evicts that part.
         self._engines.settled(ticket.decision, rid, 0)
 
     def _settle_ticket(
         self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
-        """Tell the router how its decision ended; None if the ticket was released before."""
+        """Report to the router how the attempt ended; None if the attempt's load (ticket) was released before."""
         ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
             return None
@@ -429,7 +434,7 @@ class Settlement:
         guessed, reasoning = usage.estimated, usage.reasoning_tokens
         prompt: int | None = usage.prompt_tokens
         cached: int | None = usage.cached_tokens
-        completion: int | None = usage.completion_tokens  # without reasoning, which is not sent back
+        completion: int | None = usage.completion_tokens  # without reasoning, which clients do not send back
         if reasoning:
             completion = usage.completion_tokens - reasoning
         if guessed and guessed != _TIERS_GUESSED:
@@ -437,7 +442,8 @@ class Settlement:
             cached = None if "cached_tokens" in guessed else cached
             completion = None if "completion_tokens" in guessed else completion
         if parsed.choices > 1 or parsed.prompts > 1:
-            # Each of several answers caches for the next: the count does not say what was cached before the first.
+            # The first of several answers caches the prompt for the others, so the count does not show what was cached
+            # before.
             cached = completion = None
         streamed = (
             usage.completion_tokens
@@ -458,7 +464,7 @@ class Settlement:
 
 
 def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collection[str], *, client_left: bool) -> bool:
-    """Whether one engine has streamed the whole answer at its own pace."""
+    """Whether the stream shows an engine's token rate: one engine sent it all, and its client read it fast enough."""
     return (
         not (client_left or account.read_slowly or parsed.several or "completion_tokens" in guessed)
         and account.entry is not None
@@ -467,7 +473,7 @@ def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collect
 
 
 def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """The reported usage, without cached tokens that the first of several answers computed for the others."""
+    """The reported usage. Of several answers, only the tokens that were cached before the first count as cached."""
     usage, reported = attempt.account()
     if parsed.choices == 1 or not attempt.engine.shares_answers:
         return usage, reported
@@ -480,9 +486,9 @@ def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, 
 def _with_expected(
     usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, routing: RoutingRequest, end: End
 ) -> Usage:
-    """The usage of a request that ran; if no engine has counted its prompt, with the numbers that placement expected.
+    """The usage, with the numbers that placement expected if no engine has counted the prompt of a request that ran.
 
-    If the client has left, 0 reported tokens are a count: the engine aborted the request before it ran.
+    If the client has left and the engine reports 0 tokens, the 0 is kept: the request was aborted before it ran.
     """
     if "prompt_tokens" not in usage.estimated:
         return usage
@@ -500,4 +506,4 @@ def _with_expected(
 
 
 def _ignore(_failure: JournalError | None) -> None:
-    """Do nothing: no client waits for the row."""
+    """Do nothing, since no client waits for the row."""

@@ -2,8 +2,8 @@
 
 Agents ask for a fixed number of tokens in each turn: Claude Code for 32,000, OpenHands for 65,536, Kimi Code for as
 many as the context has. Near the end of the context, SGLang and vLLM refuse such a turn although its prompt fits, and
-the agent's session ends. Anthropic's API serves the turn since Claude 4.5, up to the end of the context. So the proxy
-does, too: it sends the request again, with the number of tokens that are left.
+the agent's session ends. Since Claude 4.5, Anthropic's API serves such a turn, up to the end of the context. The proxy
+does the same: it sends the request again, and asks for only as many tokens as the context has left.
 
 If fewer than `MIN_TOKENS` are left, the client gets the refusal, by which agents know that they must compact.
 """
@@ -19,13 +19,15 @@ from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 MIN_TOKENS: Final = 4_096
-"""A tool call that writes a file takes some thousand tokens. An answer that is cut off in a call is of no use."""
+"""A tool call that writes a file takes a few thousand tokens, and an answer that is cut off in a call is of no use."""
 
 MAX_TIMES: Final = 2
-"""SGLang and OpenAI first refuse more tokens than the model can give, and count the prompt only after that."""
+"""How often a request is shortened. SGLang and OpenAI first refuse an answer longer than the model can give, and count
+the prompt only when the request is sent again.
+"""
 
 MARGIN: Final = 1.1
-"""Covers the error of the proxy's estimate of a prompt that the engine has not counted to its end."""
+"""A factor for the proxy's estimate of a prompt, used if the engine has not counted the whole prompt."""
 
 _FIELDS: Final = ("max_tokens", "max_completion_tokens")
 _OF_CONTEXT: Final = r"(?P<context>\d{1,9})"
@@ -41,7 +43,7 @@ _REFUSALS: Final = tuple(
     for pattern in (
         # SGLang 0.5.23, `managers/tokenizer_manager.py`
         rf"length of {_OF_CONTEXT} tokens\. You requested a total of \d+ tokens: {_OF_PROMPT} tokens from the input",
-        # vLLM, by version; it stops to count at the end of the context
+        # vLLM, by version; it stops counting at the end of the context
         rf"{_VLLM_0_18}contains {_OF_PROMPT} input tokens",
         rf"{_VLLM_0_18}contains (?P<uncounted>at least {_OF_PROMPT} input tokens|\d+ characters)",
         rf"(?P<uncounted>You passed (?:{_OF_PROMPT} input tokens|\d+ input characters)) {_VLLM_0_16}",
@@ -52,13 +54,13 @@ _REFUSALS: Final = tuple(
         rf"exceed context limit: {_OF_PROMPT} \+ \d+ > {_OF_CONTEXT}",
         # TGI
         rf"must be <= {_OF_CONTEXT}\. Given: {_OF_PROMPT} `inputs` tokens",
-        # more than the model can give: vLLM; SGLang and OpenAI; Anthropic
+        # for more tokens than the model can give: vLLM; SGLang and OpenAI; Anthropic
         rf"cannot be greater than max_model_len={_OF_CONTEXT}",
         rf"is too large: \d+\. ?This model supports at most {_OF_CONTEXT} completion tokens",
         rf"max_tokens: \d+ > {_OF_CONTEXT}, which is the maximum",
     )
 )
-"""What engines say. `uncounted`: the engine has not counted the prompt to its end."""
+"""The messages of engines. A message with a group `uncounted` means that the whole prompt was not counted."""
 
 
 class ShorterAnswer(NamedTuple):
@@ -71,9 +73,9 @@ class ShorterAnswer(NamedTuple):
 def with_shorter_answer(
     parsed: ParsedRequest, body: AnyBody, refusal: Refusal, prompt_tokens_est: int
 ) -> ShorterAnswer | None:
-    """The request that an engine will take instead of the refused one; None if there is none.
+    """The request that an engine will accept instead of the refused one; None if a shorter answer does not help.
 
-    `prompt_tokens_est`: the proxy's estimate, for engines that do not count the prompt to its end.
+    `prompt_tokens_est`: the proxy's estimate, used if the engine did not count the whole prompt.
     """
     if refusal.status not in {400, 422} or isinstance(body, LargeBody):
         return None
@@ -97,7 +99,9 @@ def with_shorter_answer(
 
 
 def _tokens_left(message: str, prompt_tokens_est: int) -> int | None:
-    """The tokens that the context, or the model, has left for an answer, by the message of a refusal."""
+    """The tokens that are left for an answer in the context, or that the model can give, as the refusal's message says;
+    None if the message is unknown.
+    """
     for pattern in _REFUSALS:
         found = pattern.search(message)
         if found is None:

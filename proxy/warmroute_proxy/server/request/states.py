@@ -1,7 +1,7 @@
-"""The life of a request and of an attempt, as tables: what follows from a state and an event.
+"""The state machines of a request and of an attempt, as tables: which state follows from a state and an event.
 
-`REQUEST` is the life of an `InferenceRequest`, `ATTEMPT` that of an `Attempt`. For a transition that is not in the
-table, `next_state` raises `IllegalTransition`. `scripts/state_diagrams.py` draws both in
+`REQUEST` has the transitions of an `InferenceRequest`, `ATTEMPT` those of an `Attempt`. `next_state` raises
+`IllegalTransition` for a transition that is not in the table. `scripts/state_diagrams.py` draws the two tables in
 `docs/contribute/architecture.md`.
 """
 
@@ -14,21 +14,21 @@ class RequestState(IntEnum):
     PLACING = auto()
     """No engine has the request: it has just come, its wait is over, or its last attempt or forward has failed."""
     QUEUED = auto()
-    """The queue has it until there is capacity."""
+    """The request waits in the queue for capacity."""
     FORWARDED = auto()
-    """Another region serves it."""
+    """Another region serves the request."""
     DISPATCHED = auto()
-    """An engine has it; its prompt is being computed."""
+    """An engine has the request, and computes its prompt."""
     PREFILLED = auto()
-    """Its prompt is computed; no content has come yet."""
+    """The prompt is computed; no content has come yet."""
     ANSWERING = auto()
-    """Content has come, and cannot be taken back."""
+    """Content was sent to the client, and cannot be taken back."""
     LEFT = auto()
-    """Its client has left; the engine's final usage is awaited."""
+    """The client has left; the engine's final usage is awaited."""
     SETTLING = auto()
-    """Its row is being written; the client waits for the end of the answer."""
+    """The ledger row is being written; the client waits for the end of the answer."""
     SETTLING_LEFT = auto()
-    """Its row is being written, and its client has left."""
+    """The ledger row is being written, and the client has left."""
     ENDED = auto()
     CRASHED = auto()
     """The proxy itself failed, which ended the request."""
@@ -54,17 +54,17 @@ class RequestEvent(IntEnum):
 class AttemptState(IntEnum):
     NEW = auto()
     SENT = auto()
-    """Its legs are on their way; no content has come yet."""
+    """The legs (the requests to the engines) were sent; no content has come yet."""
     ANSWERING = auto()
     """Content has come."""
     STOPPING = auto()
-    """Its engines were asked to stop; their final usage is awaited."""
+    """The engines were asked to abort; their final usage is awaited."""
     FAILING = auto()
-    """The answering leg has failed. For a moment the prefill leg may still show that it was at fault."""
+    """The answering leg has failed. The attempt waits a moment, in case the prefill leg turns out to be at fault."""
     FINISHED = auto()
     FAILED = auto()
     CLOSED = auto()
-    """Its owner has given it up."""
+    """The owner has given the attempt up."""
 
 
 class AttemptEvent(IntEnum):
@@ -85,7 +85,7 @@ REQUEST: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
     (_R.PLACING, _ON.FORWARD): _R.FORWARDED,
     (_R.PLACING, _ON.DISPATCH): _R.DISPATCHED,
     (_R.PLACING, _ON.REFUSE): _R.ENDED,
-    (_R.PLACING, _ON.SETTLE): _R.SETTLING,  # an attempt has failed, and no other is made
+    (_R.PLACING, _ON.SETTLE): _R.SETTLING,  # an attempt has failed, and there is no retry
     (_R.QUEUED, _ON.ADMIT): _R.PLACING,
     (_R.QUEUED, _ON.REFUSE): _R.ENDED,
     (_R.QUEUED, _ON.CLIENT_LEFT): _R.ENDED,
@@ -133,7 +133,7 @@ ATTEMPT: Final[Mapping[tuple[AttemptState, AttemptEvent], AttemptState]] = {
 }
 
 UNDER_WAY: Final = frozenset({_R.DISPATCHED, _R.PREFILLED, _R.ANSWERING})
-"""States in which an engine works for a client that listens."""
+"""States in which an engine works on the request and the client is still connected."""
 
 ATTEMPT_ENDED: Final = frozenset({_A.FINISHED, _A.FAILED, _A.CLOSED})
 
@@ -142,7 +142,7 @@ Event = TypeVar("Event", bound=IntEnum)
 
 
 class IllegalTransition(Exception):
-    """An event came in a state in which it cannot happen: a bug of the proxy."""
+    """An event came in a state in which it cannot happen, because of a bug in the proxy."""
 
 
 def next_state(table: Mapping[tuple[State, Event], State], state: State, event: Event) -> State:

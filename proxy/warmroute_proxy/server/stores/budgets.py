@@ -1,7 +1,8 @@
-"""Budgets in this process: takes leases from the store, beside the requests, and says what is left of each.
+"""Takes leases on budgets from their store, and reports what is left of each budget.
 
-A request whose reservation needs the store waits in the queue of requests while the store is asked. If the store does
-not answer by a deadline, or nothing is left, the request is refused.
+A lease is a part of a budget that this process may use without asking the store again. If a request needs more than the
+lease has left, it waits in the queue while the store is asked. It is refused if the store does not answer by a
+deadline, or has nothing left.
 """
 
 import logging
@@ -22,17 +23,17 @@ ASK_S: float = 2.0
 LONGEST_RETRY_S: Final = 3_600
 MOST_LOOKED_AT: Final = 300
 MOST_ASKED: Final = 50
-"""Leases in one sweep, so that a sweep takes at most 1 ms, however many budgets there are."""
+"""How many leases one sweep asks for, at most, so that it takes at most 1 ms regardless of the number of budgets."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 class BudgetStore(Protocol):
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount`, or all that is left if that is less; nothing if less than `least` is left. A negative amount
-        is given back.
+        """Lease `amount` of a budget, or what is left if that is less, but nothing if less than `least` is left. A
+        negative amount is given back.
 
-        Raises: any error, if the outcome is unknown.
+        Raises any error if the outcome is unknown.
         """
         ...
 
@@ -43,14 +44,14 @@ class Budgets(Leases[Lease]):
     ) -> None:
         """`clock`: unix seconds."""
         super().__init__(clock, MOST_LOOKED_AT, MOST_ASKED)
-        self._leaving: list[Lease] = []  # of budgets that the last reload has removed
+        self._leaving: list[Lease] = []  # leases on budgets that a reload has removed
         self._store = store
         self._metrics = metrics
         self._use([Lease(budget) for budget in budgets])
 
     def replace(self, budgets: Sequence[Budget]) -> None:
-        """Lease from these budgets. Reservations on a budget that changes stay, and settle with the lease that they are
-        from. Leases above a lowered limit, or on a budget that was removed, are given back.
+        """Use these budgets from now on. If a budget changes, reservations that were taken from its lease are still
+        settled with that lease. Leases above a lowered limit, or on a removed budget, are given back.
         """
         known = {lease.budget.key: lease for lease in (*self._leaving, *self.leases)}
         leases = [known.pop(each.key) if each.key in known else Lease(each) for each in budgets]
@@ -62,14 +63,14 @@ class Budgets(Leases[Lease]):
         self._use(leases, self._leaving)
 
     def of(self, tenant: str, key_id: str) -> tuple[Lease, ...]:
-        """The leases on the budgets of this tenant's requests with this key."""
+        """The leases on all budgets that apply to this tenant's requests with this key."""
         return self._by_scope.of(tenant, key_id)
 
     def has_key(self, key_id: str) -> bool:
         return self._by_scope.has_key(key_id)
 
     def granted(self, made: SpendReservation) -> bool:
-        """Reserve for a request, and ask the store for what its leases then need. Returns whether all is reserved."""
+        """Reserve for a request, and ask the store for more if its leases need it. Returns whether all is reserved."""
         now_s = self._clock()
         verdict = made.reserve(now_s)
         for lease in made.leases:
@@ -99,7 +100,7 @@ class Budgets(Leases[Lease]):
         return Refusal(429, f"{text}: {whole}", code="insufficient_quota", retry_after_s=after_s)
 
     def gauges(self) -> list[GaugeRow]:
-        """What `/metrics` shows of the budgets of money."""
+        """The gauges of money budgets for `/metrics`."""
         rows: list[GaugeRow] = []
         now_s = self._clock()
         for lease in self.leases:

@@ -1,9 +1,9 @@
 """One connection to PostgreSQL that reopens itself, with a deadline for each call.
 
-A call that fails or is late ends the connection and raises `StoreAway`. The caller does not know then what the server
-did, and looks before it repeats the call. A connection is used only after its schema was checked.
+A call that fails or is late closes the connection and raises `StoreAway`. The caller then does not know what the server
+did, and has to find out before it repeats the call. A connection is used only after the database's schema was checked.
 
-The text of the server's own errors is kept: it names users and databases, never a password.
+Error texts of the server are logged and shown, since they name users and databases, but never a password.
 """
 
 import asyncio
@@ -38,25 +38,26 @@ FAILURES: Final = (
     TimeoutError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # for example a primary if `target_session_attrs` asks for a standby
+    asyncpg.InternalClientError,  # for example, a primary answers although `target_session_attrs` asks for a standby
     ValueError,
 )
 
 
 class KnownDatabase:
-    """Remembers which database the connections of a proxy have reached, and refuses a new address of another database,
-    which lacks the rows and leases of this proxy. Another database at the same address is used, as after `pg_upgrade`.
+    """Remembers which database the connections of a proxy have reached. Refuses a new address that leads to another
+    database, since that one lacks the rows and leases of this proxy. Another database at the old address is accepted,
+    as after `pg_upgrade`.
     """
 
     def __init__(self) -> None:
         self._dsn = self._identity = ""
 
     async def check(self, made: Connection, dsn: str) -> None:
-        """Look at a new connection. Raises: WrongSchema."""
+        """Check the database and the schema of a new connection. Raises: WrongSchema."""
         try:
             found = await made.fetchval(_IDENTITY)
         except (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
-            found = ""  # a service that does not tell
+            found = ""  # a hosted database that does not reveal its identity
         if found and self._identity not in {"", found} and self._dsn != dsn:
             raise WrongSchema(StoreState.AWAY, "the address is that of another database, which needs a restart")
         await check_schema(made)
@@ -64,10 +65,10 @@ class KnownDatabase:
 
 
 class Database:
-    """A connection that is used in one event loop; its calls wait for one another."""
+    """A connection that is used in one event loop. Its calls run one after another."""
 
     def __init__(self, dsn: str, prepare: str = "", known: KnownDatabase | None = None) -> None:
-        """`prepare`: SQL that is run on each new connection. `known`: the same for all connections of a proxy."""
+        """`prepare`: SQL to run on each new connection. `known`: one object for all connections of a proxy."""
         self._dsn = dsn
         self._prepare = prepare
         self._known = known or KnownDatabase()
@@ -82,9 +83,9 @@ class Database:
         """Why the connection is not ready, in words."""
 
     async def call(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-        """Do some work with the connection. Raises: StoreAway, WrongSchema; NotDone of the work itself.
+        """Run `work` with the connection. Raises: StoreAway; WrongSchema; NotDone, if `work` raises it.
 
-        `timeout_s`: of the whole call, including the wait for other calls.
+        `timeout_s`: for the whole call, including its wait for other calls.
         """
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -102,7 +103,7 @@ class Database:
             async with asyncio.timeout_at(deadline_s):
                 connection = await self._connected()
                 found = await work(connection)
-        except (NotDone, StoreAway):  # StoreAway: connecting has just failed, and was not tried again
+        except (NotDone, StoreAway):  # StoreAway: an earlier call has just failed to connect, and this one did not try
             raise
         except WrongSchema as error:
             self._drop(error.state, str(error))
@@ -118,8 +119,8 @@ class Database:
         return found
 
     def move_to(self, dsn: str) -> None:
-        """Connect by another address of the same database, and retry until that works. Until then calls use the open
-        connection, so the database may learn a new password before or after the proxy.
+        """Connect to the database by another address, and retry until that works. Until then, calls use the open
+        connection. So a new password may be set in the database before or after the proxy gets it.
         """
         if dsn == self._dsn:
             return
@@ -177,14 +178,14 @@ class Database:
                 old.terminate()
 
     async def _connected(self) -> Connection:
-        if self._connection is not None and self._connection.is_closed():  # the server has ended it since the last call
+        if self._connection is not None and self._connection.is_closed():  # closed by the server since the last call
             self._connection = None
         if self._connection is None:
             loop = asyncio.get_running_loop()
-            if self._opening is not None and has_failed(self._opening):  # the call that began it was given up before
+            if self._opening is not None and has_failed(self._opening):  # its call was given up before it failed
                 self._opening = None
             opened = self._opening is not None and self._opening.done()
-            if loop.time() < self._not_before_s and not opened:  # a call has just failed: the next need not wait too
+            if loop.time() < self._not_before_s and not opened:  # a call has just failed: do not wait in vain
                 raise StoreAway(self.problem)
             self._not_before_s = loop.time() + RETRY_S
             if self._opening is None:
@@ -192,8 +193,9 @@ class Database:
                     loop.set_exception_handler(_log_all_but_unread)
                 self._opening_dsn = self._dsn
                 self._opening = loop.create_task(asyncpg.connect(self._dsn, timeout=CONNECT_S))
-            # A late call does not cancel the opening: the next call takes it. If asyncpg is cancelled while it
-            # connects, one of its futures may fail unread, which the event loop logs as an error.
+            # If this call is late, it does not cancel the opening of the connection, which the next call uses. Also,
+            # if asyncpg is cancelled while it connects, one of its futures may fail unread, which the event loop logs
+            # as an error.
             made = await asyncio.shield(self._opening)
             self._connection, self._opening = made, None
             await self._prepared(made, self._opening_dsn)
@@ -214,8 +216,8 @@ class Database:
 
 
 def _log_all_but_unread(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log as the event loop does, except futures of asyncpg that failed with their connection and that no call waits
-    for: the call that was given up has reported the failure.
+    """Log errors as the event loop does, except a failure of asyncpg's connection that no call waits for: the call that
+    was given up has reported the failure.
     """
     is_future = isinstance(future := context.get("future"), asyncio.Future) and not isinstance(future, asyncio.Task)
     if not (is_future and isinstance(context.get("exception"), asyncpg.ConnectionDoesNotExistError)):
@@ -228,7 +230,7 @@ def has_failed(opening: asyncio.Task[Connection]) -> bool:
 
 
 def ask_once(dsn: str, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-    """Do some work with a new connection, outside of any event loop. Raises: StoreAway, WrongSchema."""
+    """Run `work` with a new connection, outside any event loop. Raises: StoreAway, WrongSchema."""
 
     async def run() -> T:
         database = Database(dsn)
@@ -259,7 +261,7 @@ async def check_schema(connection: Connection) -> None:
 
 
 async def _is_readable(connection: Connection) -> bool:
-    """Whether an unknown schema says that this version can read and write it."""
+    """Whether a newer, unknown schema declares that this version of the proxy can read and write it."""
     if await connection.fetchval("SELECT to_regclass('schema_readers')") is None:
         return False
     return await connection.fetchval(_OLDEST_READER) in REVISIONS
@@ -268,7 +270,7 @@ async def _is_readable(connection: Connection) -> bool:
 def failure_text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
-    if isinstance(error, ValueError):  # its text may quote a piece of a password
+    if isinstance(error, ValueError):  # the error's text may quote a part of a password
         return f"its address cannot be read: {SPECIAL}"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens at its address"

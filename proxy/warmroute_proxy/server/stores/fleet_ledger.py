@@ -1,7 +1,7 @@
 """Reads what all proxies of a fleet have sent to the database: sums, the newest turns, one receipt.
 
-Sums are read from the tables of hourly sums, never from rows, so a query begins at a full hour. The database lacks the
-rows that this proxy has not sent yet. Each answer has the number of this proxy's last row in the database. The caller
+Sums are read from the tables of hourly sums, never from rows, so they begin at a full hour. The database lacks the rows
+that this proxy has not sent yet. So each answer has the number of this proxy's last row in the database, and the caller
 adds the later rows.
 
 Limits: `MAX_GROUPS` groups of a sum, and the deadline of each query.
@@ -32,11 +32,11 @@ from warmroute_proxy.server.stores.store_state import Connection
 from warmroute_proxy.server.stores.store_thread import StoreThread
 
 SEEN_S: Final = 15.0
-"""A proxy that has not been seen for `SEEN_S` may have rows that are not in the database."""
+"""A proxy that has not reported for this time may have rows that are not in the database."""
 
 FORGOTTEN_DAYS: Final = 7
 LONGEST_DAYS: Final = 8
-"""A turn ends at most this number of days after its id was drawn."""
+"""A turn ends at most this number of days after its id was made."""
 
 _NAMED: Final = ", ".join(f'coalesce(sum("{name}"), 0)::bigint' for name in SUMMED)
 _PRICE: Final = 2 + SUMMED.index("price_nanousd")
@@ -56,21 +56,21 @@ _POSITION: Final = 'SELECT coalesce(max("position"), 0) FROM spool WHERE proxy =
 
 
 class SentSums(NamedTuple):
-    """Sums of the sent rows of all proxies. `position`: the number of this proxy's last row in them."""
+    """Sums of the sent rows of all proxies. `position`: the number of this proxy's last row that they include."""
 
     sums: Sums
     position: int
 
 
 class SentTurns(NamedTuple):
-    """The newest sent turns of all proxies. `position`: as in `SentSums`."""
+    """The newest turns that proxies have sent. `position`: as in `SentSums`."""
 
     listed: Listed
     position: int
 
 
 def full_hour(since_s: float | None) -> float | None:
-    """The start of the hour that contains a time, unix seconds. Sums begin at full hours."""
+    """The start of the hour that contains a time, in unix seconds, since sums begin at full hours."""
     return None if since_s is None else float(since_s // HOUR_S * HOUR_S)
 
 
@@ -83,7 +83,7 @@ class FleetLedger:
         self._proxy = proxy
 
     async def regions(self) -> dict[str, bool]:
-        """The regions seen in the last `FORGOTTEN_DAYS`. Value: whether the database has all rows of its proxies."""
+        """The regions that reported in the last `FORGOTTEN_DAYS`, each with whether the database has all its rows."""
 
         async def read(connection: Connection) -> dict[str, bool]:
             return dict(await connection.fetch(_REGIONS))
@@ -91,7 +91,7 @@ class FleetLedger:
         return await self._store.ask(read)
 
     async def add_up(self, turns: Turns, by: By | None) -> SentSums:
-        """Add up the turns that `turns` selects, from a full hour on."""
+        """Add up the turns that `turns` selects, from the start of its first hour on."""
 
         async def read(connection: Connection) -> SentSums:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -112,7 +112,7 @@ class FleetLedger:
         return await self._store.ask(read)
 
     async def entry(self, tenant: str, id_: str, drawn_s: float) -> tuple[Entry, bool] | None:
-        """A turn, and whether it was voided; None if not found. `drawn_s`: when its id was drawn, unix seconds."""
+        """A turn, and whether it was voided; None if not found. `drawn_s`: when its id was made, in unix seconds."""
         days = day_of(drawn_s) - timedelta(days=1), day_of(drawn_s) + timedelta(days=LONGEST_DAYS)
 
         async def read(connection: Connection) -> tuple[Entry, bool] | None:

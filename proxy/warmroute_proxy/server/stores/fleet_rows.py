@@ -21,7 +21,7 @@ _UNSENT: Final = "SELECT coalesce(sum(unsent), 0)::bigint FROM spool"
 
 
 async def unsent_rows(dsn: str) -> int:
-    """How many rows are unsent, by the last report of each proxy. Raises: StoreAway, WrongSchema."""
+    """How many rows the proxies have not sent, as they last reported. Raises: StoreAway, WrongSchema."""
     connection = await _connected(dsn)
     try:
         count: int = await connection.fetchval(_UNSENT)

@@ -1,6 +1,7 @@
-"""Leases of this process on limits that several processes share: which are in use, and when to ask their store.
+"""Keeps this process's leases on limits that several processes share, and asks the limits' store for more.
 
-Each question to the store has a deadline. A store that misses the deadline counts as away.
+A lease is the part of a limit that a process may use without asking the store again. Each question to the store has a
+deadline. A store that misses the deadline counts as away.
 """
 
 from abc import abstractmethod
@@ -12,7 +13,7 @@ from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.core.queue.slots import Held, SlotLease, SlotLimit
 from warmroute_proxy.server.base.background import BackgroundTasks
 
-# A round looks at some of the leases, in turn, so its time does not grow with their number.
+# A round looks only at some of the leases, in turn, so its time does not grow with the number of leases.
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Rotation(Generic[T]):
         del self._items[item]
 
     def round(self, most: int) -> Iterator[T]:
-        """The next items, `most` at most. If a caller stops early, its next round goes on at the next item."""
+        """Yield the next items, at most `most`. If the caller stops early, the next round goes on at the next item."""
         for _ in range(min(most, len(self._items))):
             item = next(iter(self._items))
             self._items.move_to_end(item)
@@ -54,10 +55,10 @@ class Leases(Generic[_Lease]):
     """The leases of one kind. Used in the event loop of requests."""
 
     def __init__(self, clock: Callable[[], float], most_looked_at: int, most_asked: int) -> None:
-        """`clock`: for the leases' times. `most_looked_at`, `most_asked`: the most leases that one sweep covers."""
+        """`most_looked_at`, `most_asked`: how many leases one sweep looks at, and how many it asks the store about."""
         self.leases: list[_Lease] = []
         self.on_answer: list[Callable[[], None]] = []
-        """Functions to call after each answer: waiting requests may begin then, or have to be refused."""
+        """Functions to call after each answer, since waiting requests may then begin or have to be refused."""
 
         self._clock = clock
         self._most_looked_at = most_looked_at
@@ -71,30 +72,30 @@ class Leases(Generic[_Lease]):
 
     @abstractmethod
     def _rests(self, lease: _Lease, now_s: float) -> bool:
-        """Whether the lease asks the store nothing more until a request comes."""
+        """Whether the store does not have to be asked about the lease until a request comes."""
 
     @abstractmethod
     def _question(self, lease: _Lease, now_s: float) -> Coroutine[Any, Any, None] | None:
-        """The lease's question to the store, to be awaited; None if no question is due."""
+        """A coroutine that asks the store about the lease; None if no question is due."""
 
     def _use(self, leases: list[_Lease], leaving: Sequence[_Lease] = ()) -> None:
-        """Use these leases. `leaving`: removed leases, which stay in use until they rest."""
+        """Use these leases. `leaving`: removed leases, about which the store is asked until they rest."""
         now_s = self._clock()
         self.leases = leases
         self._by_scope = ByScope([(self._scope(lease), lease) for lease in leases])
         self._in_use = Rotation([lease for lease in (*leases, *leaving) if not self._rests(lease, now_s)])
 
     def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[_Lease, ...]:
-        """The leases of this tenant and of these keys. The store is not asked."""
+        """The leases of this tenant and of these keys, without asking the store."""
         return self._by_scope.of_any(tenant, key_ids)
 
     @property
     def away(self) -> bool:
-        """Whether the last question of any lease was left unanswered."""
+        """Whether the store has not answered the last question about any lease."""
         return any(lease.away for lease in self.leases)
 
     def sweep(self) -> None:
-        """Ask the store the due questions of some leases in use, in turn. Called a few times a second."""
+        """Ask the store the due questions about some of the leases in use, in turn. Called a few times a second."""
         now_s, asked = self._clock(), 0
         for lease in self._in_use.round(self._most_looked_at):
             asked += self._ask_for(lease, now_s)
@@ -104,7 +105,7 @@ class Leases(Generic[_Lease]):
                 break
 
     def _ask_for(self, lease: _Lease, now_s: float) -> bool:
-        """Ask the lease's question, if one is due. Returns whether it was."""
+        """Ask the store about the lease, if a question is due. Returns whether it was due."""
         question = self._question(lease, now_s)
         if question is not None:
             self._tasks.start(self._ask(question))
@@ -117,22 +118,22 @@ class Leases(Generic[_Lease]):
 
 
 class SlotStore(Protocol):
-    """The store of the places for concurrent requests."""
+    """The store of places for concurrent requests, which processes share."""
 
     async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
-        """Hold `wanted` places, or as many as are left. Raises an error if the outcome is unknown."""
+        """Hold `wanted` places, or what is left if that is less. Raises any error if the outcome is unknown."""
         ...
 
 
 MOST_LOOKED_AT: Final = 1_000
 MOST_ASKED: Final = 100
-"""Limits of one sweep, so that a sweep takes at most 1 ms. With up to 2,000 limits in use, the store is still
-asked about each of them once in `LEASE_S`.
+"""How many leases one sweep looks at and asks about, so that it takes at most 1 ms. With up to 2,000 limits in use, the
+store is still asked about each of them once in `LEASE_S`.
 """
 
 
 class SharedSlots(Leases[SlotLease]):
-    """The places of this process under limits of concurrent requests."""
+    """The places that this process holds under limits on concurrent requests."""
 
     def __init__(self, limits: Sequence[SlotLimit], store: SlotStore | None, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
@@ -141,7 +142,7 @@ class SharedSlots(Leases[SlotLease]):
         self._use([SlotLease(slots) for slots in limits] if store is not None else [])
 
     def replace(self, limits: Sequence[SlotLimit]) -> None:
-        """Use these limits. A running request stays counted under the limits that it began under."""
+        """Use these limits. A running request stays counted under the limits that applied when it began."""
         known = {(lease.slots.scope.kind, lease.slots.scope.name): lease for lease in self.leases}
         leases = []
         for slots in limits:
@@ -151,14 +152,14 @@ class SharedSlots(Leases[SlotLease]):
         self._use(leases)
 
     def of(self, tenant: str, key_id: str) -> tuple[SlotLease, ...]:
-        """The leases that limit a request of this tenant with this key. From now on, they are in use."""
+        """The leases that limit a request of this tenant with this key. Marks them as in use."""
         leases = self._by_scope.of(tenant, key_id)
         for lease in leases:
             self._in_use.add(lease)
         return leases
 
     def began(self, leases: Iterable[SlotLease]) -> None:
-        """Note that a request has begun. If more requests run under a limit than the store knows of, ask at once."""
+        """Note that a request has begun. If more requests run than the store knows of, ask it for places at once."""
         now_s = self._clock()
         for lease in leases:
             self._in_use.add(lease)

@@ -1,10 +1,10 @@
-"""`warmroute ledger migrate`: brings the schema of the database to the one that this proxy needs.
+"""`warmroute ledger migrate`: migrates the database to the schema that this version of the proxy needs.
 
 One transaction applies all revisions, so a migration that is stopped half-way leaves the schema as it was. One
 migration runs at a time.
 
 Each revision names the oldest revision whose proxies can use its schema (`oldest_reader`), and the database stores that
-name. Older proxies go on, and start, if their own revision is not older than `oldest_reader`.
+name. A proxy of an older version goes on, and can start, if its own revision is not older than `oldest_reader`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from warmroute_proxy.server.stores.store_state import StoreError
 
 CONNECT_S: Final = 10.0
 LOCK_S: Final = 30
-"""How long to wait for another migration, or for a session that holds a table."""
+"""How long to wait for another migration, or for a database session that has locked a table."""
 
 STATEMENT_S: Final = 600.0
 """The deadline of each statement, since the server may hang."""
@@ -33,9 +33,9 @@ _FOLDER: Final = Path(__file__).parent / "migrations"
 
 
 def migrate(dsn: str, *, expand_only: bool = False) -> str:
-    """Apply the missing revisions. Returns the schema that the database then has. Raises: StoreError.
+    """Apply the missing revisions. Returns the revision that the database then has. Raises: StoreError.
 
-    `expand_only`: raise if the proxies of the database's present schema could not go on.
+    `expand_only`: raise an error if proxies that use the database's present schema could not go on.
     """
     try:
         return asyncio.run(_migrate(dsn, expand_only))
@@ -86,7 +86,7 @@ def _schema(connection: Connection) -> str | None:
 
 
 def _unknown(connection: Connection, found: str) -> str:
-    """Return the newer schema `found`, if this version can use it. Raises: StoreError, if it cannot."""
+    """Return the newer revision `found`, if this version can use its schema. Raises: StoreError, if it cannot."""
     if connection.execute(text("SELECT to_regclass('schema_readers')")).scalar() is not None:
         oldest = connection.execute(text("SELECT oldest FROM schema_readers")).scalar()
         if oldest in REVISIONS:

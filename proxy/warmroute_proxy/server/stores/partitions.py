@@ -1,10 +1,10 @@
-"""Tables by day: each is made when the first row of its day comes, and dropped as a whole when it is too old.
+"""Makes a table for each day when the first row of the day comes, and drops it when it is too old.
 
-A jump of a clock makes no table too old: the earlier time of the proxy's and the database's clock decides, and a leap
-ahead is not believed at once (`core.base.steady_time`).
+No table is dropped because a clock jumps: the age is measured by the proxy's or the database's clock, whichever shows
+the earlier time, and a jump ahead is not believed at once (`core.base.steady_time`).
 
-A table is made beside its parent and then attached, so no reader or writer waits. A drop waits for the table's readers,
-`LOCK_S` at most, and is tried again an hour later.
+A table is made beside its parent and then attached, so no reader or writer waits. Dropping a table waits for its
+readers, at most `LOCK_S`, and is tried again an hour later.
 """
 
 import time
@@ -34,7 +34,7 @@ class Partitions:
     """Makes and drops the tables of days, and knows which days have tables."""
 
     def __init__(self, keep_days: int | None) -> None:
-        """`keep_days`: how many days rows are kept; None: for ever."""
+        """`keep_days`: for how many days rows are kept; None means for ever."""
         self._keep_days = keep_days
         self._known: set[date] = set()
         self._drop_at_s = 0.0
@@ -49,11 +49,11 @@ class Partitions:
             self._known.add(day)
 
     def forget(self) -> None:
-        """Forget which days have tables: `make` looks again."""
+        """Forget which days have tables, so that `make` looks again."""
         self._known.clear()
 
     async def drop_old(self, connection: Connection, now_s: float) -> list[str]:
-        """Drop the tables of days that are too old, once an hour. Returns their names."""
+        """Drop the tables of days that are too old, at most once an hour. Returns the names of the dropped tables."""
         if self._keep_days is None or time.monotonic() < self._drop_at_s:
             return []
         self._drop_at_s = time.monotonic() + DROP_EVERY_S
@@ -76,7 +76,7 @@ class Partitions:
 
 
 def _days_of(names: dict[str, list[str]], today: date) -> list[float]:
-    """The starts of the days with tables, oldest first, without `today`, whose table may be due to a wrong clock."""
+    """The starts of days with tables, oldest first. Leaves out `today`: a wrong clock may have caused its table."""
     texts = {name.rpartition("_")[2] for each in names.values() for name in each} - {f"{today:%Y%m%d}"}
     return sorted(datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC).timestamp() for text in texts)
 

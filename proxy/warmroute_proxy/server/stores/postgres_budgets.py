@@ -1,9 +1,9 @@
-"""Leases on budgets in PostgreSQL.
+"""Leases parts of budgets to proxies, and keeps the leases in PostgreSQL.
 
-The spent amount comes from the hourly sums of tenants or keys. A budget's own row holds the amount that is leased and
-not settled; the row is locked while it changes. The transaction that adds ledger rows also settles their leases, so
-each price counts exactly once. Leases of an earlier start of a proxy are given back once the database has all rows of
-that start.
+What was spent of a budget is read from the hourly sums of tenants or keys. A budget's row has the amount that is leased
+but not spent yet; the row is locked while it changes. The transaction that adds ledger rows also subtracts their prices
+from the leases, so each price counts exactly once. After a restart, a proxy's earlier leases are given back once the
+database has all rows from before the restart.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ UPDATE budget SET leased_nanousd = leased_nanousd - gone.nanousd
 
 
 class PostgresBudgets:
-    """Takes leases for one start of a proxy. Raises: StoreAway, WrongSchema."""
+    """Takes leases in the name of one start of a proxy, whose id is `boot`. Raises: StoreAway, WrongSchema."""
 
     def __init__(self, database: Database, proxy: str, boot: str) -> None:
         self._database = database
@@ -82,7 +82,9 @@ class PostgresBudgets:
     async def settle(
         self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, str, date, int]]
     ) -> None:
-        """Settle prices of rows (tenant, key id, day, price) in the transaction that adds the rows."""
+        """Subtract the prices of rows from leases, in the transaction that adds the rows. `prices`: tenant, key id, day
+        and price.
+        """
         spent: dict[tuple[str, str, int], int] = {}
         for tenant, key_id, day, price in prices:
             at_s = datetime.combine(day, time(), UTC).timestamp()
@@ -95,11 +97,11 @@ class PostgresBudgets:
                 await self._less(connection, each, price)
 
     async def give_back(self, connection: Connection, *, all_starts: bool) -> None:
-        """Give back the leases of earlier starts of this proxy. `all_starts`: and of this start."""
+        """Give back the leases from earlier starts of this proxy, and if `all_starts` also those from this start."""
         await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
 
     async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> int:
-        """Reduce this start's lease by `amount`, or to 0 if it is smaller. Returns the reduction."""
+        """Reduce this start's lease by `amount`, but at most to 0. Returns the reduction."""
         held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
         amount = min(held or 0, amount)
         if amount:

@@ -1,10 +1,10 @@
-"""Adds the rows of a proxy to PostgreSQL, once each.
+"""Adds the ledger rows of a proxy to PostgreSQL, each row once.
 
-One transaction moves the proxy's position from the batch's start to its end, adds the rows and their sums, and settles
-their cost against the proxy's leases. If the position is elsewhere, the batch was added before, and nothing changes. So
-after a call with an unknown outcome, the same batch can be sent again.
+One transaction moves the proxy's position (its last sent row) from the batch's start to its end, adds the rows and
+their sums, and subtracts their cost from the proxy's leases on budgets. If the position is not at the batch's start,
+the batch was added before, and nothing changes. So after a call with an unknown outcome, the batch can be sent again.
 
-Rows that the database has already stay as they are, and are not summed again. Such rows come after a ledger file was
+Rows that the database has already are not changed, and not summed again. They are sent again if a ledger file was
 restored from a backup.
 """
 
@@ -21,7 +21,7 @@ from warmroute_proxy.server.stores.spool import Batch, Position
 from warmroute_proxy.server.stores.store_state import Connection, StoreAway
 
 ADD_S: Final = 30.0
-"""The deadline of a batch."""
+"""The deadline for adding a batch."""
 
 CLOSE_S: Final = 1.0
 _COLUMNS: Final = (
@@ -74,11 +74,11 @@ WITH added AS (
 )
 SELECT tenant, key, day, sum(greatest(price_nanousd, 0))::bigint FROM known GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
-"""Adds the rows and their sums. Returns the prices that leases have paid, without the negative prices of voids."""
+"""Adds the rows and their sums. Returns the prices to subtract from leases, without the negative prices of voids."""
 
 
 class Sender(NamedTuple):
-    """The sending proxy. `boot`: its start; `closes`: whether the sender is the only process of the proxy."""
+    """The sending proxy. `boot`: the id of its start; `closes`: whether the sender is the proxy's only process."""
 
     proxy: str
     region: str
@@ -96,7 +96,7 @@ class Connections(NamedTuple):
 
     @classmethod
     def to(cls, dsn: str) -> "Connections":
-        """Connections to the database at `dsn`. The first call opens each."""
+        """Connections to the database at `dsn`. Each is opened by its first call."""
         known = KnownDatabase()
         directory, questions, rows, leases = (Database(dsn, prepare, known) for prepare in ("", "", INCOMING, ""))
         return cls(directory, questions, rows, leases)
@@ -122,8 +122,8 @@ class PostgresStore:
         return await self.database.call(know, ADD_S)
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait behind the batch;
-        `of_this_start`: whether leases of this start paid for the rows.
+        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait after the batch.
+        `of_this_start`: the rows are from this start of the proxy, so they use up its leases.
         """
 
         async def send(connection: Connection) -> bool:
@@ -136,7 +136,7 @@ class PostgresStore:
                     return False
                 await connection.copy_records_to_table("incoming", records=rows, columns=_COLUMNS)
                 prices = await connection.fetch(_ADD, self._sender.proxy)
-                budgets = tuple(self._budgets)  # the event loop may replace them meanwhile
+                budgets = tuple(self._budgets)  # a copy: the event loop of requests may replace them meanwhile
                 if of_this_start and budgets:
                     await self._leases.settle(connection, budgets, prices)
             return True
@@ -144,11 +144,11 @@ class PostgresStore:
         try:
             return await self.database.call(send, ADD_S)
         except StoreAway:
-            self._partitions.forget()  # another proxy may have dropped a table
+            self._partitions.forget()  # the cause may be that another proxy has dropped a table
             raise
 
     async def caught_up(self) -> None:
-        """Give back the leases of earlier starts: the database has all their rows."""
+        """Give back the leases from earlier starts of the proxy, since the database has all their rows."""
 
         async def give_back(connection: Connection) -> None:
             await self._leases.give_back(connection, all_starts=False)

@@ -12,14 +12,14 @@ _NONE_READ: Final = -1
 
 
 class PriceAdmin:
-    """Works for one operator. The methods raise: StoreAway, WrongSchema."""
+    """Lists and adds price books for one operator. The methods raise: StoreAway, WrongSchema."""
 
     def __init__(self, dsn: str, who: str) -> None:
         self._dsn = dsn
         self._who = who
 
     def books(self) -> list[StoredBook]:
-        """List all books, in the order of their addition."""
+        """List all books, in the order in which they were added."""
 
         async def read(connection: Connection) -> list[StoredBook]:
             found = await read_books(connection, _NONE_READ)

@@ -1,10 +1,10 @@
-"""The table of price books in the database: read by proxies, added to by operators, and never changed otherwise.
+"""Reads and adds price books in the database. A book has the rates of a model from a date on, and never changes.
 
-One transaction adds all books of an addition. The transaction first raises the version of prices, so additions wait for
-one another, and a reader sees by the version that books were added.
+Books that are added together are added in one transaction. It first raises the version of prices, so additions wait for
+one another, and a reader sees by the version that there are new books.
 
-Each process asks for the version as often as `directory.polling` asks, and reads all books if it has changed. While the
-database is away, the last books stay in effect, also over a restart, since `state_dir` keeps them.
+Each process asks for the version every `directory.polling.POLL_S`, and reads all books if it has changed. While the
+database is away, the last books stay in effect, even across a restart, since they are kept in `state_dir`.
 """
 
 import logging
@@ -51,11 +51,11 @@ _AUDIT: Final = (
 
 
 class NotLater(Exception):
-    """The name or date of a new book collides with a known book, which must not change."""
+    """A new book has the name of a known book, or does not begin after all known books of its model."""
 
 
 class StoredBook(msgspec.Struct, array_like=True, frozen=True):
-    """A book as the table has it: rates in picodollars per token, its date in unix seconds."""
+    """A book as in the table: its rates in picodollars per token, its date (`from_s`) in unix seconds."""
 
     model: str
     name: str
@@ -125,7 +125,7 @@ def _check(model: str, book: PriceBook, known: Sequence[tuple[str, int]]) -> Non
 
 
 def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
-    """The books of a config, and those last read from its database. `clock`: unix seconds."""
+    """The books of a config, and the books last read from its database. `clock`: unix seconds."""
     prices = Prices(config.models, clock)
     if config.database is not None:
         prices.use_stored(read_kept(config.proxy.state_dir / PRICES_FILE, list[StoredBook], []))
@@ -133,21 +133,21 @@ def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
 
 
 class StoredPrices:
-    """Keeps this process's books equal to those of the database. Used in the event loop of requests."""
+    """Keeps this process's stored books equal to the database's books. Used in the event loop of requests."""
 
     def __init__(self, thread: StoreThread, prices: Prices, file: Path) -> None:
-        """`file`: keeps the books on disk."""
+        """`file`: the file that keeps the books on disk."""
         self._thread = thread
         self._prices = prices
         self._file = file
-        self._version = -1  # the books in the file may be from another database
+        self._version = -1  # so all books are read: those in the file may be from another database
         prices.use_stored(read_kept(file, list[StoredBook], []))
 
     async def watch(self) -> None:
         await keep_looking(self.look, "the price books")
 
     async def look(self) -> None:
-        """Read the books if some were added. Raises: StoreError, StoreBusy."""
+        """Read all books if any were added. Raises: StoreError, StoreBusy."""
         version = self._version
 
         async def read(connection: Connection) -> tuple[int, list[StoredBook]] | None:

@@ -1,7 +1,7 @@
-"""The price books in effect in this process: those of the config and, if it names a database, those of the database.
+"""Keeps the price books in effect in this process: those of the config and, if it names one, those of the database.
 
-Requests read one object, `Prices`, whose books are replaced all at once. A request keeps the rates that its row began
-with.
+Requests read one object, `Prices`, whose books are replaced all at once. A request keeps the rates that were in effect
+when its ledger row was opened.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,14 +33,14 @@ class Prices:
         self.use_models(models)
 
     def use_models(self, models: Iterable[ModelConfig]) -> None:
-        """Use the books of another config, beside those of the database. The books of a removed model are kept for
-        requests that still use it.
+        """Use the books of another config, in addition to those of the database. The books of a removed model are kept
+        for requests that still use the model.
         """
         self._of_config |= {model.name: model.books for model in models}
         self._replace()
 
     def use_stored(self, stored: Iterable[Stored]) -> None:
-        """Use other books of the database, beside those of the config."""
+        """Use other books of the database, in addition to those of the config."""
         found: dict[str, list[PriceBook]] = {}
         for each in stored:
             found.setdefault(each.model, []).append(each.book())
@@ -48,15 +48,15 @@ class Prices:
         self._replace()
 
     def rates(self, model: str, opened_s: float) -> Rates:
-        """The rates that settle a turn of a model. `opened_s`: when the turn was opened, unix seconds."""
+        """The rates for a turn of a model. `opened_s`: when the turn was opened, in unix seconds."""
         return self._books.settling(model, opened_s).rates
 
     def now(self, model: str) -> PriceBook:
-        """The book that settles a turn of this model, if the turn is opened now."""
+        """The book for a turn of `model` if the turn is opened now."""
         return self._books.settling(model, self._clock())
 
     def problems(self, models: Iterable[ModelConfig]) -> list[str]:
-        """A line for each of `models` without a book in effect now: what is missing, and what to do."""
+        """One line for each of `models` without a book in effect now, with what is missing and what to do."""
         asked = tuple(models)
         now_s, books = self._clock(), PriceBooks({model.name: model.books for model in asked}, self._stored)
         return [

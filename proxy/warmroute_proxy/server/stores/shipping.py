@@ -1,6 +1,6 @@
-"""Sends the spool to the store, in order, a batch at a time, and goes on after every failure.
+"""Sends the spool (ledger rows that the store does not have yet) to the store, in batches, and retries after failures.
 
-Requests never wait for this. While the store is away the spool grows on the disk of the proxy.
+Requests never wait for this. While the store is away, the spool grows on the proxy's disk.
 """
 
 import asyncio
@@ -19,26 +19,28 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class RowStore(Protocol):
-    """Where rows are sent to. Its methods raise: StoreError."""
+    """The store to which rows are sent. The methods raise: StoreError."""
 
     async def position(self) -> Position:
         """The position of the last row that the store has."""
         ...
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a whole batch; False if the store is at another position. `of_this_start`: leases have paid for it."""
+        """Add a whole batch; False if the store is at another position. `of_this_start`: the batch has only rows from
+        this start of the proxy, which use up leases on budgets.
+        """
         ...
 
     async def caught_up(self) -> None:
-        """Take note that the store has all rows of earlier starts."""
+        """Note that the store has all rows from earlier starts of the proxy."""
         ...
 
     async def drop_old(self) -> list[str]:
-        """Drop what is too old; the names of what was dropped."""
+        """Drop tables that are too old. Returns their names."""
         ...
 
     async def close(self) -> None:
-        """No more rows will come."""
+        """Note that no more rows will come."""
         ...
 
 
@@ -47,13 +49,13 @@ class OldFile(StoreError):
 
 
 class Shipping:
-    """One for each proxy. All methods but `status` are called in the thread of the store."""
+    """Sends the rows of one proxy. All methods are called in the thread of the store."""
 
     def __init__(self, spool: Spool, store: RowStore) -> None:
         self._spool = spool
         self._store = store
-        self._position: Position | None = None  # None: it has to be asked for
-        self._began_at = spool.newest()  # rows up to this one are of earlier starts
+        self._position: Position | None = None  # of the store's last row; None if the store has to be asked
+        self._began_at = spool.newest()  # rows up to this number are from earlier starts
         self._caught_up = False
         self._reported_s = 0.0
         self.problem = ""
@@ -67,7 +69,7 @@ class Shipping:
         self.unreadable = 0
 
     async def run(self) -> None:
-        """Send rows until `closing`, and then the rest, for at most `LAST_TRY_S`."""
+        """Send rows until `closing` is set, then send the rest for at most `LAST_TRY_S`."""
         while not self.closing.is_set():
             more = await self._try()
             if not more:
@@ -88,10 +90,10 @@ class Shipping:
             _LOG.warning("%d rows of the ledger are not in the database yet; the next start sends them", self.unsent)
 
     async def _try(self) -> bool:
-        """Send a batch. True if there may be more."""
+        """Send a batch. Returns whether there may be more rows."""
         try:
             more = await self._send()
-        except Exception as error:  # an error of ours must not end the sending
+        except Exception as error:  # even a bug must not end the sending
             self._position = None
             problem = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
             if problem != self.problem:
@@ -133,7 +135,9 @@ class Shipping:
         return left > 0
 
     def _checked(self, position: Position) -> Position:
-        """Return the position, or raise if this ledger file lacks its row: numbers would be given twice."""
+        """Return the position. Raises: OldFile, if this ledger file lacks the position's row, since new rows would then
+        get numbers that the store has already.
+        """
         if not self._spool.has(position):
             raise OldFile(
                 f"the database has this proxy's rows up to number {position.number}, which is not in its ledger file:"

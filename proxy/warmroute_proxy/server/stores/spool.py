@@ -1,7 +1,7 @@
-"""The spool: ended rows of this proxy's ledger file that the database does not have yet.
+"""Reads the spool: the rows of this proxy's ledger file that the database does not have yet.
 
 Rows have ascending numbers and never change, so one number says which rows were sent. The database knows a proxy by a
-random name, which the proxy keeps in its state folder. If that folder is lost, the proxy counts as a new one.
+random name, which the proxy keeps in its state folder. If that folder is lost, the proxy counts as a new proxy.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from warmroute_proxy.server.ledger.usage_sums import SUMMED
 NAME_FILE: Final = "proxy-name"
 HOUR_S: Final = 3_600
 LAST_S: Final = 4_102_444_800.0
-"""The year 2100. A later time comes from a wrong clock, and is set to this one."""
+"""The year 2100. A later time comes from a wrong clock, and is replaced by this time."""
 
 _LINES_AT_ONCE: Final = 256
 _BEHIND: Final = "SELECT rowid, id, record FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
@@ -31,8 +31,8 @@ _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 
 
 class SpooledRow(NamedTuple):
-    """An ended entry. `hour`: the start of the hour in which it ended, unix seconds; `key_id`: the id of its API key,
-    empty if the entry has none; `sums`: the values of `SUMMED`.
+    """An ended entry. `hour`: the start of the hour in which it ended, in unix seconds. `key_id`: the id of its API
+    key, or empty without one. `sums`: what it adds to the sums named in `SUMMED`.
     """
 
     number: int
@@ -56,14 +56,16 @@ _PRICE_AT: Final = SUMMED.index("price_nanousd")
 
 
 class Position(NamedTuple):
-    """The last sent row: its number, and its id, which another ledger file would not have at that number."""
+    """The last sent row: its number, and its id, by which another ledger file is recognised."""
 
     number: int = 0
     id: str = ""
 
 
 class Batch(NamedTuple):
-    """Rows to add, after row `after` and up to row `up_to`. `unreadable`: how many rows between are not entries."""
+    """The rows after `after` and up to `up_to`. `unreadable`: how many of them were left out, since they are not
+    entries.
+    """
 
     after: Position
     up_to: Position
@@ -85,12 +87,12 @@ class Spool:
         return number
 
     def has(self, position: Position) -> bool:
-        """Whether this ledger file has the row of a position. Every file has the position before the first row."""
+        """Whether this ledger file has the row of a position. Position 0, before the first row, is in every file."""
         row = self._db.execute("SELECT id FROM turn_record WHERE rowid = ?", (position.number,)).fetchone()
         return position.number == 0 or (row is not None and row[0] == position.id)
 
     def read(self, after: Position, limit: int) -> Batch:
-        """Read at most `limit` rows after a position. Now and then, let the event loop take the interpreter lock."""
+        """Read at most `limit` rows after a position. Regularly lets the event loop take the interpreter lock."""
         rows: list[SpooledRow] = []
         up_to, unreadable = after, 0
         found = self._db.execute(_BEHIND, (after.number, limit)).fetchall()
@@ -135,7 +137,7 @@ def _row(number: int, record: str) -> SpooledRow:
 
 
 def proxy_name(state_dir: Path) -> str:
-    """Read the proxy's name from its state folder, or draw one. Raises: LedgerError."""
+    """Read the proxy's name from its state folder, or make a random one. Raises: LedgerError."""
     path = state_dir / NAME_FILE
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -144,7 +146,7 @@ def proxy_name(state_dir: Path) -> str:
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text(f"{secrets.token_hex(8)}\n")
         with contextlib.suppress(FileExistsError):
-            path.hardlink_to(new)  # another process of this proxy may have been first
+            path.hardlink_to(new)  # fails if another process of this proxy was first
         new.unlink()
         return path.read_text().strip()
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Budgets of a proxy without a database, in a file beside its ledger. The file has the costs of ledger rows by hour.
+"""Keeps the budgets of a proxy without a database in a file beside its ledger, with the costs of ledger rows by hour.
 
-As in PostgreSQL, one transaction changes the position, the costs and the settled leases. Several processes of one proxy
-share the file.
+A lease is a part of a budget that a process may use without asking again. As in PostgreSQL, one transaction moves the
+position up to which rows were added, adds their costs, and subtracts these from leases. The processes of a proxy share
+the file.
 """
 
 import sqlite3
@@ -44,14 +45,14 @@ SELECT coalesce(sum(nanousd), 0) FROM (
 )
 """
 KEPT_HOURS: Final = 40 * 24
-"""How many hours with costs are kept: more than in a month, the longest period."""
+"""How many hours with costs are kept: more than a month has, which is the longest period of a budget."""
 
 _NEW_HOUR: Final = "INSERT OR IGNORE INTO charged_hour VALUES (?)"
 _OLDEST: Final = "SELECT hour FROM charged_hour ORDER BY hour DESC LIMIT 1 OFFSET ?"
 
 
 class SqliteStore:
-    """Settles rows against budgets, and hands out leases. Used in the thread of the store."""
+    """Adds the costs of rows, and leases parts of budgets. Used in the thread of the store."""
 
     def __init__(self, state_dir: Path, boot: str, budgets: Sequence[Budget]) -> None:
         self._db: sqlite3.Connection = connect(state_dir / BUDGETS_FILE)
@@ -63,9 +64,11 @@ class SqliteStore:
         return Position(*self._db.execute("SELECT position, last_id FROM spool").fetchone())
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add the costs of a batch; False if the position is not `batch.after`. `of_this_start`: settle leases, too."""
+        """Add the costs of a batch; False if the position is not `batch.after`. `of_this_start`: the rows are from this
+        start of the proxy, so the costs are also subtracted from its leases.
+        """
         del unsent
-        budgets = tuple(self._budgets)  # the event loop may replace them meanwhile
+        budgets = tuple(self._budgets)  # a copy: the event loop of requests may replace them meanwhile
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             moved = self._db.execute(
@@ -98,7 +101,7 @@ class SqliteStore:
         return Taken(taken, left - taken)
 
     async def caught_up(self) -> None:
-        """Give back the leases of earlier starts: all their rows are settled."""
+        """Give back the leases from earlier starts of the proxy, since the costs of all their rows were added."""
         self._db.execute("DELETE FROM lease WHERE boot <> ?", (self._boot,))
 
     async def drop_old(self) -> list[str]:
@@ -108,8 +111,8 @@ class SqliteStore:
         self._db.close()
 
     def _delete_old(self, hours: Iterable[int]) -> None:
-        """Delete the hours before the newest `KEPT_HOURS` hours with costs. A turn adds at most one such hour, so
-        a clock that is wrong for a while deletes nothing.
+        """Delete all but the newest `KEPT_HOURS` hours that have costs. A turn adds at most one such hour, so a clock
+        that is wrong for a while deletes at most as many hours as it adds.
         """
         if self._db.executemany(_NEW_HOUR, [(hour,) for hour in hours]).rowcount < 1:
             return
@@ -133,8 +136,8 @@ class SqliteStore:
 
 
 def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """Two sums for each tenant, key and hour: the cost of all rows, and that of rows with a positive price. Sums
-    need few statements: a statement for each row takes three to six times as long.
+    """Two sums for each tenant, key and hour: the cost of all rows, and the cost of rows with a positive price. Adding
+    sums needs few statements; a statement for each row would take three to six times as long.
     """
     costs: dict[tuple[str, str, int], tuple[int, int]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The state of a store as this proxy sees it, and the errors of its calls. Imports no database client."""
+"""The state of a store as this proxy sees it, and the errors of calls to the store. Imports no database client."""
 
 from enum import Enum
 from typing import Any, Literal
@@ -23,7 +23,7 @@ class StoreError(RuntimeError):
 
 
 class NotDone(Exception):
-    """A request to the database was refused, as the text says. Nothing was changed, and the database works."""
+    """A change in the database was refused for the reason in the text. Nothing was changed, and the database works."""
 
     def __init__(self, text: str, *, code: Literal["not_found", "conflict", "invalid_value"]) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class StoreAway(StoreError):
 
 
 class WrongSchema(StoreError):
-    """The database has a schema that this proxy cannot use, or is another database than before."""
+    """This proxy cannot use the schema of the database, or the address leads to another database than before."""
 
     def __init__(self, state: StoreState, text: str) -> None:
         super().__init__(text)

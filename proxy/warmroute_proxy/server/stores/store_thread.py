@@ -1,4 +1,4 @@
-"""The thread in which a proxy process talks to its database, and calls into it from the event loop of requests.
+"""Runs the thread in which a proxy process talks to its database; the event loop of requests calls into it.
 
 Limits: `MAX_WAITING` queries wait; further queries are refused (`StoreBusy`).
 """
@@ -29,7 +29,7 @@ class StoreBusy(Exception):
 
 
 class StoreThread:
-    """A thread with its own event loop. `state` and `problem` are those of the last call to the database."""
+    """A thread with its own event loop. `state` and `problem` come from the last call to the database."""
 
     def __init__(self, connections: "Connections | None", make_shipping: Callable[[], Shipping] | None) -> None:
         """`connections`: None without a database; `make_shipping`: None if another process sends the rows."""
@@ -63,7 +63,7 @@ class StoreThread:
 
     @property
     def unsent(self) -> int:
-        """How many rows wait to be sent, at the last look."""
+        """How many rows waited to be sent at the last attempt."""
         return self._shipping.unsent if self._shipping is not None else 0
 
     @property
@@ -76,7 +76,9 @@ class StoreThread:
         return self._shipping.sent if self._shipping is not None else 0
 
     async def check(self) -> bool:
-        """Check whether the database can be used; False if it is away, since it may come later. Raises: WrongSchema."""
+        """Check whether the database can be used. Returns False if it is away, since it may come back. Raises:
+        WrongSchema.
+        """
         try:
             await self.ask(_nothing, START_S)
         except StoreAway as error:
@@ -87,7 +89,7 @@ class StoreThread:
     async def ask(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float | None = None) -> T:
         """Run `work` with a connection, for a caller in another event loop. Raises: StoreAway, StoreBusy, WrongSchema.
 
-        `timeout_s`: None stands for `QUESTION_S`.
+        `timeout_s`: None means `QUESTION_S`.
         """
         if self._waiting >= MAX_WAITING:
             raise StoreBusy
@@ -101,7 +103,7 @@ class StoreThread:
             self._waiting -= 1
 
     async def look(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-        """Run `work` with the connection of the directory. Raises: StoreAway, WrongSchema."""
+        """Run `work` with the connection that is reserved for tenants and keys. Raises: StoreAway, WrongSchema."""
         assert self._connections is not None
         return await self.run(self._connections.directory.call(work, timeout_s))
 
@@ -113,7 +115,7 @@ class StoreThread:
             self._loop.call_soon_threadsafe(database.move_to, dsn)
 
     def close(self) -> None:
-        """Send the rows that are left, for some seconds at most, and end the thread."""
+        """Send the rows that are left, for a few seconds at most, and end the thread."""
         self._loop.call_soon_threadsafe(self._end)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
@@ -141,4 +143,4 @@ class StoreThread:
 
 
 async def _nothing(_connection: Connection) -> None:
-    """Do nothing: the caller only needs to know that the connection works."""
+    """Do nothing: the call only tests that the connection works."""

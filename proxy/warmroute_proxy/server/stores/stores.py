@@ -1,7 +1,7 @@
-"""Opens the stores that the config names and several proxies share, and reports their state.
+"""Opens the stores of the config (a database and Redis, which proxies share), and reports their state.
 
-If the config has budgets and no database, the same thread keeps the budgets in a file of the proxy. The PostgreSQL
-client is imported only if the config names a database.
+If the config has budgets but no database, the thread for the database keeps the budgets in a file of the proxy instead.
+The PostgreSQL client is imported only if the config names a database.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ _TROUBLES: Final = {
     StoreState.NEW_SCHEMA: Trouble.DATABASE_NEW_SCHEMA,
     StoreState.OLD_FILE: Trouble.LEDGER_FILE_OLD,
 }
-"""The problem that operators see in a state of the database; in other states, `DATABASE_AWAY`."""
+"""The problem that operators see for each state of the database; for states that are not here, `DATABASE_AWAY`."""
 
 T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
 
 
 class InThread:
-    """A store of budgets whose calls run in the thread of the store."""
+    """A store of budgets whose calls run in the thread of the database."""
 
     def __init__(self, thread: "StoreThread", store: BudgetStore) -> None:
         self._thread = thread
@@ -61,7 +61,7 @@ class OfDatabase(NamedTuple):
     """The parts of `Stores` that exist only with a database."""
 
     fleet_ledger: "FleetLedger | None" = None
-    """Reads what all proxies have sent."""
+    """Reads the rows and sums that all proxies have sent to the database."""
 
     access: Access | None = None
     """Keys and tenants of the config and of the database."""
@@ -86,7 +86,7 @@ class Stores:
         settled: list[Budget] | None = None,
         database: OfDatabase = NO_DATABASE,
     ) -> None:
-        """`settled`: the budgets that the thread settles rows against."""
+        """`settled`: the budgets from whose leases the thread subtracts the cost of rows."""
         self._thread = thread
         self.budgets = budgets
         self.prices = prices
@@ -117,7 +117,7 @@ class Stores:
         return made
 
     def problems(self) -> list[Problem]:
-        """The present problems. Everybody may read them, so reasons, which contain addresses, are only in the log."""
+        """The present problems. Anybody may read them, so the reasons, which contain addresses, are only in the log."""
         found = self.limits.problems()
         if self.access is not None and (left_out := len(self.access.problems)):
             text = f"{left_out} tenants of the database are not used: the log says why"
@@ -146,7 +146,7 @@ class Stores:
         return [*rows, *self.limits.gauges()]
 
     def confirmed(self) -> int | None:
-        """The number of the last ledger row that the store has; None if rows are sent to no store."""
+        """The number of the last ledger row that the store has; None if rows are not sent to a store."""
         return None if self._thread is None else self._thread.confirmed
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -155,7 +155,7 @@ class Stores:
         return await self._thread.ask(work)
 
     def sweep(self) -> None:
-        """Ask the stores the due questions about budgets and limits. Called a few times a second."""
+        """Ask the stores what is due about budgets and limits, and drop expired keys. Called a few times a second."""
         self.budgets.sweep()
         self.limits.sweep()
         if self.access is not None:
@@ -179,7 +179,7 @@ class Stores:
         return self._dsn_file, self.limits.url_file
 
     def read_addresses(self) -> None:
-        """Read the addresses of the stores again. An unreadable or unusable new address leaves the old one in use."""
+        """Read the addresses of the stores again. If a new address cannot be read or used, the old one stays in use."""
         for name, read in (("the database", self._read_dsn), ("redis", self.limits.read_url)):
             try:
                 read()
@@ -260,7 +260,7 @@ def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None)
 
 
 def _boot(config: Config) -> str:
-    """The id of this start of the proxy, the same in all its processes: when its state folder was locked."""
+    """The id of this start of the proxy: the time at which its state folder was locked, which all its processes see."""
     return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
 
 

@@ -1,8 +1,9 @@
-"""The W3C trace context of a request (w3.org/TR/trace-context), and whether the request is sampled. Pure.
+"""Reads the W3C trace context of a request (w3.org/TR/trace-context), and decides whether to sample it. Does no I/O.
 
-A client's context names its trace. Its `sampled` flag could have all requests of the client traced, so the operator
-decides whether the flag counts. If it does not, a hash of the trace id is compared with the ratio, so all proxies of a
-fleet decide alike. The hash is keyed with the fleet secret, so no client can choose ids that are sampled.
+A client's context names its trace. With the context's `sampled` flag, a client could have all its requests traced, so
+the operator decides whether the flag is followed. If not, a hash of the trace id is compared with the sampling ratio,
+so that all proxies of a fleet decide alike. The hash is keyed with the fleet secret, so a client cannot choose ids that
+are sampled.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ _HASH_BYTES: Final = 8
 
 
 class Context(NamedTuple):
-    """A span in a trace. `sampled`: whether the sender of this context records the trace."""
+    """A span in a trace, as its sender names it. `sampled`: whether the sender records the trace."""
 
     trace_id: int
     span_id: int
@@ -44,9 +45,10 @@ def written(trace_id: int, span_id: int) -> str:
 
 class Sampler:
     def __init__(self, ratio: float, *, follow_clients: bool, random_bits: Callable[[int], int], key: bytes) -> None:
-        """`ratio`: the share of requests to sample, 0 to 1. `follow_clients`: the client's `sampled` flag decides.
+        """`ratio`: the share of requests to sample, 0 to 1. `follow_clients`: a client's `sampled` flag decides.
 
-        `random_bits`: draws a given number of bits. `key`: the same in all proxies of a fleet, 64 bytes at most.
+        `random_bits`: returns a given number of random bits. `key`: one key for all proxies of a fleet, 64 bytes at
+        most.
         """
         self._below = round(ratio * (1 << 8 * _HASH_BYTES))
         self._follow_clients = follow_clients
@@ -54,7 +56,7 @@ class Sampler:
         self._key = key
 
     def new_trace(self) -> int | None:
-        """Draw the id of a new trace; None if the request is not sampled."""
+        """Return a random id for a new trace, or None if the request is not sampled."""
         trace_id = self.random_bits(128) or 1
         return trace_id if self._takes_id(trace_id) else None
 

@@ -1,4 +1,4 @@
-"""The record that a sampled request hands over at its end: times, ids, and the entry with everything else."""
+"""The record that a sampled request hands over at its end: times, ids, and the ledger entry with everything else."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ from warmroute_proxy.core.accounting.entry import Entry
 
 
 class Child(NamedTuple):
-    """A child span. Times: seconds of the engines' clock. `parent_id`: 0 for the request's own span.
+    """A child span. Times are in seconds of the proxy's monotonic clock. `parent_id`: 0 stands for the request's span.
 
-    `span_id`: 0 if no other process knows the span. `failed_by`: the event that ended the span, if it failed.
+    `span_id`: 0 if the span's id was not sent to another process. `failed_by`: the event by which the span failed.
     """
 
     name: str
@@ -21,7 +21,7 @@ class Child(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A request that has ended. `offset_s`: unix seconds minus seconds of the engines' clock.
+    """A request that has ended. `offset_s`: unix seconds minus seconds of the proxy's monotonic clock.
 
     `entry`: the ledger entry; None if none was opened. `status`: 0 if the client got no status.
     """

@@ -1,6 +1,6 @@
 """The names of all spans and attributes of a trace: `docs/reference/tracing.md` has them in one table.
 
-Names that begin with `warmroute` are ours. The others follow OpenTelemetry's semantic conventions 1.40
+Names that begin with `warmroute` are our own. The other names follow OpenTelemetry's semantic conventions 1.40
 (opentelemetry.io/docs/specs/semconv). No attribute contains prompt text, a key, or a client's name for its session.
 """
 

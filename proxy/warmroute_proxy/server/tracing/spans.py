@@ -92,7 +92,7 @@ class Spans:
         self._new_span_id = new_span_id
 
     def of(self, finished: Finished) -> list[ReadableSpan]:
-        """The spans of a request: its own, then its children."""
+        """The spans of a request: first the request's span, then its children."""
         own = _context(finished.trace_id, finished.span_id)
         parent = _context(finished.trace_id, finished.parent_id, is_remote=True) if finished.parent_id else None
         request = ReadableSpan(

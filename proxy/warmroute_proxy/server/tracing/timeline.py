@@ -1,4 +1,4 @@
-"""The spans of one request, from the events of its life (`request.states`) and their times. Pure."""
+"""Makes the child spans of one request from its events (`request.states`) and their times. Does no I/O."""
 
 from collections.abc import Callable
 from typing import Final
@@ -15,13 +15,13 @@ _COMPUTED: Final = frozenset({RequestEvent.PREFILL, RequestEvent.CONTENT})
 
 
 class Timeline:
-    """The child spans of a request. Times: seconds of the engines' clock."""
+    """The child spans of a request. Times are in seconds of the proxy's monotonic clock."""
 
     def __init__(self, new_span_id: Callable[[], int]) -> None:
         self.children: list[Child] = []
-        self.waited_s: float | None = None  # of the last wait in the queue
+        self.waited_s: float | None = None  # how long the last wait in the queue took
         self.sent_id = 0
-        """The span id of the present attempt or forward; 0 without one."""
+        """The span id of the present attempt or forward; 0 if there is no such span."""
 
         self._new_span_id = new_span_id
         self._waits_since_s = 0.0
@@ -30,7 +30,7 @@ class Timeline:
         self._settles_since_s = 0.0
 
     def step(self, event: RequestEvent, now_s: float, decision: Decision | None, *, goes_on: bool) -> None:
-        """Take in an event. `decision`: the request's last. `goes_on`: engines work on, so spans stay open."""
+        """Note an event. `decision`: the request's last decision. `goes_on`: engines still work, so spans stay open."""
         if event in _COMPUTED:
             self._computed_s = self._computed_s or now_s
             return
@@ -56,7 +56,7 @@ class Timeline:
             self._settles_since_s = 0.0
 
     def _sent(self, now_s: float, decision: Decision, failed_by: str) -> list[Child]:
-        """The spans of the attempt or forward that ends now."""
+        """Make the spans of the attempt or forward that ends now."""
         sent_s, own, answering = self._sent_s, self.sent_id, decision.worker or decision.decode
         if decision.kind == "forward" or answering is None:
             region = (("warmroute.region", decision.region),)

@@ -1,8 +1,8 @@
-"""A request that is sampled for a trace. It notes its steps with their times, and hands them over once, at its end.
+"""A request that is sampled for a trace. It notes its steps with their times, and hands them over when it ends.
 
 Only a sampled request is a `TracedRequest`; every other request is an `InferenceRequest`, which knows nothing of
-traces. The steps are those of `states.REQUEST`. Engines and other regions get the context of the span that sends to
-them, in place of the client's `traceparent`.
+traces. The steps are the events of the state machine `states.REQUEST`. Engines and other regions get a `traceparent`
+that names the span of the attempt or forward, in place of the client's.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class TracedRequest(InferenceRequest):
         tracing: Tracing,
         trace: Context,
     ) -> None:
-        """`trace`: the parent of the request's span. Its `span_id` is 0 if the span has no parent."""
+        """`trace`: the parent of the request's span; its `span_id` is 0 if the request's span has no parent."""
         super().__init__(path, exchange, read, receipt_id)
         self._tracing = tracing
         self._trace = trace
@@ -107,7 +107,7 @@ class TracedRequest(InferenceRequest):
 
 
 def request_maker(tracing: Tracing | None) -> NewRequest:
-    """The function that makes a request: a `TracedRequest` if the request is sampled."""
+    """Return a function that makes a request, which is a `TracedRequest` if it is sampled."""
     if tracing is None:
         return InferenceRequest
     traced: Tracing = tracing
@@ -127,13 +127,13 @@ def _trace_of(tracing: Tracing, headers: dict[str, str], parsed: ParsedRequest) 
     if parent is not None and (context := read_context(parent)) is not None:
         return context if sampler.takes(context) else None
     if parsed.forwarded_from is not None:
-        return None  # the forwarding proxy has decided against a trace
+        return None  # without a parent, the forwarding proxy has decided against a trace
     trace_id = sampler.new_trace()
     return None if trace_id is None else Context(trace_id, 0, True)
 
 
 def _outcome(state: RequestState, error: str, children: Iterable[Child]) -> str:
-    """The outcome of a request without a ledger entry."""
+    """The outcome of a request that has no ledger entry."""
     if state is RequestState.CRASHED:
         return "interrupted"
     if error:

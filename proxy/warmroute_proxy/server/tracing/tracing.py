@@ -1,8 +1,8 @@
 """The tracing of a proxy process: a sampler, a bounded queue of finished requests, and a thread that exports them.
 
-The event loop appends to the queue and never waits. The thread exports `MAX_BATCH` requests at once, or those that have
-come after `EVERY_S`. Limits: `queue_requests` finished requests wait. Further requests are dropped and counted, as are
-requests that the collector does not take within the timeout.
+The event loop appends to the queue and never waits. The thread exports a batch when `MAX_BATCH` requests wait, or after
+`EVERY_S`. Limit: at most `queue_requests` finished requests wait. Further requests are dropped and counted, as are
+requests that the collector does not accept within the timeout.
 """
 
 import logging
@@ -36,10 +36,10 @@ class Exporter(Protocol):
     """Sends spans to a collector. A call may block for the timeout of the config."""
 
     def export(self, spans: "list[ReadableSpan]") -> bool:
-        """Send spans. Returns whether the collector took them."""
+        """Send spans. Returns whether the collector has accepted them."""
 
     def close(self) -> None:
-        """Give up the present export."""
+        """Give up the export that is running."""
 
 
 class Tracing:
@@ -52,8 +52,8 @@ class Tracing:
         clock: Callable[[], float],
         make_exporter: Callable[[dict[str, str]], Exporter] | None = None,
     ) -> None:
-        """`key`: of the sampler's hash. `make_exporter`: makes an exporter from the collector's headers, in the thread;
-        None stands for OTLP over HTTP. Raises: SecretError.
+        """`key`: the key of the sampler's hash. `make_exporter`: makes an exporter from the headers for the collector,
+        in the thread; None means OTLP over HTTP. Raises: SecretError.
         """
         follow = config.follow_clients
         bits = random.Random().getrandbits  # noqa: S311 - span ids are not secrets, and a system call is slow
@@ -74,11 +74,11 @@ class Tracing:
         self._thread.start()
 
     def unix_offset_s(self) -> float:
-        """Unix seconds minus seconds of `clock`."""
+        """What to add to a time of `clock` to get unix seconds."""
         return time.time() - self.clock()
 
     def note(self, trace_id: int, unix_s: float, ttft_s: float | None, waited_s: float | None) -> None:
-        """Add the trace id to the histograms as an exemplar of each known time."""
+        """Add the trace id as an exemplar to the histograms of the given times, unless these are None."""
         for histogram, value in ((self._metrics.ttft, ttft_s), (self._metrics.queue_wait, waited_s)):
             if value is not None:
                 histogram.exemplify(value, f"{trace_id:032x}", unix_s)
@@ -97,7 +97,7 @@ class Tracing:
         return self._config.headers_file
 
     def read_headers(self) -> None:
-        """Read the collector's headers again, for the next batch. If the file is unreadable, the headers stay."""
+        """Read the headers for the collector again, for the next batch. An unreadable file leaves them unchanged."""
         try:
             headers = load_headers(self.headers_file)
         except SecretError as error:
@@ -108,7 +108,7 @@ class Tracing:
             self._headers = headers
 
     def close(self) -> None:
-        """Export the waiting requests, for `CLOSE_S` at most, and end the thread."""
+        """Export the requests that wait, for at most `CLOSE_S`, and end the thread."""
         self._closed = True
         self._more.set()
         self._thread.join(CLOSE_S)
@@ -120,7 +120,7 @@ class Tracing:
     def _run(self) -> None:
         try:
             self._export_all()
-        except Exception as error:  # a bug, ours or of the packages: requests go on without traces
+        except Exception as error:  # a bug in this package or in OpenTelemetry: requests go on without traces
             _LOG.error("traces are not exported any more: %s", type(error).__name__)
             self._closed = True
 
@@ -158,7 +158,7 @@ class _Otlp:
         from opentelemetry.exporter.otlp.proto.http import Compression
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        # Failures are in our log, and in the metric `warmroute_traces_total`.
+        # The proxy itself logs failures, and counts them in the metric `warmroute_traces_total`.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
             f"{config.endpoint}/v1/traces", headers=headers, timeout=config.timeout_s, compression=Compression.Gzip

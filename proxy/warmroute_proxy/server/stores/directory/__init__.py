@@ -1,5 +1,5 @@
-"""Tenants and API keys in the database: what proxies know of them, and what operators change.
+"""The directory: tenants and API keys in the database, which proxies read and operators change.
 
-Each kind of record has a number that rises with each change, and each record has the number of its last change. So a
-process learns by one query whether something has changed, and then what. No request waits for that.
+Each kind of record has a number that rises with each change, and each record has the number of its last change. So one
+query tells a process whether something has changed, and another one what has changed. No request waits for this.
 """

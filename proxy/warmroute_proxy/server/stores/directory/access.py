@@ -1,8 +1,9 @@
-"""Whose request it is, by keys and tenants of the config and of the database together.
+"""Finds the tenant of a request by its API key, among the keys and tenants of the config and of the database.
 
-If the config and the database have the same key or tenant, the config's counts. A key of the database is good until it
-is revoked or expires, and for at most `max_age_s` after the database's last answer. A key of the config is always good,
-unless the database has the same key, imported from a config, among the newest `MAX_ENDED` that were revoked or expired.
+If the config and the database have the same key or tenant, that of the config is used. A key of the database is valid
+until it is revoked or expires, but at most until `max_age_s` after the database's last answer. A key of the config is
+always valid, unless it was imported into the database and then revoked there, or has expired there. Only the newest
+`MAX_ENDED` of such keys are read.
 """
 
 import json
@@ -21,7 +22,7 @@ from warmroute_proxy.server.stores.directory.stored_tenants import decode_tenant
 
 _LOG: Final = logging.getLogger(__name__)
 MAX_ENDED: Final = 10_000
-"""The most keys that are no longer good and are read all the same, the newest changes first."""
+"""How many revoked or expired keys are read, at most, beginning with the newest change."""
 
 _KEYS: Final = f"""
 SELECT sha256, json_build_object('id', id, 'tenant', tenant,
@@ -36,14 +37,14 @@ SELECT name, CASE WHEN removed_at IS NULL THEN settings::text END FROM tenant
 
 
 class StoredKey(msgspec.Struct, frozen=True):
-    """Whose key it is. `expires_at`: unix seconds; None: never; 0: it is revoked, or has expired."""
+    """A key's id and tenant. `expires_at`: unix seconds; None if it never expires; 0 if it was revoked or expired."""
 
     id: str
     tenant: str
     expires_at: float | None = None
 
     def is_good(self, now_s: float) -> bool:
-        """Whether the key is good now. `now_s`: unix seconds."""
+        """Whether the key is valid now. `now_s`: unix seconds."""
         return self.expires_at is None or self.expires_at > now_s
 
 
@@ -57,7 +58,7 @@ def tenant_records() -> Records[TenantConfig]:
 
 
 class Access:
-    """The keys and tenants that are good now. Used in the event loop of requests."""
+    """The keys and tenants that are valid now. Used in the event loop of requests."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Access:
         max_age_s: float,
         wall_clock: Callable[[], float],
     ) -> None:
-        """`wall_clock`: unix seconds, by which keys expire."""
+        """`wall_clock`: the clock by which keys expire, in unix seconds."""
         self.of_file = config
         self.directory = directory
         self._keys = keys
@@ -79,20 +80,20 @@ class Access:
         self._was_fresh = False
         self._unused: frozenset[str] = frozenset()
         self.problems: dict[str, str] = {}
-        """The tenants of the database that are not used: by name, the reason."""
+        """The reasons why tenants of the database are not used, by their names."""
 
         self.nowhere: frozenset[str] = frozenset()
-        """Tenants that a budget names, but neither the config nor the database has."""
+        """Tenants that a budget names although they are neither in the config nor in the database."""
 
         self.config = config
-        """The config, with the tenants of the database beside its own."""
+        """The config with the tenants of the database added."""
 
         self.api_keys = ApiKeys({})
         self.on_keys: list[Callable[[], None]] = []
-        """Called when keys may have changed."""
+        """Functions to call when keys may have changed."""
 
         self.on_tenants: list[Callable[[Config], None]] = []
-        """Called with `config` when tenants may have changed, before `on_keys`."""
+        """Functions to call with `config` when tenants may have changed, before those in `on_keys`."""
 
         self._merge()
         self._merge_keys()
@@ -100,14 +101,14 @@ class Access:
         tenants.on_change.append(self._replace_tenants)
 
     def replace(self, config: Config) -> Config:
-        """Use the keys and tenants of another config. Returns that config with the tenants of the database."""
+        """Use the keys and tenants of another config. Returns that config with the tenants of the database added."""
         self.of_file = config
         self._merge()
         self._merge_keys()
         return self.config
 
     def newly_left_out(self, config: Config) -> list[str]:
-        """The tenants of the database that are used now, but would not be under `config`, each with the reason."""
+        """List tenants of the database that are used now but would not be used with `config`, and the reasons."""
         left_out = with_stored(config, self.tenants.values)[1]
         return [
             f"tenant {name} of the database would be left out: {why}"
@@ -122,7 +123,9 @@ class Access:
         self._merge_keys()
 
     def sweep(self) -> None:
-        """Drop keys that have expired; called a few times a second."""
+        """Refuse keys that have expired, and all keys of a database that has not answered for too long. Called a few
+        times a second.
+        """
         expired = self._expires_at is not None and self._wall_clock() >= self._expires_at
         if expired or self._was_fresh != self._fresh():
             self._merge_keys()
@@ -142,7 +145,7 @@ class Access:
         self._find_nowhere()
 
     def _find_nowhere(self) -> None:
-        """Find the tenants of budgets that do not exist, once the tenants of the database were read."""
+        """Find tenants that budgets name but that do not exist, once the tenants of the database were read."""
         config = self.of_file
         scopes = [budget.scope for budget in config.budgets] + [of.scope for of in config.group_limits]
         named = {tenant for scope in scopes for tenant in scope.tenants}
@@ -161,7 +164,7 @@ class Access:
         self._expires_at = min((key.expires_at for key in good.values() if key.expires_at is not None), default=None)
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
-        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # a key of the config keeps its id
+        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # also used for keys of the config
         ended = {sha256 for sha256, key in self._keys.values.items() if not key.is_good(now_s)}
         in_file = self.of_file.tenant_by_sha256()
         of_file = {sha256: tenant for sha256, tenant in in_file.items() if sha256.lower() not in ended}

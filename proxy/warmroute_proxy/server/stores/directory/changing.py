@@ -1,7 +1,7 @@
-"""What all changes of the directory have in common: a transaction, the number that proxies look at, the audit log.
+"""Changes the directory (tenants and keys in the database) in a transaction, with a new version and an audit log.
 
-A change first takes the next number of its kind, which locks the kind. So changes of a kind follow one another, and a
-proxy that has read up to a number has missed no change. A change of two kinds takes `key` before `tenant`.
+A change first raises the version of its kind of record, which locks the kind. So changes of a kind follow one another,
+and a proxy that has read up to a version has missed no change. A change of two kinds locks `key` before `tenant`.
 """
 
 import json
@@ -14,7 +14,7 @@ from msgspec import Struct
 from warmroute_proxy.server.stores.store_state import Connection, NotDone
 
 MAX_LISTED: Final = 10_000
-"""The most records in one page."""
+"""The maximum number of records in one page."""
 
 T = TypeVar("T")
 
@@ -30,11 +30,9 @@ SELECT id, at, who, kind, action, subject, tenant, old::text, new::text FROM aud
 
 
 class Ask(Protocol):
-    """Does some work with a connection to the database. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
+    """Runs `work` with a connection to the database. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
 
-    def __call__(self, work: Callable[[Connection], Awaitable[T]], /) -> Awaitable[T]:
-        """Do the work."""
-        ...
+    def __call__(self, work: Callable[[Connection], Awaitable[T]], /) -> Awaitable[T]: ...
 
 
 class DirectoryChange(Struct, frozen=True):
@@ -52,14 +50,14 @@ class DirectoryChange(Struct, frozen=True):
 
 
 class Operator:
-    """Who changes the directory. Its methods raise: StoreAway, StoreBusy, WrongSchema."""
+    """Changes the directory in the name of one operator. The methods raise: StoreAway, StoreBusy, WrongSchema."""
 
     def __init__(self, ask: Ask, who: str) -> None:
         self.read = ask
         self._who = who
 
     async def change(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do some work in a transaction. Raises: NotDone, too."""
+        """Run `work` in a transaction. Also raises: NotDone."""
 
         async def in_transaction(connection: Connection) -> T:
             async with connection.transaction():
@@ -75,14 +73,14 @@ class Operator:
         old: Mapping[str, Any] | None,
         new: Mapping[str, Any] | None,
     ) -> None:
-        """Add a row to the audit log. `what`: kind, action and subject."""
+        """Add a row to the audit log. `what`: the kind of record, the action, and the id of the record."""
         kind, action, subject = what
         await connection.execute(_NOTE, self._who, kind, action, subject, tenant, _json(old), _json(new))
 
     async def changes(
         self, kinds: Sequence[str], since_s: float | None, before: int | None, limit: int
     ) -> list[DirectoryChange]:
-        """The audit log of some kinds, the newest first. `since_s`: unix seconds; `before`: the id of a row."""
+        """Read the audit log of some kinds of record, newest first. `since_s`: unix seconds; `before`: a row's id."""
 
         async def read(connection: Connection) -> list[DirectoryChange]:
             rows = await connection.fetch(_CHANGES, list(kinds), since_s, before, min(limit, MAX_LISTED))
@@ -92,13 +90,13 @@ class Operator:
 
 
 async def next_version(connection: Connection, kind: str) -> int:
-    """The number of the next change of a kind, which is locked until the transaction ends."""
+    """Raise the version of a kind of record, and return it. The kind is locked until the transaction ends."""
     version: int = await connection.fetchval(_NEXT, kind)
     return version
 
 
 def checked_note(note: str, max_chars: int) -> str:
-    """Check a text that an operator gives. Raises: NotDone."""
+    """Return a note that an operator wrote, after a check. Raises: NotDone."""
     if len(note) > max_chars or not note.isprintable():
         raise NotDone(f"note: must be one line of at most {max_chars} printable characters", code="invalid_value")
     return note

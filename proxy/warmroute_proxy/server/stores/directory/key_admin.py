@@ -1,7 +1,7 @@
 """Makes, rotates, changes, revokes and lists API keys in the database. Each change is in the audit log.
 
-A key is shown once, when it is made; the database has only its digest. One transaction makes the whole change and
-raises the version by which proxies notice it.
+A key is shown only once, when it is made; the database has only its digest. One transaction makes the whole change and
+raises the version of keys, by which proxies notice the change.
 """
 
 import re
@@ -20,7 +20,7 @@ from warmroute_proxy.server.stores.store_state import Connection, NotDone
 ID: Final = re.compile(r"k-[0-9a-f]{10}")
 KeyId = Annotated[str, Meta(pattern=f"^{ID.pattern}$")]
 MAX_KEYS: Final = 1_000
-"""The most good keys of one tenant."""
+"""How many usable keys one tenant may have."""
 
 MAX_NOTE_CHARS: Final = 200
 MAX_LIFETIME_S: Final = 3_153_600_000.0
@@ -67,7 +67,7 @@ class MadeKey(Struct, frozen=True):
 
 
 class ListedKey(Struct, frozen=True):
-    """A key in a list: all but its text and digest."""
+    """A key in a list, without its text and digest."""
 
     id: KeyId
     tenant: str
@@ -81,7 +81,7 @@ class KeyAdmin:
     """Changes keys for one operator. The methods raise: StoreAway, StoreBusy, WrongSchema, NotDone."""
 
     def __init__(self, operator: Operator, of_config: Sequence[str]) -> None:
-        """`of_config`: the names of the tenants in the config; any other tenant must be in the database."""
+        """`of_config`: the names of the config's tenants. Keys are made only for these and the database's tenants."""
         self._operator = operator
         self._of_config = frozenset(of_config)
 
@@ -102,9 +102,9 @@ class KeyAdmin:
         return await self._operator.change(make)
 
     async def rotate(self, id_: str, overlap_s: float, lifetime_s: float | None) -> MadeKey:
-        """Make a key that replaces key `id_`; the old key stays good for `overlap_s`.
+        """Make a key that replaces key `id_`; the old key stays valid for `overlap_s`.
 
-        The new key has an id of its own, so budgets that name the old id do not apply to it.
+        The new key has another id, so budgets that name the old id do not apply to it.
         """
 
         async def rotate(connection: Connection) -> MadeKey:
@@ -119,7 +119,9 @@ class KeyAdmin:
         return await self._operator.change(rotate)
 
     async def change(self, id_: str, note: str | None, *, sets_end: bool, lifetime_s: float | None) -> ListedKey:
-        """Change the note of a key. With `sets_end`, the key expires after `lifetime_s`, or never if that is None."""
+        """Change the note of a key, unless it is None. If `sets_end`, the key also expires after `lifetime_s`, or never
+        if that is None.
+        """
         checked_note(note or "", MAX_NOTE_CHARS)
 
         async def change(connection: Connection) -> ListedKey:
@@ -144,7 +146,7 @@ class KeyAdmin:
         return await self._operator.change(revoke)
 
     async def keys(self, tenant: str | None, after: str | None, limit: int) -> list[ListedKey]:
-        """List the keys of one tenant, or of all, newest first. `after`: the id of the previous page's last key."""
+        """List the keys of one tenant, or (None) of all, newest first. `after`: the last id of the previous page."""
 
         if tenant is not None and not NAME.fullmatch(tenant):
             raise NotDone(f"tenant: {tenant[:128]!r} is not the name of a tenant", code="invalid_value")
@@ -168,14 +170,14 @@ class KeyAdmin:
         return found
 
     async def revoke_all(self, connection: Connection, tenant: str, version: int) -> int:
-        """Revoke all keys of a tenant, in the transaction that removes the tenant. Returns how many it had."""
+        """Revoke all keys of a tenant in the transaction that removes the tenant. Returns how many were revoked."""
         revoked = await connection.fetch(_REVOKE_ALL, tenant, version)
         for row in revoked:
             await self._operator.note(connection, ("key", "revoke", row["id"]), tenant, None, None)
         return len(revoked)
 
     async def import_digests(self, connection: Connection, tenant: str, digests: Sequence[str], version: int) -> int:
-        """Add the keys of a config's tenant during an import. Returns how many were not in the database already."""
+        """Import the keys of a config's tenant. Returns how many were not in the database already."""
         added = 0
         for digest in digests:
             id_ = _new_id()
@@ -204,7 +206,7 @@ def _new_id() -> str:
 
 
 async def _found(connection: Connection, id_: str) -> tuple[str, str, datetime | None]:
-    """The tenant, the note and the expiry of a good key. Raises: NotDone."""
+    """The tenant, the note and the expiry of a usable key. Raises: NotDone, if there is no such key."""
     row = await connection.fetchrow(_FIND, id_) if ID.fullmatch(id_) else None
     if row is None:
         raise NotDone(f"there is no good key {id_[:64]!r}; `warmroute keys list` shows them", code="not_found")

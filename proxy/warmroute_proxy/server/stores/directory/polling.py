@@ -1,11 +1,11 @@
-"""Reads changes of the database's directory every `POLL_S`, and keeps the records in `state_dir`.
+"""Reads changes of the directory (tenants and keys in the database) every `POLL_S`, and keeps it in `state_dir`.
 
-One query returns the versions of all kinds of records. If a version is above the known one, the records with a higher
-version are read. After the database was away everything is read, since it may have been restored from a backup.
+One query returns the version of each kind of record. If a version has risen, the records with a higher version than the
+known one are read. After the database was away, everything is read, since it may have been restored from a backup.
 
-While the database is away, the last records hold for `max_age_s`, also over a restart. A monotonic clock measures the
-time since the last answer, so setting the wall clock does not change it. Only over a restart does the wall clock
-measure it.
+While the database is away, the last records stay valid for `max_age_s`, even across a restart of the proxy. A monotonic
+clock measures the time since the database's last answer, so setting the wall clock does not change it. Only across a
+restart is this time measured by the wall clock.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from warmroute_proxy.server.stores.store_thread import StoreBusy, StoreThread
 
 POLL_S: Final = 0.75
 READ_S: Final = 30.0
-"""The deadline of one look. The first look reads everything."""
+"""The deadline of one call of `look`. The first one reads everything."""
 
 NOTE_S: Final = 30.0
-"""How often the time of the last answer is written."""
+"""How often the time of the database's last answer is written to a file."""
 
 RECORDS_FILE: Final = "directory.json"
 TIME_FILE: Final = "directory.time"
@@ -37,7 +37,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, dict[str, str]]).decode
 
 
 class _Found(NamedTuple):
-    """What was read of one kind: ids with their JSON. `whole`: all records, not only the changed ones."""
+    """The records of one kind that were read, as ids with their JSON. `whole`: all records, not only changed ones."""
 
     version: int
     rows: list[tuple[str, str | None]]
@@ -55,7 +55,7 @@ class Directory:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`folder`: keeps the records on disk; `clock`: monotonic seconds; `wall_clock`: unix seconds."""
+        """`folder`: the folder for files of records; `clock`: monotonic seconds; `wall_clock`: unix seconds."""
         self._thread = thread
         self._kinds = kinds
         self._folder = folder
@@ -67,14 +67,14 @@ class Directory:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last answer of the database; infinite before the first answer."""
+        """The seconds since the database's last answer; infinite before the first answer."""
         return float("inf") if self._read_s is None else self._clock() - self._read_s
 
     async def watch(self) -> None:
         await keep_looking(self.look, "the keys and tenants")
 
     async def look(self) -> None:
-        """Read the changed records. Raises: StoreError. After any error the next look reads everything."""
+        """Read the changed records. Raises: StoreError. After any error, the next call reads everything."""
         try:
             await self._look()
         except Exception:
@@ -105,7 +105,9 @@ class Directory:
         await self._keep(is_changed=bool(found))
 
     async def _keep(self, *, is_changed: bool) -> None:
-        """Write the records and the time of the last answer. Without a change, write only the time, every `NOTE_S`."""
+        """Write the records and the time of the last answer to files. Without changes, write only the time, every
+        `NOTE_S`.
+        """
         if not is_changed and self._noted_s is not None and self._clock() - self._noted_s < NOTE_S:
             return
         self._noted_s = self._clock()
@@ -118,7 +120,9 @@ class Directory:
         write_kept(self._folder / TIME_FILE, round(read_at_s, 3))
 
     def _restore(self) -> None:
-        """Load the kept records. They count as unread: they may come from another database."""
+        """Load the records that were kept on disk. They are read again as soon as the database answers, since they may
+        come from another database.
+        """
         file = self._folder / RECORDS_FILE
         try:
             texts = _decode(file.read_bytes())
@@ -134,13 +138,13 @@ class Directory:
 
 
 async def keep_looking(look: Callable[[], Awaitable[None]], what: str) -> None:
-    """Call `look` every `POLL_S` until cancelled. No error ends the loop, or a revoked key would stay good."""
+    """Call `look` every `POLL_S` until cancelled. No error ends the loop, since a revoked key would then stay good."""
     logged = ""
     while True:
         try:
             await look()
             logged = ""
-        except (StoreError, StoreBusy):  # the state of the database is shown elsewhere
+        except (StoreError, StoreBusy):  # not logged here: the stores report the state of the database
             logged = ""
         except Exception as error:
             name = type(error).__name__
@@ -151,7 +155,7 @@ async def keep_looking(look: Callable[[], Awaitable[None]], what: str) -> None:
 
 
 async def _read(connection: Connection, records: Records[Any], known: int, version: int) -> _Found:
-    """The records above version `known`; all records if the database has an older version, or nothing is known."""
+    """Read the records above version `known`; all records if the database has an older version or nothing is known."""
     after = known if version > known else UNREAD
     rows = [(id_, text) for id_, text in await connection.fetch(records.changed, after)]
     return _Found(version, rows, after == UNREAD)

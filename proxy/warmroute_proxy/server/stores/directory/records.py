@@ -1,4 +1,4 @@
-"""The records of one kind, as this process knows them. Pure."""
+"""Keeps the records of one kind (tenants or keys of the database) as this process knows them. Does no I/O."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -8,17 +8,17 @@ R = TypeVar("R")
 
 _LOG: Final = logging.getLogger(__name__)
 UNREAD: Final = -1
-"""The version before the first read from the database."""
+"""The version of records before they were read from the database."""
 
 
 class Records(Generic[R]):
-    """The records of a kind by their ids: `texts` as JSON, as the database has them, and `values` decoded."""
+    """The records of one kind by their ids: `texts` has the database's JSON, `values` the decoded records."""
 
     def __init__(self, kind: str, changed: str, decode: Callable[[str, str], R]) -> None:
-        """`kind`: its name in `directory_version`.
+        """`kind`: the name of the kind in the table `directory_version`.
 
-        `changed`: the SQL that selects id and JSON of each record above version $1; the JSON of a deleted record is
-        NULL. `decode`: takes an id and its JSON and returns the value, or raises ValueError.
+        `changed`: SQL that selects the id and the JSON of each record above version $1; the JSON of a deleted record is
+        NULL. `decode`: takes an id and its JSON and returns the decoded record, or raises ValueError.
         """
         self.kind = kind
         self.changed = changed
@@ -33,7 +33,7 @@ class Records(Generic[R]):
         """Functions to call after each `apply`."""
 
     def apply(self, version: int, found: Iterable[tuple[str, str | None]], *, whole: bool) -> None:
-        """Take in the records that were read. `whole`: they are all records, not only the changed ones."""
+        """Add the records that were read. `whole`: these are all records, not only the changed ones."""
         self.version = version
         if whole:
             self.texts, self.values, self.unread = {}, {}, set()

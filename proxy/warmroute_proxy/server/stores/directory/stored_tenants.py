@@ -1,7 +1,8 @@
-"""Reads the tenants of the database by the rules of a [[tenant]], and adds them to those of a config. Pure.
+"""Reads tenants of the database by the rules of the config's [[tenant]], and adds them to a config. Does no I/O.
 
-The models and regions of a tenant are checked when an operator changes the tenant (`checked_tenant`), not when a proxy
-reads it (`with_stored`): proxies may have other models and regions. The isolation of tenants is checked both times.
+The models and regions of a tenant are checked when an operator changes the tenant (`checked_tenant`), but not when a
+proxy reads it (`with_stored`), since that proxy may have other models and regions. That tenants cannot read each
+other's cache is checked each time.
 """
 
 from collections.abc import Mapping
@@ -15,11 +16,11 @@ from warmroute_proxy.server.base.config_table import Table
 
 MAX_SETTINGS_BYTES: Final = 65_536
 NOT_STORED: Final = ("name", "key_sha256")
-"""Keys of a [[tenant]] that are not settings: the name is the record's id, and API keys are separate records."""
+"""Members of a [[tenant]] that are not settings: the name is the record's id, and API keys are separate records."""
 
 
 class WrongSettings(ValueError):
-    """A [[tenant]] cannot have these settings. `problems`: one line for each."""
+    """A [[tenant]] cannot have these settings. `problems`: one line for each problem."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -27,7 +28,7 @@ class WrongSettings(ValueError):
 
 
 def decode_tenant(name: str, settings: Mapping[str, Any]) -> TenantConfig:
-    """The tenant of a record. Raises: WrongSettings."""
+    """Make a tenant from a record of the database. Raises: WrongSettings."""
     problems = [f"{key}: is not a setting of a tenant in the database" for key in NOT_STORED if key in settings]
     tenant = read_tenant(Table({**settings, "name": name}, "tenant", problems), needs_key=False)
     if problems:
@@ -50,7 +51,7 @@ def checked_tenant(name: str, settings: Mapping[str, Any], config: Config, other
 
 
 def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Config, dict[str, str]]:
-    """Add the database's tenants to a config, after its own. Returns the config, and by name why some were left out."""
+    """Add the database's tenants to a config. Returns the config, and for tenants that were left out the reasons."""
     unsalted = [engine for engine in config.engines if engine.kind == "openai" and not engine.provider.salted]
     groups = {engine.id: _groups(engine, config.tenants) for engine in unsalted}
     tenants, problems = list(config.tenants), dict[str, str]()

@@ -1,8 +1,9 @@
 """Adds, changes, removes, imports and lists tenants in the database. Each change is in the audit log.
 
-The cache salt of a tenant follows from the fleet secret, its share group and `salt_epoch` (`base.secrets`). The epoch
-is drawn when a tenant is added, so a tenant that is added again under an old name finds no cache of its predecessor.
-All tenants of a share group have the same epoch.
+A tenant's cache salt, which keeps its cached prompts apart from those of others, is computed from the fleet secret, the
+tenant's share group (tenants that share their cache) and its `salt_epoch` (`base.secrets`). The epoch is drawn at
+random when a tenant is added, so a tenant that is added again under an old name finds no cache of its predecessor. All
+tenants of a share group have the same epoch.
 """
 
 import json
@@ -51,7 +52,7 @@ SELECT name, settings::text, made_at, changed_at FROM tenant
 
 
 class StoredTenant(Struct, frozen=True):
-    """A tenant of the database. `settings`: the keys of a [[tenant]], without its name and API keys."""
+    """A tenant of the database. `settings`: the members of a [[tenant]], without its name and API keys."""
 
     name: str
     settings: Mapping[str, Any]
@@ -60,7 +61,7 @@ class StoredTenant(Struct, frozen=True):
 
 
 class ImportedTenant(NamedTuple):
-    """The import of one tenant. `added`: False if the database had the tenant already; `keys`: how many were added."""
+    """The import of one tenant. `added`: False if the database had it already; `keys`: how many keys were added."""
 
     name: str
     added: bool
@@ -71,7 +72,7 @@ class TenantAdmin:
     """Changes tenants for one operator. The methods raise: StoreAway, StoreBusy, WrongSchema, NotDone."""
 
     def __init__(self, operator: Operator, config: Config) -> None:
-        """`config`: without the database's tenants. Settings are checked against its models, regions and engines."""
+        """`config`: without tenants of the database. Settings are checked against its models, regions and engines."""
         self._operator = operator
         self._config = config
         self._keys = KeyAdmin(operator, tuple(config.tenant_by_name))
@@ -92,7 +93,7 @@ class TenantAdmin:
         return await self._operator.change(add)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> StoredTenant:
-        """Change some settings. None removes a setting; for `salt_epoch`, None draws a new epoch."""
+        """Change some settings. None removes a setting, except that `salt_epoch` None draws a new epoch."""
 
         async def change(connection: Connection) -> StoredTenant:
             version = await next_version(connection, "tenant")
@@ -127,9 +128,8 @@ class TenantAdmin:
         return await self._operator.change(remove)
 
     async def import_tenants(self, tables: Sequence[Mapping[str, Any]]) -> list[ImportedTenant]:
-        """Add the tenants of a config with their keys, all or none. `tables`: the checked tables of the file.
-
-        Cache salts and session hashes stay the same, so caches stay warm.
+        """Add all tenants of a config with their keys, or none. `tables`: the [[tenant]] tables of the config file, as
+        checked. Cache salts and session hashes do not change, so caches stay warm.
         """
 
         async def add_all(connection: Connection) -> list[ImportedTenant]:
@@ -182,7 +182,7 @@ class TenantAdmin:
         await self._operator.note(connection, ("tenant", action, name), name, None, given)
 
     async def _epoch(self, connection: Connection, name: str, share_group: object) -> int:
-        """The epoch of a share group: that of its tenants in the database, else in the config, else a new one."""
+        """The epoch of a share group's tenants in the database, else of those in the config, else a new epoch."""
         if isinstance(share_group, str) and NAME.fullmatch(share_group):
             found: int | None = await connection.fetchval(_EPOCH, share_group, name)
             if found is not None:
@@ -193,11 +193,11 @@ class TenantAdmin:
         return _drawn_epoch()
 
     async def _check(self, connection: Connection, name: str, settings: Mapping[str, Any]) -> None:
-        """Raises: NotDone, with all problems of the settings."""
+        """Check the settings of a tenant. Raises: NotDone, with all problems."""
         if len(json.dumps(settings)) > MAX_SETTINGS_BYTES:
             raise NotDone(f"the settings have more than {MAX_SETTINGS_BYTES} bytes", code="invalid_value")
         others: dict[str, TenantConfig] = {}
-        if any(engine.kind == "openai" for engine in self._config.engines):  # the other tenants decide who may use it
+        if any(engine.kind == "openai" for engine in self._config.engines):  # who may use it depends on others
             for other, text in await connection.fetch(_OTHERS, name):
                 try:
                     others[other] = decode_tenant(other, json.loads(text))
@@ -209,7 +209,7 @@ class TenantAdmin:
             raise NotDone(str(error), code="invalid_value") from None
 
     async def _found(self, connection: Connection, name: str) -> dict[str, Any]:
-        """The settings of a tenant. Raises: NotDone."""
+        """The settings of a tenant. Raises: NotDone, if the database does not have the tenant."""
         text = await connection.fetchval(_FIND, name) if NAME.fullmatch(name) else None
         if text is None:
             in_config = name in self._config.tenant_by_name

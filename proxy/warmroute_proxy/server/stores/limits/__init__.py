@@ -1,1 +1,1 @@
-"""Limits of a request: of this process, and over all proxies."""
+"""The limits of a request: those that this process counts alone, and those that all proxies share."""

@@ -1,7 +1,7 @@
-"""Applies all limits to a request: quotas of this process, budgets, and limits over all proxies.
+"""Applies all limits to a request: quotas of this process, budgets, and limits that all proxies share.
 
-A request reserves its estimated use before its dispatch, and settles with its real use. A refusal names the limit, what
-is left of it, and when it renews. A header warns clients that have used most of a budget.
+A request's estimated use is reserved before its dispatch, and replaced by its real use when it ends. A refusal names
+the limit, what is left of it, and when it renews. A header warns clients that have used most of a budget.
 """
 
 import math
@@ -33,7 +33,7 @@ _HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
 
 
 class LimitHeaders(NamedTuple):
-    """The limit headers of an answer. `warned`: the limits that they warn of, each by name and limit."""
+    """The headers of an answer about limits. `warned`: the names and kinds of the limits that the headers warn of."""
 
     headers: tuple[tuple[str, str], ...]
     warned: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class ReservingRequest(Protocol):
 
 
 class LimitedRequest(ReservingRequest, Protocol):
-    """A request that is yet to reserve, with what its estimate needs."""
+    """A request that has not reserved yet, with the fields by which its use is estimated."""
 
     routing: RoutingRequest
 
@@ -53,7 +53,7 @@ class LimitedRequest(ReservingRequest, Protocol):
 
 
 class Limited(Protocol):
-    """A request or its sender: a tenant and the id of its key."""
+    """A request, or whoever sent it: a tenant and the id of the API key."""
 
     @property
     def tenant(self) -> TenantConfig: ...
@@ -63,14 +63,14 @@ class Limited(Protocol):
 
 
 class LimitsOverProxies(Protocol):
-    """The limits over all proxies, per minute (`windows`) and at once (`slots`)."""
+    """The limits that all proxies share: per minute (`windows`), and of concurrent requests (`slots`)."""
 
     windows: Budgets
     slots: SharedSlots
 
     @property
     def hold(self) -> bool:
-        """Whether limits over all proxies can exist."""
+        """Whether proxies can share limits, which needs Redis."""
 
 
 class LimitStores(Protocol):
@@ -97,7 +97,7 @@ class RequestLimits:
         self._clock = clock
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config. Requests settle with the quotas that they have reserved from."""
+        """Use the limits of another config. A request returns its reservation to the quota that it took it from."""
         now_s = self._clock()
         known = {(scope.kind, scope.name): quota for scope, quota in self.quotas.all}
         found: list[tuple[Scope, Quota]] = []
@@ -111,18 +111,18 @@ class RequestLimits:
         self.quotas = ByScope(found)
 
     def on_answer(self, call: Callable[[], None]) -> None:
-        """Have `call` called when a store has answered, since waiting requests may begin then."""
+        """Call `call` whenever a store has answered, since waiting requests may then begin."""
         for shared in (self._budgets, self._windows, self._slots):
             shared.on_answer.append(call)
 
     def has_key(self, key_id: str) -> bool:
-        """Whether a key has limits of its own, beside those of its tenant."""
+        """Whether a key has its own limits besides those of its tenant."""
         return self.quotas.has_key(key_id) or self._budgets.has_key(key_id)
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Exceeded | None:
-        """Reserve the estimated use of a request. Returns the exceeded limit, or None.
+        """Reserve the estimated use of a request. Returns the limit that it exceeds, or None.
 
-        If another region has forwarded the request, that region has counted it: only its price is reserved here.
+        If another region has forwarded the request, that region has counted it, and only its price is reserved here.
         """
         parsed, routing = request.parsed, request.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
@@ -141,11 +141,11 @@ class RequestLimits:
         return None
 
     def count(self, caller: Limited) -> Exceeded | None:
-        """Count a request that needs no engine in this process's request limits. Returns the limit that it exceeds."""
+        """Count a request that needs no engine by this process's limits. Returns the limit that it exceeds, or None."""
         return reserve(self.quotas.of(caller.tenant.name, caller.key_id), 0, self._clock())
 
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
-        """Reserve the price of a request, once. If the request goes to another region, that region reserves it."""
+        """Reserve the price of a request, unless that was done. If it goes to another region, that region does this."""
         parsed, reservation = request.parsed, request.quota
         leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
@@ -157,7 +157,7 @@ class RequestLimits:
         reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def may_begin(self, request: ReservingRequest) -> bool:
-        """Whether the limits let a request run now. A request that begins again after a failure is counted already."""
+        """Whether the limits let a request run now."""
         reservation = request.quota
         if reservation is None:
             return True
@@ -174,15 +174,15 @@ class RequestLimits:
                 self._slots.began(reservation.slots)
 
     def end(self, request: ReservingRequest, used: UsedTokens | None) -> None:
-        """Release the reservation of a request that has ended. `used`: None if it did not run."""
+        """Release the reservation of a request that has ended. `used`: None if the request did not run."""
         reservation, request.quota = request.quota, None
         if reservation is not None:
             reservation.end(used, self._clock())
 
     def lacking(self, request: ReservingRequest) -> tuple[str, Refusal] | None:
-        """The refusal of a request for which a budget, or a limit over all proxies, has too little left.
+        """The refusal of a request for which a budget, or a limit that proxies share, has too little left.
 
-        Returns the reason and the answer; None if the request may wait.
+        Returns the reason for the metrics, and the refusal; None if the request may wait.
         """
         reservation = request.quota
         if reservation is not None:
@@ -192,30 +192,30 @@ class RequestLimits:
         return None
 
     def beyond(self, parsed: Limited, exceeded: Exceeded) -> Refusal:
-        """The 429 of a request that exceeds a limit per minute. The warnings in its headers are counted."""
+        """The 429 for a request that exceeds a limit per minute. The warnings in its headers are counted."""
         after_s = max(1, math.ceil(exceeded.wait_s))
         what = f"the limit of {exceeded.limit} {exceeded.kind} a minute{exceeded.scope.words} is reached"
         text = f"{what}: {exceeded.left} are left; try again in {after_s} s"
         return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.sent_headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
-        """The limit "at once" that a request waits for, in words; empty if it waits for other reasons."""
+        """The limit on concurrent requests that a request waits for, in words; empty if it waits for other reasons."""
         reached = None if request.quota is None else request.quota.at_once_reached()
         return (
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
     def sent_headers(self, parsed: Limited) -> tuple[tuple[str, str], ...]:
-        """The `headers` of an answer that is sent now. Their warnings are counted."""
+        """The `headers` for an answer that is about to be sent. Counts their warnings."""
         headers, warned = self.headers(parsed)
         for name, limit in warned:
             self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
         return headers
 
     def headers(self, parsed: Limited) -> LimitHeaders:
-        """The headers of an answer: OpenAI's rate-limit headers, and the warning of budgets that are mostly used up.
+        """The headers of an answer: OpenAI's rate-limit headers, and a warning of budgets that are mostly used up.
 
-        For requests and for tokens, OpenAI's headers show the limit per minute with the least left.
+        OpenAI's headers show one limit per minute for requests and one for tokens: the one that has the least left.
         """
         now, tenant, key_id = self._clock(), parsed.tenant.name, parsed.key_id
         quotas = self.quotas.of(tenant, key_id)
@@ -245,7 +245,7 @@ class RequestLimits:
         return self._shown(quotas, self._budgets.leases, self._slots.leases, now_s)
 
     def first(self, most: int, now_s: float) -> dict[str, Any]:
-        """The limits that `as_dict` shows, at most `most` of each kind. `left_out`: the number of the others."""
+        """The limits that `as_dict` shows, but at most `most` of each kind. `left_out`: how many more there are."""
         found = [quota for _, quota in self.quotas.all], self._budgets.leases, self._slots.leases
         quotas, budgets, slots = found
         left_out = sum(max(0, len(each) - most) for each in found)
@@ -254,7 +254,7 @@ class RequestLimits:
     def of_tenant(
         self, tenant: str, key_ids: Collection[str], visible: Callable[[Scope], bool], now_s: float
     ) -> dict[str, Any]:
-        """The visible limits of a tenant and its keys. The work does not grow with the number of tenants."""
+        """The limits of a tenant and its keys for which `visible` is true. Does not get slower with more tenants."""
         quotas = self.quotas.of_any(tenant, key_ids)
         budgets, slots = self._budgets.of_any(tenant, key_ids), self._slots.of_any(tenant, key_ids)
         return self._shown(
@@ -280,7 +280,7 @@ class RequestLimits:
     def _warned(
         self, tenant: str, key_id: str, quotas: Iterable[Quota], now_s: float
     ) -> dict[tuple[str, str, float], float]:
-        """The used shares of the limits that clients are warned of, by name, limit and `warn_share`."""
+        """For each limit that clients are warned of: the share that is used, by name, limit and `warn_share`."""
         warned: dict[tuple[str, str, float], float] = {}
         leases = self._budgets.of(tenant, key_id)
         for lease in (*leases, *self._windows.of(tenant, key_id)) if self._over_proxies else leases:
@@ -302,7 +302,7 @@ class RequestLimits:
 
 
 def _note(warned: dict[tuple[str, str, float], float], key: tuple[str, str, float], share: float) -> None:
-    """Keep the largest share of a key. A limit in this process and the one over all processes have the same key."""
+    """Keep the largest share of each key. A limit of this process and one that proxies share may have the same key."""
     warned[key] = max(share, warned.get(key, 0.0))
 
 

@@ -1,7 +1,8 @@
 """The state that proxies share in Redis: limits per minute and at once, idempotency markers, used forward tokens.
 
-While Redis is away, each process counts limits and knows idempotency keys alone; each proxy knows only its own used
-tokens. The Redis client is imported only if the config names a Redis.
+A limit at once is one on concurrent requests. A forward token lets a proxy forward one request to another region. While
+Redis is away, each process counts limits alone and knows only its own idempotency keys, and each proxy knows only the
+forward tokens that it has seen itself. The Redis client is imported only if the config names a Redis.
 """
 
 import secrets
@@ -34,7 +35,7 @@ AWAY: Final = (
 
 
 class SharedLimits:
-    """The limits of this process that hold over all proxies."""
+    """This process's part of the limits and other state that all proxies share."""
 
     def __init__(
         self,
@@ -55,12 +56,12 @@ class SharedLimits:
 
     @classmethod
     def none(cls) -> "SharedLimits":
-        """The empty limits of a proxy without Redis."""
+        """The object for a proxy without Redis, which has no limits."""
         return cls(Budgets((), None, Metrics(), time.time), SharedSlots((), None, time.monotonic))
 
     @classmethod
     def opened(cls, config: Config, redis: RedisConfig, metrics: Metrics) -> "SharedLimits":
-        """The limits of a config. Raises: SecretError; LedgerError, if the Redis client is not installed."""
+        """Open the limits of a config. Raises: SecretError; LedgerError, if the Redis client is not installed."""
         url = load_url(redis.url_file, _SCHEMES)
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
@@ -86,11 +87,11 @@ class SharedLimits:
 
     @property
     def away(self) -> bool:
-        """Whether Redis has not answered lately."""
+        """Whether Redis has not answered recently."""
         return self._calls is not None and self._calls.away
 
     def read_url(self) -> None:
-        """Read the address from its file again. Raises: SecretError; the previous address then stays in use."""
+        """Read the address of Redis from its file again. Raises: SecretError; the old address then stays in use."""
         if self._calls is not None and self.url_file is not None:
             try:
                 self._calls.move_to(load_url(self.url_file, _SCHEMES))
@@ -120,7 +121,7 @@ class SharedLimits:
         return rows
 
     def sweep(self) -> None:
-        """Ask Redis the due questions, and show that this process lives. Called a few times a second."""
+        """Ask Redis the due questions, and renew the markers of this process. Called a few times a second."""
         self.windows.sweep()
         self.slots.sweep()
         if self.markers is not None:

@@ -1,4 +1,5 @@
 """The schema of the database, as revisions of Alembic.
 
-`versions` has one file for each revision, and `env` runs them. `stores.database` names the one that this proxy uses.
+`versions` has one file for each revision, and `env` runs them. `stores.database` names the revision that this proxy
+uses.
 """

@@ -3,9 +3,9 @@
     spool          the last ledger row that each proxy has sent, and when the proxy was last seen
     turn           the record of each ended entry, as in the proxy's ledger file; one partition per day
     usage_hour     sums of the turns of an hour, which is given as the unix seconds of its start
-    usage_session  the same sums by session; one partition per day
+    usage_session  the sums of `usage_hour` by session; one partition per day
     budget         the leased amount of a budget in a period, in billionths of a USD
-    budget_lease   the part of that amount that each start of a proxy holds
+    budget_lease   the part of the leased amount that each start of a proxy holds
     api_key        API keys of tenants, by their digest
     key_version    a number that rises with each change of keys
     audit          who has changed what

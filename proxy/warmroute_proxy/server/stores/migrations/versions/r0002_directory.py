@@ -2,12 +2,12 @@
 
     directory_version  the version of each kind of record, which rises with each change of a record
     tenant             tenants by name, with the settings of a [[tenant]]; without API keys
-    api_key            gets the version of its last change
-    audit              gets the kind of the changed record, and its old and new values; never a secret
+    api_key            gets a column for the version of a key's last change
+    audit              gets columns for the kind of the changed record, and its old and new values; never a secret
 
-A record's `version` is the version of its kind at its last change, so proxies read only records above the version that
-they know. A deleted record stays as a row. A new kind of record needs a row in `directory_version`, and a table with a
-column `version`.
+When a record changes, the version of its kind rises and is stored in the record. So proxies read only records above the
+version that they know. A deleted record stays as a row. A new kind of record needs a row in `directory_version`, and a
+table with a column `version`.
 """
 
 from alembic import op

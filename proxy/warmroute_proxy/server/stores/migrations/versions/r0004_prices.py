@@ -1,7 +1,7 @@
 """Price books of models, which are added and never changed.
 
-price_book   rates in picodollars per token; a rate of a cache tier or cache write is NULL if the book has no own
-             price for it; `version` is the version of the kind `price` in directory_version that added the book
+price_book   rates in picodollars per token; the rate of a cache tier or of cache writes is NULL if the book has no
+             separate price for it; `version` is the version that the kind `price` got when the book was added
 """
 
 from alembic import op
@@ -28,6 +28,6 @@ _STEPS = (
 
 
 def upgrade() -> None:
-    """Make the table, and a trigger that rejects changes of its rows."""
+    """Make the table, and a trigger that rejects changes to its rows."""
     for step in _STEPS:
         op.execute(step)

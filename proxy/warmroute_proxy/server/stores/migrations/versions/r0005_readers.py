@@ -1,4 +1,4 @@
-"""The proxies that can use the schema: those of revision `oldest` or later. An older proxy refuses the database.
+"""The oldest revision whose proxies can use the schema. A proxy of an older revision refuses the database.
 
 schema_readers  one row: the oldest revision whose proxies can use the present schema
 """

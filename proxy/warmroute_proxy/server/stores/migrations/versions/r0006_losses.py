@@ -1,4 +1,4 @@
-"""Two more loss classes in the sums. In the rows of an older proxy they are 0.
+"""Two more loss classes (reasons why tokens were not cached) in the sums. They are 0 in the rows of an older proxy.
 
 usage_hour, usage_session  `not_computed_yet` and `forgotten`
 """
