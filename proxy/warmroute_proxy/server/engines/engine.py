@@ -48,12 +48,10 @@ class Engine:
         self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
         """Header lines with the engine's keys: for all requests, and for control routes; empty without a key."""
-
         self._connect_timeout_s = connect_timeout_s
         self.is_sglang = config.kind == "sglang"
         self.shares_answers = self.is_sglang or config.provider.salted
         """Whether the engine reports an answer's tokens as cached in the session's next prompt: SGLang and vLLM do."""
-
         self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # path -> head of its requests; the code has two paths
         self._key_refused = False
@@ -67,9 +65,7 @@ class Engine:
         """Whether the engine has reported `info` since it came up."""
 
         self.recognised = False
-        """Whether the last answer at `/server_info` was one that an engine gives. A refused key counts as one, since it
-        is logged by itself.
-        """
+        """Whether the last answer at `/server_info` was an engine's. A refused key, which is logged, counts as one."""
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
