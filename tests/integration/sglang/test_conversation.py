@@ -91,6 +91,19 @@ def test_a_prompt_that_is_too_long_is_the_clients_error(behind: Behind, stream: 
     assert behind.idle()
 
 
+def test_an_answer_that_exceeds_the_context_is_shortened(behind: Behind, name: str) -> None:
+    """SGLang first refuses more tokens than the context has, then counts the prompt: it is asked three times."""
+    body = conversation(name, max_tokens=1_000_000, stream=True)
+    with behind.proxy.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert next(answer.iter_bytes())
+        receipt_id = answer.headers["x-warmroute-receipt"]
+    row = behind.proxy.row(receipt_id)
+    assert len(json.loads(row["rids"])) == 3
+    assert json.loads(row["usage"])["warmroute"]["max_tokens_lowered_to"] >= 4_096
+    assert behind.idle()
+
+
 def test_tools_and_their_results_are_part_of_the_prompt(behind: Behind, name: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.py"}'}}
     tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}]
