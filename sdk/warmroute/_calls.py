@@ -1,8 +1,8 @@
 """Mixins that observe the calls of a client made by Stainless (openai's, anthropic's), one for each kind of client.
 
 Every call runs through three methods: `request` (before the first attempt), `_process_response` (a successful answer
-with its head) and `_process_response_data` (the parsed body, or each event of a stream). They are the same in openai
-2.x and 3.x, and in anthropic.
+with its head) and `_process_response_data` (the parsed body, or each event of a stream). These methods are the same in
+openai 2.x and 3.x, and in anthropic.
 """
 
 from typing import TYPE_CHECKING, Any
