@@ -68,8 +68,8 @@ PARENT_HEADERS: Final = (
 """Headers that name the session or agent that started the request's own."""
 
 PARENT_SESSION_HEADERS: Final = ("x-parent-session-id", "x-opencode-parent-session-id", "x-dynamo-parent-session-id")
-"""The headers of `PARENT_HEADERS` that name a session, which must differ from the request's session. The other parent
-headers name an agent of the request's session.
+"""The headers of `PARENT_HEADERS` that name a session, possibly another than the request's. The other parent headers
+name an agent of the request's session.
 """
 
 _OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)

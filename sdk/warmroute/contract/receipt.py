@@ -77,7 +77,7 @@ LOSS_CLASSES: Final = (
     "engine_misreport",  # the engine's count was outside [0, prompt]
     "unknown",
 )
-"""Why prompt tokens were not cached. Tokens of all classes sum to prompt - cached. A newer proxy may name other classes."""
+"""Why prompt tokens were not cached. All classes sum to prompt - cached. A newer proxy may name others."""
 
 ESTIMATED_FIELDS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers")
 """Numbers that `estimated` may name: the engine did not report them, or reported only a lower bound."""

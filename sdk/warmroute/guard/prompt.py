@@ -156,7 +156,7 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
     if base is not None and tools_order == base.tools_order and base.tools.raw is not None:
         tools = base.tools
     else:
-        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # None: all are digested anew, as `==` ignores the order of keys
+        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # None: `==` ignores the order of keys
     system = _section(wire.system_field, 0, wire.system, base.system if base else None, digest_of_message)
     messages = _section(
         wire.messages_field, wire.start, wire.messages, base.messages if base else None, digest_of_message
