@@ -304,8 +304,7 @@ class Books:
             return self._ahead.cost_nanousd or 0
 
     def keeping_of(self, session: str) -> Keeping:
-        """How long the server of a session's last turn keeps prompts in its cache, and the shortest one that it keeps.
-        """
+        """How long the server of a session's last turn caches prompts, and the shortest prompt that it caches."""
         turn = self.last_turn(session)
         return UNKNOWN if turn is None else turn.keeping
 

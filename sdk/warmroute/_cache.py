@@ -112,8 +112,7 @@ class CacheView:
         return self._books.samples(session, count, spread=spread)
 
     def pending(self) -> list[str]:
-        """Ids of the newest thousand receipts that a response head announced but no answer has brought, oldest first.
-        """
+        """Ids of the newest thousand receipts that response heads announced and no answer brought, oldest first."""
         return self._books.pending()
 
 

@@ -194,8 +194,7 @@ class Call:
             self.conversation.left_unanswered(self.tip)
 
     def retry_as_given(self, status: int) -> bool:
-        """Whether to repeat a failed call without the field that the SDK added, because that field may be the reason.
-        """
+        """Whether to repeat a failed call without the field that the SDK added: the field may be the reason."""
         if not self.added_usage or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
             return False
         self.added_usage = False
@@ -408,8 +407,7 @@ def _observed(stream_cls: Any) -> Any:
 
 
 def _of_block(key: str | None, block: Named | None) -> str:
-    """The key under which prompts are compared: the session, with the kind and agent of its `session()` block, if set.
-    """
+    """The key under which prompts are compared: the session, with kind and agent of its `session()` block."""
     if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

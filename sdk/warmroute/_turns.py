@@ -34,7 +34,7 @@ class Turn:
     ahead: bool = False
     """Whether the turn computes a prompt before it is needed. Such turns are counted separately."""
     keeping: Keeping = UNKNOWN
-    """How long the server keeps prompts in its cache, and the shortest prompt that it keeps."""
+    """How long the server caches prompts, and the shortest prompt that it caches."""
     miss: GuardEvent | None = None
     """Why an intact prefix was not cached."""
     receipt_id: str | None = None

@@ -63,8 +63,7 @@ def is_steering_header(name: str) -> bool:
 
 
 def well_formed_request_id(value: str) -> bool:
-    """Whether a request id has at most 128 characters, all letters, digits or `-_.:`, so that any log line can hold it.
-    """
+    """Whether a request id fits in any log line: at most 128 characters, all letters, digits or `-_.:`."""
     return 0 < len(value) <= 128 and value.isascii() and all(c.isalnum() or c in "-_.:" for c in value)
 
 

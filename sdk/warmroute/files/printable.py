@@ -2,8 +2,7 @@
 
 
 def printable(text: str) -> str:
-    """The text in one line, with control characters escaped, so that a terminal does not obey text that others wrote.
-    """
+    """The text in one line, with control characters escaped, since a terminal would obey them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -32,8 +32,7 @@ Body = Mapping[str, Any]
 
 
 def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
-    """The request with the system part as it was first sent, and the new lines at the end of the newest user message.
-    """
+    """The request with the system part as first sent, and the new lines at the end of the newest user message."""
     assert reading.before is not None
     sent, now = reading.before.system, reading.prompt.system
     for at in range(min(len(sent), len(now))):
@@ -281,8 +280,7 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _is_plain(tools: object) -> TypeGuard[list[Any]]:
-    """Whether the tools are a list of single tools. Only such lists are repaired, not Gemini's groups of declarations.
-    """
+    """Whether the tools are a list of single tools. Gemini's groups of declarations are not repaired."""
     return isinstance(tools, list) and not any(
         isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools
     )

@@ -120,8 +120,7 @@ class Analysis:
 
 
 def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analysis:
-    """Analyse recorded requests. The result lists sessions in the order of their first turns. Raises: TranscriptError.
-    """
+    """Analyse recorded requests. Sessions stay in the order of their first turns. Raises: TranscriptError."""
     memory, sessions, recorded = Memory(), dict[str, Session](), True
     for count, request in enumerate(requests, 1):
         if count > MAX_TURNS:
