@@ -40,14 +40,14 @@ LEAST_ALL_TO_ALL_S: Final = 100e-6
 OVERLAP_SHARE: Final = 0.5
 """The part of the shorter of computing and DeepEP's exchange that is hidden if two batches overlap. DeepSeek-V3 on 72
 H100 decodes 22,282 tokens a second and node with `--enable-two-batch-overlap`, and a fifth fewer without
-(sgl-project/sglang#6017)."""
+(lmsys.org/blog/2025-05-05-large-scale-ep)."""
 
 OVERLAP_TOKENS: Final = 128
-"""The least tokens of a rank in a step with which two batches are faster than one (sgl-project/sglang#6017: between 64
+"""The least tokens of a rank in a step with which two batches are faster than one (the blog named above: between 64
 and 128)."""
 
 OVERLAP_PREFILL: Final = 1.31
-"""The speed of prompts in two batches over their speed in one: 27 to 35 % more (sgl-project/sglang#6017)."""
+"""The speed of prompts in two batches over their speed in one: 27 to 35 % more (the blog named above)."""
 
 NODES_PREFILL: Final = 0.136
 """The additional share of a prompt's time for each further node that all-reduces cross. DeepSeek-V3.1 with TP 32 on 4
