@@ -61,7 +61,7 @@ LIMITS: Final = {
     "unsampled": (_TRACING % 0, ""),
     "sampled": (_TRACING % 1, ""),
 }
-"""Name of `--limits` -> additions to the tenant's table, and to the configuration."""
+"""Name of `--limits` -> additions to the proxy's configuration, and to its tenant's table."""
 
 _PORT: Final = 0
 _LOOP: Final = "-01"  # the first thread, in which the event loop runs
