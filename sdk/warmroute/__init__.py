@@ -6,7 +6,7 @@
     with warmroute.session("ticket-4711"):
         client.chat.completions.create(...)
     print(client.cache.report())            # what was cached, what it cost, what that saved
-    print(client.cache.explain())           # why the last turn was not warmer
+    print(client.cache.explain())           # why no more tokens of the last turn were cached
 
 All public names are in this module and in `contract`. A call that openai's client would complete does not fail because
 of this package, except with `guard="raise"`. The package sends only the caller's calls, and the calls that methods of

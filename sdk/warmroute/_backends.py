@@ -33,7 +33,7 @@ class Signal(NamedTuple):
 
 
 def signal(backend: Provider, key: str | None, *, derived: bool, home: str | None, parent: str | None = None) -> Signal:
-    """The headers and fields that name a session to a server. `home`: the value of `home_of` for its last answer."""
+    """The headers and fields that name a session to a server. `home`: what `home_of` found in its last answer."""
     added: dict[str, str] = {}
     if home and backend is WARMROUTE:
         added[headers.HOME] = home

@@ -47,7 +47,7 @@ class Beginnings(NamedTuple):
 
 
 def beginnings_of(prompt: Prompt) -> Beginnings | None:
-    """The beginnings of a prompt; None if it has no user message."""
+    """The `Beginnings` of a prompt; None if it has no user message."""
     system, messages = prompt.system, prompt.messages
     roles = [*system.roles, *messages.roles]
     if "user" not in roles or messages.name == "prompt":
@@ -113,7 +113,7 @@ collectors: Final[list[list["Books"]]] = []
 
 
 class Books:
-    """The books of a client and its copies. Thread-safe."""
+    """What a client and its copies have observed. Thread-safe."""
 
     def __init__(self, guard: Guard, settled: Callable[[Turn], None] | None = None) -> None:
         """`settled` is called with each turn whose usage is known, outside of the lock."""
@@ -158,7 +158,7 @@ class Books:
             return found
 
     def check(self, turn: Turn, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have the guard compare a turn's prompt with earlier ones of its lineage, and return the body to send."""
+        """Have the guard compare a turn's prompt with earlier prompts of its lineage. Returns the body to send."""
         if turn.session is None:
             return body
         guard = self.guard

@@ -1,4 +1,4 @@
-"""Prepare each call before it is sent, and watch it until its usage is known, for clients of both kinds.
+"""Prepare each call before it is sent, and watch it until its usage is known.
 
 Nothing in this module makes a call fail, except `guard="raise"`. Each step runs in a *shelter*, a block that counts an
 exception and continues without the step's result. If the whole preparation fails, the call is sent as the client's
@@ -101,7 +101,7 @@ class Telemetry:
 
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:
-    """The attributes of a turn; unknown ones are left out."""
+    """The span's attributes for a turn, without attributes whose value is unknown."""
     found: dict[str, object] = {OPERATION: "chat", MODEL: turn.model, CONVERSATION: turn.session}
     if (measured := turn.measured) is not None:
         found |= {INPUT_TOKENS: measured.prompt_tokens, CACHED_TOKENS: measured.cached_tokens}
@@ -225,7 +225,7 @@ class Callers(NamedTuple):
 
 
 class Observer:
-    """Prepares the calls of one client and keeps its books, which its copies share."""
+    """Prepares the calls of one client, and keeps what they showed in `Books`, which the client's copies share."""
 
     def __init__(
         self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False

@@ -8,10 +8,10 @@ class Changes(NamedTuple):
     """The differences from the request that the client sent. The receipt has a member for each that is not empty.
 
     `dropped_fields`: names of members that no engine got. `dropped_blocks`: the number of message parts that no engine
-    got, by type. `cache_control`: the number of `cache_control` marks that were removed. `normalised`: the normalising
-    rules, which remove text that changes from turn to turn, that did so here. `not_normalised`: the rules that would
-    have removed text, but are switched off. The receipt names `not_normalised` as `prefix_changed_by`, and only if
-    tokens have the loss class `prefix_changed`.
+    got, by type. `cache_control`: the number of `cache_control` marks that were removed. `normalised`: the rules by
+    which the proxy removed text that changes from turn to turn. `not_normalised`: rules that would have removed text,
+    but are switched off. The receipt names `not_normalised` as `prefix_changed_by`, and only if tokens have the loss
+    class `prefix_changed`.
     """
 
     dropped_fields: tuple[str, ...]

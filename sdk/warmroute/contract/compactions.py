@@ -1,8 +1,8 @@
 """The words by which a prompt shows that its history was compacted: agent programs begin their summaries with them.
 
 After a compaction, a program sends the session key, system prompt and tools of the turn before, and a summary in place
-of the history. A fork (a second branch of the conversation) looks alike. Only the program's words tell compaction and
-fork apart. So each mark was read in the program's code, and programs that use no fixed words have no mark.
+of the history. A fork (a second branch of the conversation) looks alike. Only the program's words, the *mark*, tell
+compaction and fork apart. So each mark was read in the program's code, and programs without fixed words have no mark.
 
 A mark stands at the beginning of a text: in a user's message before the first answer, or in the first answer. Codex
 keeps the user's messages before the summary; goose and Gemini CLI write an answer after the summary.

@@ -202,8 +202,8 @@ class Conversations:
         return None, 0
 
     def _shortened(self, tenant: str, asked: Asked) -> Conversation | None:
-        """The conversation whose newest request ends with this message plus more text; of several, the one with the
-        least text more.
+        """The conversation whose newest request ends with this message and more text; of several, the one that ends
+        with the shortest message.
         """
         stems = self._by_stem.get(asked.stem)
         if stems is None:

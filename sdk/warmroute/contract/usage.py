@@ -88,7 +88,7 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
     counts = counts_of(usage)
     prompt, cached = counts.prompt or 0, counts.cached
     if cached is None and (counts.written is not None or any(name in usage for name in _GEMINI_PROMPT)):
-        cached = 0  # such a server omits the count if nothing was cached
+        cached = 0  # these usages omit the count if nothing was cached
     cached = None if cached is None else min(cached, prompt)
     written = min(counts.written or 0, prompt - (cached or 0))
     hour = min(_first(usage, _WRITTEN_FOR_AN_HOUR, 0) or 0, written)

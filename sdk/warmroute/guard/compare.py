@@ -17,7 +17,8 @@ from warmroute.guard.prompt import Prompt, Section, text_of
 from warmroute.guard.volatile import class_of_change, class_of_marks, common_chars, first_line
 
 SIMILAR: Final = 0.5
-"""Two lists of tools are alike if they share this part of their tools, two system prompts if of their lines."""
+"""Two lists of tools are alike if they share this part of their tools. Two system prompts are alike if they share this
+part of their lines."""
 
 
 @dataclass(frozen=True, slots=True)
