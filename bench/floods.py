@@ -1,7 +1,8 @@
 """`python -m bench floods`: measures a tenant's latency while another tenant floods the proxy.
 
 A flood is compared with chats that the flooding tenant sends over as many connections. Before and after each flood, the
-latency without a flood is measured, and then that beside the chats. So all figures of a row come from the same minutes.
+latency without a flood is measured, and then the latency during the chats. So all figures of a row come from the same
+minutes.
 
 On a machine that others use, times say little. So the table has a second ratio, of processor time: how much the
 proxy's process uses between a request of the other tenant and its answer. While a flood keeps the proxy busy, this time

@@ -28,7 +28,7 @@ READ_BYTES: Final = 65_536
 
 SLOWER: Final = 50.0
 NEVER: Final = 1e6
-"""The factor for timers while instructions are counted, so that no timer fires: its number depends on the machine."""
+"""The factor for timers while instructions are counted: none may fire, since their number depends on the machine."""
 
 _CHAT: Final = b"/chat/completions "
 _BEGINS: Final = (b"HTTP/1.1 200", b"HTTP/1.1 101", b"\x81")

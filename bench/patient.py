@@ -11,7 +11,7 @@ from bench.proxies import ROOT, Fleet, Place, Proxy, Start
 
 
 def patient(proxy: Proxy) -> Proxy:
-    """The proxy, which must be warmroute's, with such deadlines."""
+    """The proxy, which must be warmroute's, with deadlines that no machine reaches."""
 
     def start(place: Place, fleet: Fleet) -> Start:
         made = proxy.start(place, fleet)

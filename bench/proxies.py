@@ -63,7 +63,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Proxy:
-    """One row of the tables."""
+    """A proxy to measure: one row of the tables."""
 
     name: str
     package: str  # the package on PyPI that has the proxy; empty if nothing has to be installed
@@ -119,9 +119,7 @@ def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant
     config = _CONFIG.substitute(port=place.port, model=MODEL, digest=digest, of_tenant=of_tenant, processes=processes)
     if pd:
         config += _ENGINE.substitute(id="p", url=fleet.prefill.url, role="prefill")
-        config += (
-            'bootstrap_host = "127.0.0.2"\nbootstrap_port = 8998\n'  # an address from which the proxy expects no answer
-        )
+        config += 'bootstrap_host = "127.0.0.2"\nbootstrap_port = 8998\n'  # the proxy expects no answer from here
         config += _ENGINE.substitute(id="d", url=fleet.decode.url, role="decode")
     else:
         for number, engine in enumerate(fleet.aggregated):

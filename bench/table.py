@@ -155,7 +155,7 @@ def waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
 
 
 def _alone(direct: Sequence[Sample]) -> str:
-    """A line about the limits of load and engines without a proxy. The figure of a proxy near them is not its own."""
+    """A line about the limits of load and engines. Near these limits, a proxy's figure includes their delays."""
     per_s, busy = median(s.per_s for s in direct), median(s.load_busy for s in direct)
     p50_ms = median(s.took_ms["p50"] for s in direct)
     return f"Without a proxy: {per_s:,.0f} a second with {busy:.0%} of a core, p50 {p50_ms:.3f} ms."

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 KV_BYTES_PER_TOKEN: Final = 70_272
-"""61 layers of MLA with 512 + 64 values in bf16, as in the `config.json` of DeepSeek V3 and Kimi K2."""
+"""The KV of a token in 61 layers of MLA with 512 + 64 values in bf16, as in DeepSeek V3 and Kimi K2 (`config.json`)."""
 
 Role = Literal["aggregated", "prefill", "decode"]
 

@@ -1,7 +1,7 @@
 """Forks: several sub-agents that continue one prompt. The simulations, and the tables of docs/benchmarks/forks.md.
 
-The bar that warmroute has to reach in each column is the best other router, and 1.3 times the tokens that a single
-cache for all workers would compute. The constants of `core.placement.forks` were chosen at seeds 1 and 2 of these rows
+warmroute has two bars: in each column the figure of the best other router, and 1.3 times the tokens that a single cache
+for all workers would compute. The constants of `core.placement.forks` were chosen at seeds 1 and 2 of these rows
 and of rows that are not here, never at `SEEDS`.
 """
 

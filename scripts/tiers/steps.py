@@ -32,7 +32,7 @@ MAX_CPU_S: Final = 2.0
 `full`."""
 
 MAIN: Final = ("-m", "not full and not nightly and not sglang", "--ignore=tests/integration/sglang")
-"""Options that select the tests of `scripts/test`. Of the contract tests, these are the tests on embedded engines."""
+"""Options that select the tests of `scripts/test`. Of the contract tests, they select those on simulated engines."""
 
 ONE_RUN_OF_SGLANG: Final = "tests/integration/sglang/test_conversation.py"
 ONE_RUN_OF_ENVOY: Final = "tests/gateway/test_turns.py"

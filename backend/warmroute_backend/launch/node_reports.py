@@ -43,8 +43,8 @@ class NodeReports:
     def __init__(self, own: Report, addresses: Sequence[tuple[str, int]], key: str, bind: str = "0.0.0.0") -> None:
         self.own = own
         self._reported: Report | None = None
-        """None until the first report. Before that report nothing is answered, since it has the stores for which other
-        nodes have to wait."""
+        """None until the first report. Until then other launchers get no answer, since they could not know for which
+        stores they have to wait."""
         self._addresses = addresses
         self._key = key
         self._others = [OtherNode(node, host) for node, (host, _) in enumerate(addresses) if node != own.node]

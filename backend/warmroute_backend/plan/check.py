@@ -273,7 +273,7 @@ def _drafting(engine: PlannedEngine) -> str:
 
 
 def _collisions(plan: Plan) -> Iterator[str]:
-    """GPUs and ports that two engines of a node would both take."""
+    """Problems of GPUs and ports that two engines of a node would both take."""
     taken: dict[tuple[int, str], list[str]] = defaultdict(list)
     for engine in plan.engines:
         each = max(1, engine.shape.gpus // max(1, engine.nodes))

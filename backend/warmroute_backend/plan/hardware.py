@@ -23,7 +23,7 @@ Speed = Annotated[float, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU in a node of `per_node`.
+    """A kind of GPU. A node has `per_node` of these GPUs.
 
     `memory_mib` is `nvidia-smi --query-gpu=memory.total` (`rocm-smi` on AMD). `context_mib` is the memory that the
     driver and the first libraries have taken when weights begin to load: `memory_mib` less the `avail mem` of SGLang's
@@ -103,7 +103,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """GPUs of one kind: `nodes` of `per_node` each."""
+    """GPUs of one kind, on `nodes` nodes with `per_node` GPUs each."""
 
     gpu: Gpu
     nodes: int

@@ -74,7 +74,7 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The requirements of an engine. `context_tokens`: the request that a rank must hold. If `fraction` or
-    `attention_dp` is None, it is chosen.
+    `attention_dp` is None, it has still to be chosen.
     """
 
     gpu: Gpu
