@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Look for known vulnerabilities in the packages that `scripts/release` has installed for warmroute's extras.
+"""Looks for known vulnerabilities in the packages that `scripts/release` has installed for warmroute's extras.
 
 pip-audit asks PyPI for advisories. If PyPI or its advisories cannot be reached, the script prints a line about it and
 exits with status 0.

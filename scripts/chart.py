@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Render a Helm chart to JSON as Helm 4 does, without Helm. Needs .venv-deploy (made by `scripts/deploy`).
+"""Renders a Helm chart to JSON as Helm 4 does, without Helm. Needs .venv-deploy (made by `scripts/deploy`).
 
     .venv-deploy/bin/python scripts/chart.py CHART NAME NAMESPACE [KEY=VALUE...] < VALUES.json
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check import cycles and sizes in sdk, proxy, backend, lab and scripts, and print a table.
+"""Checks import cycles and sizes in sdk, proxy, backend, lab and scripts, and prints a table.
 
     scripts/check_structure.py            runs all checks; prints `ok`, or the number of faults with status 1
     scripts/check_structure.py --list     also lists what is above three quarters of its limit

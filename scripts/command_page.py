@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference/commands.md from the command line: each command, its options, defaults and an example.
+"""Writes docs/reference/commands.md from the command line: each command, its options, defaults and an example.
 
 scripts/command_page.py            write the page
 scripts/command_page.py --check    exit with 1 if the page is not up to date

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compile the proxy's request path to C extensions with mypyc. This is optional: the sources run without it.
+"""Compiles the proxy's request path to C extensions with mypyc. This is optional: the sources run without it.
 
     scripts/compile.py [FOLDER]                  makes a copy of the packages with extensions (default: build/compiled)
     PYTHONPATH=build/compiled warmroute proxy    runs the copy; `warmroute --version` says `compiled`

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Convert recorded agent sessions to the samples that the demo replays. It is run only when the recordings change.
+"""Converts recorded agent sessions to the samples that the demo replays. It is run only when the recordings change.
 
     scripts/convert_sessions.py [RECORDINGS] [SAMPLES]
 

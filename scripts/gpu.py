@@ -1,4 +1,4 @@
-"""Measure a GPU's speed with PyTorch alone, to replace the planner's constants; takes less than 8 minutes.
+"""Measures a GPU's speed with PyTorch alone, to replace the planner's constants; takes less than 8 minutes.
 
     python -m scripts.gpu --out measured.toml          on a GPU without an engine, by a Python that has torch
     python -m scripts.gpu --toy                        tiny sizes on a CPU, to try the program; its figures are useless

@@ -1,4 +1,4 @@
-"""Print how large the project is, by part: lines, lines of code, files, and how much a reader of one module must know.
+"""Prints how large the project is, by part: lines, lines of code, files, and how much a reader of one module must know.
 
     python -m scripts.house            prints the tables of docs/contribute/house.md; it never fails a run
     python -m scripts.house --rooms    also prints lines and modules of each package, and how many modules are short

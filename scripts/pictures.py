@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the pictures of the docs from the tables in this file. Each picture has a light and a dark style.
+"""Draws the pictures of the docs from the tables in this file. Each picture has a light and a dark style.
 
 scripts/pictures.py             writes docs/images/architecture.svg, turn.svg and regions.svg
 scripts/pictures.py --check     only compares the files with what would be written

@@ -1,4 +1,4 @@
-"""Plant faults in the decisions of the proxy, one at a time, and count how many of them the tests catch.
+"""Plants faults in the decisions of the proxy, one at a time, and counts how many of them the tests catch.
 
     python -m scripts.planted_faults                           200 faults: hours on two cores
     python -m scripts.planted_faults --faults 40 --seed 1      a sample; a larger sample of the seed contains it

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the public interface to docs/reference/public-interface.txt, a line for each name.
+"""Writes the public interface to docs/reference/public-interface.txt, a line for each name.
 
 docs/reference/stability.md says what is stable, and for how long.
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check what `scripts/release` has built: names, versions, the content of each file, and links of the README.
+"""Checks what `scripts/release` has built: names, versions, the content of each file, and links of the README.
 
     scripts/release_check.py DIST [TAG]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write diagrams of states and the map of packages into pages of the docs, between markers, as read from the code.
+"""Writes diagrams of states and the map of packages into pages of the docs, between markers, as read from the code.
 
     scripts/state_diagrams.py            writes the pages
     scripts/state_diagrams.py --check    fails if a page differs from what would be written

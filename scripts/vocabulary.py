@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the words of identifiers against docs/reference/glossary.md.
+"""Checks the words of identifiers against docs/reference/glossary.md.
 
     scripts/vocabulary.py            lists the identifiers to rename; exits with 1 if there is one
     scripts/vocabulary.py --all      lists every place at which an identifier with such a word is defined

@@ -1,4 +1,4 @@
-"""Run `warmroute conform` against servers that are installed from PyPI, and write docs/spec/results.md.
+"""Runs `warmroute conform` against servers that are installed from PyPI, and writes docs/spec/results.md.
 
     python -m bench.conformity [--envs DIR] [--only NAME ...] [--json DIR]
 

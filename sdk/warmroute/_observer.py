@@ -1,4 +1,4 @@
-"""Prepare each call before it is sent, and watch it until its usage is known.
+"""Prepares each call before it is sent, and watches it until its usage is known.
 
 Nothing in this module makes a call fail, except `guard="raise"`. Each step runs in a *shelter*, a block that counts an
 exception and continues without the step's result. If the whole preparation fails, the call is sent as the client's

@@ -1,4 +1,4 @@
-"""Remove the session's headers from a request that a redirect sends to another host.
+"""Removes the session's headers from a request that a redirect sends to another host.
 
 httpx itself removes the API key. httpx copies a request's `extensions` to the requests that follow its redirects, so a
 hook notes the first request's origin there. The hook runs after the client's other hooks, which may change the host.

@@ -1,4 +1,4 @@
-"""Measure how fast network cards and NVLink move data, by perftest and nccl-tests.
+"""Measures how fast network cards and NVLink move data, by perftest and nccl-tests.
 
 The programs are `ib_write_bw` and `all_reduce_perf`. They occupy the cards and some GB of each GPU for seconds, so the
 doctor runs them only if asked.

@@ -1,4 +1,4 @@
-"""Judge the health of GPUs and of the paths between them: errors, heat, PCI bridges, limits of the cgroup. Pure."""
+"""Judges the health of GPUs and of the paths between them: errors, heat, PCI bridges, limits of the cgroup. Pure."""
 
 from collections.abc import Iterator
 from typing import Final

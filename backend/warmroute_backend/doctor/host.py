@@ -1,4 +1,4 @@
-"""Read memory, NUMA, limits and clock of this machine from /proc and /sys, and measure its disk.
+"""Reads memory, NUMA, limits and clock of this machine from /proc and /sys, and measures its disk.
 
 Sources: proc(5); Linux, Documentation/admin-guide.
 """

@@ -1,4 +1,4 @@
-"""Judge the facts of a machine: findings, and what to do about each. Pure.
+"""Judges the facts of a machine: findings, and what to do about each. Pure.
 
 Without a plan (`plan.toml`), a missing device or program is only a note, since nothing needs it. With a plan, the
 finding is a problem if the plan cannot run or would fall back to TCP, and a warning if the plan would run badly.

@@ -1,4 +1,4 @@
-"""Read all facts of this machine."""
+"""Reads all facts of this machine."""
 
 import json
 import os

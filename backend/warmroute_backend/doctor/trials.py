@@ -1,4 +1,4 @@
-"""Find out what works on a machine without GPUs: the simulated engine, and SGLang on a CPU.
+"""Finds out what works on a machine without GPUs: the simulated engine, and SGLang on a CPU.
 
 The simulated (embedded) engine is started. SGLang is not: the doctor only looks for its installation.
 """

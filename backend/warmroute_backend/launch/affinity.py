@@ -1,4 +1,4 @@
-"""Find the NUMA node and the network cards near each GPU by `nvidia-smi topo -m`, and pass them to engines.
+"""Finds the NUMA node and the network cards near each GPU by `nvidia-smi topo -m`, and passes them to engines.
 
 The matrix that `nvidia-smi` prints has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over
 the link between sockets), each GPU's NUMA node, and, in the second legend, the cards' names. GPUs have the numbers of

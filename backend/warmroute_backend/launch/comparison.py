@@ -1,4 +1,4 @@
-"""Compare engines' reports with the plan, and a prefill engine with its decode engine. Pure."""
+"""Compares engines' reports with the plan, and a prefill engine with its decode engine. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final

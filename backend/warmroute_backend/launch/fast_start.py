@@ -1,4 +1,4 @@
-"""Choose the source from which an engine loads its weights at a restart, among those of SGLang 0.5.23. Pure.
+"""Chooses the source from which an engine loads its weights at a restart, among those of SGLang 0.5.23. Pure.
 
     daemon      another process keeps the weights in GPU memory, and the engine maps them
                 (`sglang/srt/weight_cache/daemon.py`, `--weight-cache-mode client`)

@@ -1,4 +1,4 @@
-"""Decide whether an engine hangs. Pure.
+"""Decides whether an engine hangs. Pure.
 
 An engine hangs if, for longer than a limit, it has running requests and its scheduler does nothing, or if its
 `/metrics` does not answer for that time.

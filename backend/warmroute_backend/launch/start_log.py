@@ -1,4 +1,4 @@
-"""Read the log of a starting engine: how far the start is, and how large the pool became. Pure.
+"""Reads the log of a starting engine: how far the start is, and how large the pool became. Pure.
 
 The lines are those of SGLang 0.5.23: `Load weight begin` (`model_executor/model_runner.py:1274`), tqdm's bars of the
 loaders (`model_loader/weight_utils.py:1166`, `:1371`), `KV Cache is allocated` (`mem_cache/memory_pool.py:2084-2098`;

@@ -1,4 +1,4 @@
-"""Find the problems of a plan, even of one that was edited by hand. Each is a sentence that says what would work.
+"""Finds the problems of a plan, even of one that was edited by hand. Each is a sentence that says what would work.
 
 The problems are settings with which SGLang 0.5.23 stops, or starts but serves badly. If no formula covers a model's
 cache, only flags are judged, since the memory that the model needs is not known.

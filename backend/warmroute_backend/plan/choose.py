@@ -1,4 +1,4 @@
-"""Make a plan: the engines of a cluster for a model and its traffic, with a reason for each choice.
+"""Makes a plan: the engines of a cluster for a model and its traffic, with a reason for each choice.
 
 The order of choices: KV type, context, division into prefill and decode, engines, drafts, host memory and storage. Each
 step reads only what earlier steps have fixed, so equal requests give equal plans.

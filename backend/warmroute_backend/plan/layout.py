@@ -1,4 +1,4 @@
-"""Divide GPUs into engines: the GPUs of an engine, and how its attention and experts are divided among them.
+"""Divides GPUs into engines: the GPUs of an engine, and how its attention and experts are divided among them.
 
 A layout fits if its memory is enough: one rank must hold the longest request.
 """

@@ -1,4 +1,4 @@
-"""Find the installation of SGLang for a CPU, or say how to install it."""
+"""Finds the installation of SGLang for a CPU, or tells how to install it."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Divide a bounded table between the owners of its entries: a full table drops an entry of the owner that holds most.
+"""Divides a bounded table between the owners of its entries: a full table drops an entry of the owner that holds most.
 
 A single owner may fill the whole table. With several owners, the one that holds most loses its oldest entry, so that no
 tenant makes a proxy forget the entries of another tenant. An entry counts by its weight, 1 by default. Each step takes

@@ -1,4 +1,4 @@
-"""Parse JSON and TOML that others wrote. JSON values are counted before they are parsed, to bound the memory.
+"""Parses JSON and TOML that others wrote. JSON values are counted before they are parsed, to bound the memory.
 
 A parsed `[],` takes 25 times the bytes of its text. A fault of a JSON document raises `DocumentError` without the name
 of the file, which the caller knows.

@@ -1,4 +1,4 @@
-"""Read spans from OTLP's JSON, which the OpenTelemetry Collector's file exporter and other programs write."""
+"""Reads spans from OTLP's JSON, which the OpenTelemetry Collector's file exporter and other programs write."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

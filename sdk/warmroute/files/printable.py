@@ -1,4 +1,4 @@
-"""Format text for a terminal or a page."""
+"""Formats text for a terminal or a page."""
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Open files that others may have placed: only regular files, and only inside given folders.
+"""Opens files that others may have placed: only regular files, and only inside given folders.
 
 A read of a named pipe, a device or a terminal could block. A symbolic link may lead anywhere, so the place of the
 opened file is checked, not that of the link. Links to files inside the folders work, because Kubernetes mounts files by

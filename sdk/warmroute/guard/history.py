@@ -1,4 +1,4 @@
-"""Find how a client changed the messages of an earlier prompt."""
+"""Finds how a client changed the messages of an earlier prompt."""
 
 import re
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Keep the prompts of sessions, find the one that a request continues, and save them as JSON.
+"""Keeps the prompts of sessions, finds the one that a request continues, and saves them as JSON.
 
 A session has several *lineages*, in each of which prompts continue each other: the main loop, a title, sub-agents. The
 memory keeps the newest prompt of each lineage. If a prompt breaks the prefix of the one before, the memory keeps both,

@@ -1,4 +1,4 @@
-"""Read a request as parts in template order (tools, system, messages), with digests and a chain of hashes.
+"""Reads a request as parts in template order (tools, system, messages), with digests and a chain of hashes.
 
 The *chain* has a hash for the prompt up to each part. A part that equals a part of an earlier prompt reuses the earlier
 part's digest and copy. So a conversation that only grows costs one comparison of lists, which Python makes in C, and

@@ -1,4 +1,4 @@
-"""Classify text that changes between requests: dates, ids, counters of tokens, paths, and memory files of agents.
+"""Classifies text that changes between requests: dates, ids, counters of tokens, paths, and memory files of agents.
 
 A *mask* replaces all text of one class, such as dates. The class of a change is the first class whose mask makes the
 old and the new text equal. Dates are masked first, because the other masks match parts of dates.

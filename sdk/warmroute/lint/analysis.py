@@ -1,4 +1,4 @@
-"""Analyse the turns of recorded sessions: cached and lost tokens of each turn, and the cost of each cause.
+"""Analyses the turns of recorded sessions: cached and lost tokens of each turn, and the cost of each cause.
 
 Token counts are those of the recorded answers. For an answer without counts, tokens are the bytes of the canonical
 prompt divided by 4. The part of the prompt that repeats the earlier turn then counts as cached, which is the best that

@@ -1,4 +1,4 @@
-"""Read OpenTelemetry spans of generative AI as requests.
+"""Reads OpenTelemetry spans of generative AI as requests.
 
 The attributes are those of the semantic conventions (opentelemetry.io/docs/specs/semconv/gen-ai). An attribute holds
 messages, system instructions or tools as a text of JSON or as a structured value. A span without messages is skipped,

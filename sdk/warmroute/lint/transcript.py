@@ -1,4 +1,4 @@
-"""Read recorded requests from files of JSON or JSON lines, which may be gzipped.
+"""Reads recorded requests from files of JSON or JSON lines, which may be gzipped.
 
 A record is the body of a request, or an object with the body in `body`, `request` or `kwargs`. The object may also have
 `headers`, and the recorded answer in `response`, `reply`, `answer`, `output` or `usage`. The requests of a batch file,

@@ -1,4 +1,4 @@
-"""Observe WebSockets of openai's Responses: each turn is compared, counted and settled like a call over HTTP.
+"""Observes WebSockets of openai's Responses: each turn is compared, counted and settled like a call over HTTP.
 
 A turn on a WebSocket sends only its new items. So this module builds the input that an HTTP call would have sent: the
 items up to the response that the turn continues, the output of that response, and the new items. A repair cannot change
