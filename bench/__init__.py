@@ -1,1 +1,1 @@
-"""What the proxy costs, beside whatever routers are installed: `python -m bench`."""
+"""Measures what the proxy costs, in comparison with the routers that are installed: `python -m bench`."""

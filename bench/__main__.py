@@ -1,4 +1,4 @@
-"""`python -m bench`: the workloads against warmroute and the routers that are installed, as tables."""
+"""`python -m bench`: runs the workloads against warmroute and the routers that are installed, and prints tables."""
 
 import argparse
 import gc
@@ -25,11 +25,11 @@ _ALSO: Final = (
     " `sizing`: what a proxy of some processes needs."
 )
 QUIET_LOAD: Final = 0.5
-"""A load average above which the machine is said not to be quiet."""
+"""The load average above which the report says that the machine is not quiet."""
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """Where this runs."""
+    """Facts about this machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
@@ -58,16 +58,16 @@ def machine() -> dict[str, Any]:
 
 
 OTHERS: Final = frozenset({"compiled", "floor", "nginx"})
-"""What is no package: our own path as extensions, a loop that only relays, and nginx."""
+"""Proxies that are not packages of others: warmroute as C extensions, a loop that only relays, and nginx."""
 
 
 def _asked_as(proxy: Proxy) -> str:
-    """What stands for a proxy in `--peers`."""
+    """The name of a proxy in `--peers`."""
     return "compiled" if proxy is OURS_COMPILED else proxy.package or proxy.name
 
 
 def chosen(asked: str, install: bool) -> tuple[list[Proxy], dict[str, peers.Peer], dict[str, str], dict[str, str]]:
-    """The proxies to measure, the environments and versions of packages, and what is left out and why."""
+    """The proxies to measure, the packages' environments and versions, and the proxies left out, with reasons."""
     packages = {proxy.package for proxy in ALL if proxy.package}
     wanted = packages | OTHERS if asked == "auto" else set() if asked == "none" else set(asked.split(","))
     unknown = wanted - packages - OTHERS
@@ -98,7 +98,7 @@ def chosen(asked: str, install: bool) -> tuple[list[Proxy], dict[str, peers.Peer
 
 
 def divide_cores() -> int | None:
-    """Pin this process, the load and the mock engines, to the second core; the first is the proxies'."""
+    """Pin this process (the load and the mock engines) to the second core. The first core is for the proxies."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         return None
@@ -107,7 +107,7 @@ def divide_cores() -> int | None:
 
 
 class Run:
-    """Proxies that run, and the samples of all rounds."""
+    """The running proxies, and the samples of all rounds."""
 
     def __init__(
         self, folder: Path, core: int | None, environments: dict[str, peers.Peer], left_out: dict[str, str]
@@ -123,7 +123,7 @@ class Run:
         self._core = core
 
     def workload(self, workload: Workload, proxies: list[Proxy], rounds: int) -> None:
-        """All rounds of one workload, the proxies taking turns."""
+        """Run all rounds of one workload. The proxies take turns."""
         for number in range(rounds):
             if not (workload.pd or workload.stamped or workload.at_once):
                 self.direct.append(self._bench.direct(workload.without_proxy(number), number))
@@ -169,13 +169,13 @@ class Run:
 
 
 def _where(facts: dict[str, Any]) -> str:
-    """The machine in a line."""
+    """A line about the machine."""
     where = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, Python {facts['python']}"
     return f"{where}; load average {facts['load_average']:.1f} at the start."
 
 
 def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions: dict[str, str]) -> list[str]:
-    """The whole of it, in Markdown."""
+    """The whole report, in Markdown."""
     said = [_where(facts), ""]
     if facts["load_average"] > QUIET_LOAD:
         said += ["**This machine was not quiet**: compare within a table only.", ""]
@@ -193,7 +193,7 @@ def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions:
 
 
 def main() -> int:
-    """Measure and print; 1 when an answer of warmroute was bad."""
+    """Measure and print. Returns 1 if an answer of warmroute was bad."""
     if sys.argv[1:2] == ["soak"]:
         return soak.main(sys.argv[2:])
     if sys.argv[1:2] == ["instructions"]:
@@ -218,7 +218,7 @@ def main() -> int:
         print(f"python -m bench: {error}", file=sys.stderr)
         return 2
     facts = machine()
-    gc.disable()  # a collection of the load generator would be a delay of the proxy's
+    gc.disable()  # a garbage collection of the load would look like a delay of the proxy
     with stopping_on_signals(), tempfile.TemporaryDirectory(prefix="warmroute-perf-") as folder:
         run = Run(Path(folder), divide_cores(), environments, left_out)
         try:

@@ -1,4 +1,4 @@
-"""One measurement: a workload against a proxy that runs, and what its processes used meanwhile."""
+"""One measurement: runs a workload against a proxy, and measures what the proxy's processes use meanwhile."""
 
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -17,36 +17,36 @@ _WARM: Final = Workload("warm", "one chat", "us a request", 1, seconds=0.01)
 
 
 class NotReady(Exception):
-    """A proxy that does not answer; the message says why, as far as it said so."""
+    """A proxy that does not answer. The message has the proxy's last line of output."""
 
 
 @dataclass
 class Sample:
-    """What one round of one workload gave."""
+    """The result of one round of one workload."""
 
     workload: str
     proxy: str
     figure: float  # in the workload's unit
-    user_share: float  # of the processor's time
-    per_s: float  # requests or chunks
+    user_share: float  # user time as a share of the processor time
+    per_s: float  # requests or chunks a second
     busy: float  # share of a core that the proxy used
-    load_busy: float  # and that the load and the mock engines used
+    load_busy: float  # share of a core that the load and the mock engines used
     bad: int
     reasons: dict[str, int]
     answers: int
     chunks: int
-    upstream_chats: int  # that the mock engines saw; of a pair, each leg
-    took_ms: dict[str, float] = field(default_factory=dict)  # p50, p99 and the longest of answers
-    delay_ms: dict[str, float] = field(default_factory=dict)  # and of chunks, from the engine's write to here
+    upstream_chats: int  # chats at the mock engines; each leg of a pair counts
+    took_ms: dict[str, float] = field(default_factory=dict)  # times of answers: p50, p99 and the longest
+    delay_ms: dict[str, float] = field(default_factory=dict)  # times of chunks from the engine's write to the client
     memory_kb: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The sample as an object for JSON."""
         return asdict(self)
 
 
 def quantiles_ms(times_ns: list[int]) -> dict[str, float]:
-    """p50, p99 and the longest."""
+    """p50, p99 and the longest of some times."""
     if not times_ns:
         return {}
     ordered = sorted(times_ns)
@@ -55,7 +55,7 @@ def quantiles_ms(times_ns: list[int]) -> dict[str, float]:
 
 
 class Bench:
-    """The mock engines, the load, and the loop that runs both."""
+    """The mock engines, the load, and the event loop that runs both."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -63,7 +63,7 @@ class Bench:
         self.fleet = Fleet((engines[0], engines[1]), engines[2], engines[3])
 
     def start(self, running: Running, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until a started proxy answers a chat; the mock engines serve it meanwhile."""
+        """Wait until a started proxy answers a chat, and run the mock engines meanwhile."""
         give_up_s = time.monotonic() + seconds(timeout_s)
         self.follow(Plan())
         answered = False
@@ -81,9 +81,9 @@ class Bench:
         self.loop.close()
 
     def measure(self, running: Running, workload: Workload, number: int) -> Sample:
-        """Run round `number` of a workload. The proxy may have missed the engines, which nobody ran before it."""
+        """Run round `number` of a workload. First wait for the proxy, since engines do not answer between rounds."""
         self.start(running)
-        if workload.fresh:  # what a first request imports and allocates is not a stream's
+        if workload.fresh:  # so that imports and allocations of the first request do not count as a stream's memory
             self._load(running.port, replace(_WARM, connections=8, seconds=0.3), 0)
         self.follow(workload.plan)
         return self._sample(
@@ -91,15 +91,15 @@ class Bench:
         )
 
     def direct(self, workload: Workload, number: int) -> Sample:
-        """Run it without a proxy: what the load and the mock engines can do, and how long an answer takes them."""
+        """Run a round without a proxy: the limit of the load and the mock engines, and the time of their answers."""
         self.follow(workload.plan)
         return self._sample(workload, "none", self._load(self.fleet.aggregated[0].port, workload, number))
 
     def follow(self, plan: Plan) -> None:
-        """Have all mock engines answer by a plan."""
+        """Make all mock engines answer by a plan."""
         for engine in self.fleet.engines:
             engine.follow(plan)
-        self.fleet.prefill.follow(replace(plan, chunks=1, interval_ms=0))  # answers once, early
+        self.fleet.prefill.follow(replace(plan, chunks=1, interval_ms=0))  # a prefill engine sends one chunk, at once
 
     def _sample(self, workload: Workload, proxy: str, measured: Round) -> Sample:
         tally, window = measured.tally, measured.window
@@ -112,7 +112,7 @@ class Bench:
             "us a chunk": each_us,
             "ms a request": each_us / 1000,
             "KB a stream": (window.open_kb - window.idle_kb) / workload.connections,
-            "ms added": took_ms.get("p50", 0.0),  # the caller takes off what an answer takes without a proxy
+            "ms added": took_ms.get("p50", 0.0),  # the caller subtracts the time without a proxy
             "p99 / p50": took_ms.get("p99", 0.0) / took_ms.get("p50", 1.0),
             "ms late at p99": delay_ms.get("p99", 0.0),
         }[workload.figure]

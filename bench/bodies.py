@@ -1,7 +1,7 @@
 """Request bodies: 2 KB chats, agents' turns of 200 KB and 1 MB, and whole sessions of agents that grow.
 
-An agent's turn sends all turns before it again, behind the same tools and system prompt, and appends a tool call with
-its result; the tools and the system prompt are those of all sessions. Bodies are the same in every run.
+An agent's turn has tools, a system prompt and all earlier turns, and appends a tool call with its result. All sessions
+have the same tools and system prompt. Bodies are the same in every run.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench.engines import MODEL
 
-_WORDS: Final = keyword.kwlist  # the words of a coding agent's files
+_WORDS: Final = keyword.kwlist  # the words in texts, as in a coding agent's files
 _TOOLS: Final = 18
 _SYSTEM_BYTES: Final = 12_000
 _MARK: Final = {"cache_control": {"type": "ephemeral"}}
@@ -34,7 +34,7 @@ def _text(draw: random.Random, size: int) -> str:
     while length < size:
         word = draw.choice(_WORDS)
         if draw.random() < 0.08:
-            word += '\n    "x": {'  # what makes JSON escape
+            word += '\n    "x": {'  # characters that JSON escapes
         elif draw.random() < 0.01:
             word += " ✓ café"
         words.append(word)
@@ -48,7 +48,7 @@ def _encode(messages: list[dict[str, Any]], **more: object) -> bytes:
 
 
 def small(connection: int, stream: bool) -> Body:
-    """A chat of 2 KB; that of one connection differs from the next one's in its first words."""
+    """A chat of 2 KB. The chats of two connections differ from the first words on."""
     draw = random.Random(7)
     system = {"role": "system", "content": f"You are assistant {connection:04}. " + _text(draw, 600)}
     user = {"role": "user", "content": _text(draw, 1180)}
@@ -76,7 +76,7 @@ def _call(draw: random.Random, name: str, number: int, result_bytes: int) -> lis
 
 
 def agents(size: int, sessions: int, turns: int) -> list[list[Body]]:
-    """Turns of some agents, each a list of its own: the first of about `size` bytes, 2 KB more each turn."""
+    """A list of turns for each of some agents. The first turn has about `size` bytes, each later turn 2 KB more."""
     draw = random.Random(11)
     tools = [_tool(draw, number) for number in range(_TOOLS)]
     system = {"role": "system", "content": _text(draw, _SYSTEM_BYTES)}
@@ -100,7 +100,7 @@ def agents(size: int, sessions: int, turns: int) -> list[list[Body]]:
 
 
 def renamed(body: Body, generation: int) -> Body:
-    """The same turn of another session, which no proxy has seen: its first user message differs."""
+    """The turn as one of a session that no proxy has seen: with another first user message."""
     session = f"{body.session}-{generation}"
     number = body.session.removeprefix("agent-")
     data = body.data.replace(f"session {number}: ".encode(), f"session {number}.{generation}: ".encode(), 1)
@@ -108,7 +108,7 @@ def renamed(body: Body, generation: int) -> Body:
 
 
 def growing(number: int, stream: bool, sessions: int = 32, turns: int = 24) -> list[list[Body]]:
-    """Set `number` of whole sessions, from about 30 to 160 KB. Sets have the tools and the system prompt in common."""
+    """Set `number` of whole sessions, which grow from about 30 to 160 KB. All sets share tools and system prompt."""
     shared = random.Random(11)
     tools = [_tool(shared, each) for each in range(_TOOLS)]
     system = {"role": "system", "content": _text(shared, _SYSTEM_BYTES)}
@@ -129,7 +129,7 @@ def growing(number: int, stream: bool, sessions: int = 32, turns: int = 24) -> l
 
 
 def as_messages(body: Body) -> Body:
-    """The same request to Anthropic's messages, as its clients write it: blocks, with marks for a cache."""
+    """A request converted to Anthropic's Messages API as its clients write it: blocks, with `cache_control` marks."""
     chat = json.loads(body.data)
     system = [
         {"type": "text", "text": each["content"], **_MARK} for each in chat["messages"] if each["role"] == "system"
@@ -160,7 +160,7 @@ def _message(chat: dict[str, Any]) -> dict[str, Any]:
 
 
 def round_robin(first: int, step: int, bodies: list[bytes]) -> Iterator[bytes]:
-    """Each `step`th from the `first`, over and over."""
+    """Each `step`th body from the `first` on, again and again."""
     at = first
     while True:
         yield bodies[at % len(bodies)]

@@ -1,8 +1,8 @@
-"""`python -m bench budget`: instructions of requests and chunks against those of a base commit, in the same run.
+"""`python -m bench budget`: compares the instructions of requests and chunks with those of a base commit.
 
-`budget.toml` beside this file names the base, and gives a reason for each workload that may cost more than there.
-Both trees run on this interpreter with the same dependencies. A workload above its limit fails. Where the base or
-callgrind is missing, one line says so and nothing fails.
+`budget.toml` beside this file names the base commit, and gives a reason for each workload that may cost more than at
+the base. Both trees run on this interpreter with the same dependencies. A workload above its limit fails. If the base
+or callgrind is missing, the command prints a line about it and exits with status 0.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PACKAGES: Final = ("sdk", "proxy", "backend")
 
 
 def limits(document: dict[str, Any]) -> dict[str, float]:
-    """Times the base that each workload may cost. Raises: ValueError, if a raise lacks its reason."""
+    """How many times the base's cost each workload may cost. Raises: ValueError, if a raised limit lacks a reason."""
     found = dict.fromkeys(document["workloads"], 1.0 + document["tolerance"])
     for each in document.get("raise", []):
         if not str(each.get("reason", "")).strip():
@@ -33,7 +33,7 @@ def limits(document: dict[str, Any]) -> dict[str, float]:
 
 
 def tree_of(commit: str, folder: Path) -> bool:
-    """Write the packages of a commit into a folder; False where the repository does not have it."""
+    """Write the packages of a commit into a folder. False if the repository does not have the commit."""
     made = subprocess.run(["git", "archive", commit, *PACKAGES], cwd=ROOT, capture_output=True, check=False)
     if made.returncode:
         return False

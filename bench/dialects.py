@@ -1,4 +1,4 @@
-"""Bodies of the workloads as OpenAI's Responses and as Gemini's contents, as the clients of those write them."""
+"""Converts bodies of the workloads to OpenAI's Responses and to Gemini's API, as clients of these APIs write them."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _GEMINI: Final = f"/v1beta/models/{MODEL}"
 
 
 def as_responses(body: Body) -> tuple[str, Body]:
-    """The path and the body of the same request to OpenAI's Responses."""
+    """The path and the body of a request converted to OpenAI's Responses."""
     chat = json.loads(body.data)
     items = [item for message in chat["messages"] for item in _items(message)]
     found: dict[str, Any] = {"model": chat["model"], "input": items, "store": False}
@@ -38,7 +38,7 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def as_gemini(body: Body) -> tuple[str, Body]:
-    """The path and the body of the same request to Gemini's API."""
+    """The path and the body of a request converted to Gemini's API."""
     chat = json.loads(body.data)
     system = [{"text": message["content"]} for message in chat["messages"] if message["role"] == "system"]
     names = {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How fast and how small the embedded engine is: start-up, SSE chunks per second of one core, memory per stream.
+"""Measures the embedded (simulated) engine: start-up time, SSE chunks per second of one core, memory per stream.
 
 Usage: bench/engine_speed.py [streams]. Speed is counted in CPU seconds of the engine process, so that a busy machine
-does not change it; the start is the best of several.
+does not change it. The start-up time is the shortest of several.
 """
 
 import asyncio
@@ -71,12 +71,12 @@ async def read_stream(host: str, port: int, number: int, tokens: int) -> int:
 
 
 async def chunks(host: str, port: int, streams: int) -> int:
-    """The events of many streams at once."""
+    """The number of events of many streams that run at once."""
     return sum(await asyncio.gather(*(read_stream(host, port, i, TOKENS) for i in range(streams))))
 
 
 async def hold(host: str, port: int, streams: int, pid: int) -> int:
-    """The memory that streams take which have begun and then are silent, in kB."""
+    """The memory, in kB, of streams that have begun and then send nothing."""
     before_kb = memory_kb(pid)
     writers = []
     for number in range(streams):

@@ -1,9 +1,9 @@
-"""Mock engines: the answers of an SGLang server, at the cost of a write.
+"""Mock engines: they send the answers of an SGLang server at the cost of a write.
 
-Each engine listens on a port of its own. It takes four bytes of a body for a token, and says that all but the last 128
-were cached. A chat is answered at once (1 KB), or as a stream of chunks: all in one write, or one write a chunk at an
-interval, out of phase or all streams in the same step, as an engine's batch emits them. Each chunk carries ` t=` and 19
-digits: the monotonic clock in nanoseconds where chunks are paced, a number in bursts.
+Each engine listens on a separate port. An engine counts four bytes of a body as a token, and reports all but the last
+128 tokens as cached. A chat is answered at once (1 KB), or as a stream of chunks. The chunks come in a single write, or
+one by one at an interval; the streams are then out of phase, or in step as those of an engine's batch. Each chunk has
+` t=` and 19 digits: the monotonic clock in nanoseconds if chunks come at an interval, else the chunk's number.
 """
 
 import json
@@ -33,8 +33,8 @@ class Plan:
     """How streams are answered."""
 
     chunks: int = 200
-    interval_ms: float = 0  # 0: all in one write
-    same_step: bool = False  # all streams' chunks at the same multiples of the interval
+    interval_ms: float = 0  # 0: all chunks in one write
+    same_step: bool = False  # whether all streams send chunks at the same multiples of the interval
 
 
 def _dumps(value: object) -> bytes:
@@ -42,7 +42,7 @@ def _dumps(value: object) -> bytes:
 
 
 def _usage(completion_tokens: int) -> dict[str, Any]:
-    """With places for the counts of a prompt."""
+    """A `usage` with places for the counts of a prompt."""
     return {
         "prompt_tokens": _PLACES[0],
         "total_tokens": _PLACES[1],
@@ -53,20 +53,20 @@ def _usage(completion_tokens: int) -> dict[str, Any]:
 
 
 class Counting(NamedTuple):
-    """What an engine sends with the counts of a prompt in it, as short as SGLang writes them."""
+    """Bytes that an engine sends, with places for the counts of a prompt."""
 
-    template: bytes  # with places for the length that its head states, prompt tokens, all tokens and cached tokens
-    bare_bytes: int  # of that length, without the digits
+    template: bytes  # with places for the length that the head states, prompt tokens, all tokens and cached tokens
+    bare_bytes: int  # that length without the digits of the counts
 
     def of(self, body_bytes: int, completion_tokens: int) -> bytes:
-        """For a body of `body_bytes`."""
+        """The bytes for a request body of `body_bytes`."""
         prompt = body_bytes // BYTES_PER_TOKEN
         counts = prompt, prompt + completion_tokens, max(0, prompt - UNCACHED_TOKENS)
         return self.template % (self.bare_bytes + len(b"%d%d%d" % counts), *counts)
 
 
 def _counting(before: bytes, data: bytes, after: bytes, more: int = 0) -> Counting:
-    """`before` has the place for the length, which is that of `data` and `more`."""
+    """A `Counting` from bytes. `before` has the place for the length, which counts `data` and `more` bytes."""
     length = len(data) - _PLACES_BYTES + more
     for place in _PLACES:
         data = data.replace(b"%d" % place, b"%d")
@@ -121,7 +121,7 @@ NOTHING_HERE: Final = _reply(b"404 Not Found", b'{"detail":"Not Found"}')
 
 
 def stream_ending(chunks: int) -> Counting:
-    """What follows the last chunk of a stream: usage, `[DONE]`, and the end of the body."""
+    """The bytes after the last chunk of a stream: usage, `[DONE]`, and the end of the body."""
     usage = {**_COMMON, "object": "chat.completion.chunk", "choices": [], "usage": _usage(chunks)}
     return _counting(b"%x\r\ndata: ", _dumps(usage), b"\n\n\r\n" + _event(b"[DONE]") + b"0\r\n\r\n", _EVENT_BYTES)
 
@@ -131,7 +131,7 @@ def _burst(chunks: int) -> bytes:
     return STREAM_HEAD + b"".join(numbered)
 
 
-# What routers ask their workers before and while they send them anything.
+# The answers to what routers ask an engine, apart from requests for tokens.
 _SERVER = {
     "model_path": MODEL,
     "served_model_name": MODEL,
@@ -165,7 +165,7 @@ INFORMATION: Final[dict[bytes, bytes]] = {
 
 
 class Engine:
-    """One mock engine: its port, how it answers, and what it counted."""
+    """One mock engine: its port, how it answers, and what it has counted."""
 
     def __init__(self, loop: Loop) -> None:
         self._listener = listen(loop, lambda sock: _Asked(loop, sock, self))
@@ -174,14 +174,14 @@ class Engine:
         self.follow(Plan())
 
     def follow(self, plan: Plan) -> None:
-        """Answer like this from now on, and count from 0."""
+        """Answer by this plan from now on, and count from 0."""
         self.plan = plan
         self._ending = stream_ending(plan.chunks)
         self.burst = _burst(plan.chunks)
         self.chats = self.streams = self.aborted = 0
 
     def ending(self, body_bytes: int) -> bytes:
-        """What follows the last chunk of the answer to a body of `body_bytes`."""
+        """The bytes after the last chunk of the answer to a body of `body_bytes`."""
         return self._ending.of(body_bytes, self.plan.chunks)
 
 
@@ -192,11 +192,11 @@ class _Asked(Wire):
         super().__init__(loop, sock)
         self._engine = engine
         self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # called by the parser, which looks for it when it is made
+        self.on_body = self._pieces.append  # the parser, when it is made, looks for this method
         self._parser = httptools.HttpRequestParser(self)
         self._path = b""
         self._complete = False
-        self._sent = 0  # chunks of the stream under way
+        self._sent = 0  # chunks sent of the running stream
         self._streaming = False
         self.begin()
 
@@ -209,7 +209,7 @@ class _Asked(Wire):
     def received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # routers also try gRPC
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # such as gRPC, which routers try
             self.close()
             return
         if self._complete:
@@ -246,7 +246,7 @@ class _Asked(Wire):
         self.loop.at(self._due_ns, self._step)
 
     def _step(self) -> None:
-        """Send the next chunk; SGLang sends the head with the first one."""
+        """Send the next chunk. As in SGLang, the head goes out with the first chunk."""
         if not self.open:
             return
         chunks = self._engine.plan.chunks

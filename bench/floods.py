@@ -1,11 +1,12 @@
-"""Another tenant's latency beside floods: `python -m bench floods`.
+"""`python -m bench floods`: measures a tenant's latency while another tenant floods the proxy.
 
-A flood has as many connections as the chats that it is compared with, which the same tenant sends. Each flood stands
-between two times without any, and its chats come right after it. So all figures of a row come from the same minutes.
+A flood is compared with chats that the flooding tenant sends over as many connections. Before and after each flood, the
+latency without a flood is measured, and then the latency during the chats. So all figures of a row come from the same
+minutes.
 
-On a machine that others use, times say little. So the table has a second ratio: that of the processor time that the
-proxy's process uses between a request of the other tenant and its answer. While a flood keeps the proxy busy, this is
-the latency that a core of its own would give it.
+On a machine that others use, times say little. So the table has a second ratio, of processor time: how much the
+proxy's process uses between a request of the other tenant and its answer. While a flood keeps the proxy busy, this time
+is the latency that the request would have if the proxy had a core for itself.
 """
 
 import argparse
@@ -37,11 +38,11 @@ from warmroute_cli.processes import stop_all, stopping_on_signals
 
 CONNECTIONS: Final = 64
 MEASURING: Final = 8
-"""Connections of the other tenant. Each asks, waits `PAUSE_S`, and asks again."""
+"""Connections of the measured tenant. Each sends a request, waits `PAUSE_S` after the answer, and sends the next."""
 
 PAUSE_S: Final = 0.02
 HELD_S: Final = 0.5
-"""A connection whose client reads nothing is replaced after this time."""
+"""The time after which a connection whose client reads nothing is replaced."""
 
 SETTLED_S: Final = 1.0
 MODEL: Final = "kimi-k2.5"
@@ -60,7 +61,7 @@ _OF_EVERY_BYTE: Final = {
     "pings": "websocket, pings",
     "steered and unread": "websocket, steered and unread",
 }
-"""By the name here, what `test_every_byte` calls it."""
+"""Name of a flood -> its name in `test_every_byte`."""
 
 
 def chats(key: str, number: int = 0) -> bytes:
@@ -68,7 +69,7 @@ def chats(key: str, number: int = 0) -> bytes:
 
 
 def floods(key: str) -> dict[str, Flood]:
-    """All kinds, by name."""
+    """All kinds of floods, by name."""
     dense = next(place for place in PLACES if place.name == "messages")
     deep = f'{{"model":"{MODEL}","messages":{"[" * 200_000}'.encode()
     asked = {
@@ -97,7 +98,7 @@ def floods(key: str) -> dict[str, Flood]:
 
 
 def _body(key: str, sent: bytes, length: int | None = None) -> bytes:
-    """A chat with these bytes as its body. `length`: what its head says, if that is another length."""
+    """A chat with these bytes as its body. `length`: the length that its head states, if it is not the true one."""
     size = len(sent) if length is None else length
     return f"{POST}authorization: Bearer {key}\r\ncontent-length: {size}\r\n\r\n".encode() + sent
 
@@ -107,7 +108,7 @@ CHATS: Final = "chats"
 
 
 class Measuring(Client):
-    """A connection of the other tenant. `used_ns`: the proxy's processor time from each request to its answer."""
+    """A connection of the measured tenant. `used_ns`: the proxy's processor time from each request to its answer."""
 
     used_ns: list[int]
     clock: int
@@ -122,7 +123,7 @@ class Measuring(Client):
 
 
 class Holding(Wire):
-    """A connection that sends, and whose client reads nothing, or reads and sends again (a WebSocket)."""
+    """A connection of a flood. Its client sends and reads nothing, or (over a WebSocket) reads and sends again."""
 
     def __init__(self, loop: Loop, port: int, flood: Flood, key: str) -> None:
         sock = socket()
@@ -155,7 +156,7 @@ class Holding(Wire):
 
 
 class Flooding:
-    """The connections of one flood, in a process for them alone."""
+    """The connections of one flood, in a separate process."""
 
     def __init__(self, port: int, name: str, key: str, connections: int) -> None:
         self._loop, self._port, self._key = Loop(), port, key
@@ -190,7 +191,7 @@ class Flooding:
         self._open()
 
     def run(self, stops: Event) -> int:
-        """Flood until told to stop. Returns how many answers came."""
+        """Flood until `stops` is set. Returns the number of answers."""
         self._loop.run(stops.is_set, 3600.0)
         return self.tally.answers + sum(each.answers for each in self.held)
 
@@ -201,7 +202,7 @@ def _flood(port: int, name: str, key: str, connections: int, stops: Event, answe
 
 
 class Seen(NamedTuple):
-    """What the other tenant saw in one phase, and how many answers the flood got."""
+    """The measured tenant's latency in one phase, and the number of answers to the flood."""
 
     p99_ms: float
     used_p99_ms: float
@@ -210,16 +211,16 @@ class Seen(NamedTuple):
 
 
 class Scene:
-    """A proxy, its engine, the other tenant, and one flood after the other."""
+    """A proxy with an engine, the measured tenant, and one flood after the other."""
 
     def __init__(self, proxy: ProxyProcess, connections: int, seconds: float) -> None:
         assert proxy.child is not None
         self._proxy, self._connections, self._seconds = proxy, connections, seconds
-        self._clock = ~proxy.child.pid << 3 | 2  # of the process' processor time, as `clock_getcpuclockid` says it
+        self._clock = ~proxy.child.pid << 3 | 2  # the proxy's processor time, as `clock_getcpuclockid` encodes it
         self._chats = itertools.count()
 
     def alone(self) -> Seen:
-        """The other tenant's latency now."""
+        """The measured tenant's latency now."""
         loop, tally, used_ns = Loop(), Tally(), list[int]()
         key, port = self._proxy.keys[INNOCENT], _port(self._proxy.url)
 
@@ -236,7 +237,7 @@ class Scene:
         return Seen(_p99(tally.took_ns), _p99(used_ns), tally.bad)
 
     def beside(self, name: str) -> Seen:
-        """The other tenant's latency beside a flood."""
+        """The measured tenant's latency during a flood."""
         context = multiprocessing.get_context("fork")
         stops, answers = context.Event(), context.SimpleQueue()
         port = _port(str(self._proxy.line["admin_url"]) if name in AT_ADMIN else self._proxy.url)

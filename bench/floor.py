@@ -1,7 +1,7 @@
-"""The floor for a proxy in Python: uvloop, httptools for framing, bytes passed on as they are, and nothing else.
+"""The least that a proxy in Python costs (the floor): it only passes bytes on, with uvloop, and httptools for framing.
 
-It accepts connections in batches: uvloop itself accepts one in each iteration of its loop. No retries, no limits, no
-times, no back-pressure, no look into the body. Started as a process:
+It has no retries, limits, timeouts or back-pressure, and does not read bodies. It accepts connections in batches, since
+uvloop accepts only one in each iteration of its loop. It is started as a process:
 `python floor.py PORT HOST:PORT [HOST:PORT ...]`.
 """
 
@@ -20,7 +20,7 @@ _OWN_HEADERS: Final = (b"host", b"connection", b"content-length", b"transfer-enc
 
 
 class Upstream(asyncio.Protocol):
-    """A connection to an engine; it goes back to its pool when an answer is complete."""
+    """A connection to an engine. It returns to the pool when an answer is complete."""
 
     def __init__(self, pool: "list[Upstream]") -> None:
         self._pool = pool

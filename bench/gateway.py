@@ -1,10 +1,10 @@
-"""What a gateway costs: Envoy alone, Envoy with the picker, and the proxy alone, on the same load and mock engines.
+"""Measures the cost of a gateway: Envoy alone, Envoy with warmroute's endpoint picker, and warmroute's proxy alone.
 
     .venv-gateway/bin/python -m bench.gateway [--rounds N] [--workloads w5,w5s] [--json FILE]
 
-The environment is that of `scripts/gateway install`. Load and mock engines share one core, everything that is measured
-has the other ones. CPU is that of each process by request; latency is what an answer takes with it, less what it takes
-the load at the mock engines alone.
+The environment is made by `scripts/gateway install`. All three get the same load and mock engines, which share one
+core; what is measured has the other cores. CPU time is counted for each process and request. Latency is the time of an
+answer, minus the time of an answer of the mock engines without a proxy.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from bench.round import Round
 from bench.workloads import Workload, named
 
 Parts = dict[str, int]
-"""Processes by name."""
+"""The pids of processes, by name."""
 
 
 @dataclass
 class Figures:
-    """Of one arrangement and workload. Times are milliseconds."""
+    """The figures of one arrangement and one workload. Times are milliseconds."""
 
     cpu_ms: dict[str, float]
     p50_ms: float
@@ -42,7 +42,7 @@ class Figures:
 
 
 class Arrangement:
-    """What stands between the load and the engines."""
+    """The programs between the load and the engines."""
 
     def __init__(self, name: str, start: Callable[[Bench, Path], tuple[int, Parts, list[Any]]]) -> None:
         self.name = name
@@ -80,7 +80,7 @@ def envoy_alone(bench: Bench, folder: Path) -> tuple[int, Parts, list[Any]]:
 
 
 def picker(*, reads_answers: bool, processes: int = 1) -> Callable[[Bench, Path], tuple[int, Parts, list[Any]]]:
-    """Envoy and the picker."""
+    """Envoy and warmroute's endpoint picker."""
 
     def change(config: dict[str, Any]) -> None:
         if not reads_answers:
@@ -104,7 +104,7 @@ ALL: Final = [
 
 
 class _Started:
-    """As `Bench.start` looks at a proxy."""
+    """A started arrangement, with the members of a proxy that `Bench.start` reads."""
 
     def __init__(self, port: int, process: Any) -> None:
         self.port = port
@@ -136,7 +136,7 @@ def measured(bench: Bench, arrangement: Arrangement, workloads: Sequence[Workloa
 def _figures(bench: Bench, port: int, parts: Parts, workload: Workload, rounds: int) -> Figures:
     one = []
     for number in range(1, rounds + 1):
-        workload.requests(0, port, number)  # made now: the engines do not answer meanwhile
+        workload.requests(0, port, number)  # made before the round: the engines cannot answer meanwhile
         bench.start(_Started(port, _Alive()))  # type: ignore[arg-type]
         bench.follow(workload.plan)
         before = {name: cpu(pid).total_s for name, pid in parts.items()}

@@ -1,15 +1,17 @@
-"""Whether memory grows with requests, told apart from steps, which come once and stay.
+"""Tells whether memory grows with requests, apart from steps: rises that happen once and stay.
 
-A step is what a heap does when more than ever before is held at once: a neighbour takes the processor for a second,
-more requests are under way, and the allocator keeps what they needed. It is no leak, since it does not go on. A leak
-goes on: in steps too, where an allocator takes whole arenas or a table doubles, but then in many.
+A step happens when a process holds more at once than ever before. For example, another process takes the processor for
+a second, so that more requests are under way, and the allocator keeps the memory that they needed. A step is not a
+leak, since it does not repeat. A leak may also rise in steps, if an allocator takes whole arenas or a table doubles,
+but then there are many steps.
 
-The samples are divided into parts of as many requests each. The level of a part is the median of its samples, so short
-peaks are out of it. Three figures are made of the levels, in bytes a request, and memory grows by the least of them:
+The samples are divided into parts with equal numbers of requests. The level of a part is the median of its samples, so
+short peaks do not count. Three figures are computed from the levels, in bytes a request. The least of them is taken as
+the growth:
 
-- the mean rise from level to level without the two largest and the two smallest. One step or two are not in it;
-- the median slope of all pairs of levels (Theil-Sen). Falls, which the first would leave out, are in it;
-- the line fitted to the second half. What a slow start still adds after the warm-up is not in it.
+- the mean rise from level to level, without the two largest and the two smallest rises: it ignores one or two steps;
+- the median slope of all pairs of levels (Theil-Sen): it includes falls, which the mean rise may leave out;
+- the slope of a line fitted to the second half: it ignores what a slow start still adds after the warm-up.
 """
 
 from collections.abc import Sequence
@@ -19,11 +21,11 @@ from typing import Final, NamedTuple
 
 PARTS: Final = 12
 STEPS: Final = 2
-"""So many rises, and falls, may be steps. Three of a size are a stair."""
+"""The number of rises, and of falls, that may be steps. Three equal rises count as growth."""
 
 
 class Point(NamedTuple):
-    """A figure after so many requests."""
+    """The value of a figure after a number of requests."""
 
     requests: float
     value: float
@@ -35,22 +37,22 @@ class Growth(NamedTuple):
     without_steps: float
     median_slope: float
     second_half: float
-    steps: tuple[float, ...]  # the rises that were left out, in all, the largest first
-    requests: float  # between the middles of the first and the last part
+    steps: tuple[float, ...]  # the rises that were left out as steps, not divided by requests, the largest first
+    requests: float  # the number between the middles of the first and the last part
 
     @property
     def each(self) -> float:
-        """What a request adds."""
+        """The growth for one request: the least of the three figures."""
         return min(self.without_steps, self.median_slope, self.second_half)
 
     @property
     def total(self) -> float:
-        """What all requests added."""
+        """The growth for all requests."""
         return self.each * self.requests
 
 
 def growth(points: Sequence[Point]) -> Growth:
-    """Judge samples, which are in the order of their requests. Where there are none, nothing has grown."""
+    """The growth of a figure, from samples in the order of requests. Without samples the growth is 0."""
     levels = _levels(points)
     if len(levels) < 2:
         return Growth(0.0, 0.0, 0.0, (), 0.0)
@@ -67,7 +69,7 @@ def growth(points: Sequence[Point]) -> Growth:
 
 
 def _levels(points: Sequence[Point]) -> list[Point]:
-    """The middle of each part."""
+    """The level of each part, at its middle."""
     if not points or points[-1].requests <= points[0].requests:
         return []
     first, last = points[0].requests, points[-1].requests

@@ -1,11 +1,12 @@
-"""What the guard costs: CPU time of a call by size, memory beside the conversation, and the import.
+"""Measures the cost of the SDK's prefix guard: CPU time of a call by size, memory, and the time of the import.
 
     python -m bench.guard
 
-CPU time of the thread, since a busy machine makes walls longer; the least of the turns after the first, each with two
-new messages, since what else runs only adds. *guard*: what it adds to a call. *whole*: all that the SDK does for one,
-with its session, headers, usage and sums, without openai's client around it. *shared*: the strings are those of the
-turn before, as in a program that appends to a list; *parsed*: all are new, as below a transport.
+Times are CPU times of the thread, since a busy machine lengthens wall time. A figure is the least over the turns after
+the first, since other programs only add time. Each turn has two new messages. *guard*: the time that the guard adds to
+a call. *whole*: all that the SDK does for a call (session, headers, usage, sums), without openai's client around it.
+*shared*: a prompt shares its strings with the turn before, as in a program that appends to a list. *parsed*: all
+strings are new objects, as below a transport.
 """
 
 import json
@@ -25,11 +26,11 @@ from warmroute._guard import Guard
 from warmroute._observer import Observer
 from warmroute._turns import Turn
 
-_FRAMES: Final = 30  # of a call stack, more than the SDK needs
+_FRAMES: Final = 30  # recorded frames of a call stack, more than the SDK needs
 TURNS: Final = 30
 ROUNDS: Final = 5
 SIZES: Final = ((100_000, 50), (1_000_000, 200))
-"""Bytes of a conversation, and how many messages it has."""
+"""Bytes of a conversation, and the number of its messages."""
 
 TOOLS: Final = [
     {
@@ -61,7 +62,7 @@ class Options:
 
 @dataclass
 class Client:
-    """What is read of a client."""
+    """The members of a client that the SDK reads."""
 
     headers: Mapping[str, str] = field(default_factory=lambda: {"user-agent": "x", "accept": "application/json"})
     base_url: str = "http://127.0.0.1:8000/v1"
@@ -74,14 +75,14 @@ class Client:
 
 @dataclass
 class Answer:
-    """What is read of an answer's head."""
+    """The members of an answer's head that the SDK reads."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
 
 def conversation(size: int, messages: int) -> list[dict[str, Any]]:
-    """Messages of together about `size` bytes, with the tools."""
+    """Messages that, with the tools, have about `size` bytes."""
     text = "word " * ((size - len(json.dumps(TOOLS))) // messages // 5)
     roles = ("user", "assistant")
     found = [{"role": roles[at % 2], "content": f"{at} {text}"} for at in range(messages)]
@@ -136,7 +137,7 @@ def costs_us(size: int, messages: int, *, named: bool, parsed: bool, mode: str =
 def memory_share(size: int, messages: int, *, parsed: bool) -> float:
     """Memory that the guard holds after a session, over the bytes of its conversation.
 
-    It is what was asked for here and below, since other threads of this process ask for memory, too.
+    Only memory that was allocated here and below is counted, since other threads of this process allocate memory, too.
     """
     books, sent = Books(Guard()), conversation(size, messages)
     tracemalloc.start(_FRAMES)
@@ -153,16 +154,16 @@ def memory_share(size: int, messages: int, *, parsed: bool) -> float:
 
 
 def import_ms() -> float:
-    """CPU time of importing the SDK's client beyond that of importing openai, milliseconds; the least of five."""
+    """Milliseconds of CPU time to import the SDK's client, beyond the import of openai; the least of five."""
     code = "import openai, time; t = time.process_time; a = t(); import warmroute; warmroute.OpenAI; print(t() - a)"
-    with tempfile.TemporaryDirectory() as folder:  # with compiled byte code, as where it is installed
+    with tempfile.TemporaryDirectory() as folder:  # with bytecode, as an installed package has
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
         run = partial(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return min(float(run(env=environment).stdout) for _ in range(6)) * 1000
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print all figures."""
     print("size        strings  session  guard us  whole us")
     for size, messages in SIZES:
         for parsed in (False, True):

@@ -1,9 +1,9 @@
-"""A whole proxy in one process without sockets, under callgrind: `python in_process.py FOLDER`.
+"""Runs a whole proxy in one process without sockets, under callgrind: `python in_process.py FOLDER`.
 
-The proxy is started as its users start it. Its event loop gives it transports that end in this file: a client's, whose
-requests are in `plan.json`, and an engine's, which answers with the bytes of that file. So the tree that is measured is
-the one that `PYTHONPATH` names, whatever its modules are called. Instructions are counted from the end of the warm-up
-to the last answer; `switch.so` tells callgrind so.
+The proxy is started as its users start it. Its event loop gives it transports that end in this file: transports of
+clients, whose requests are in `plan.json`, and transports of engines, which answer with the bytes of `plan.json`. This
+file does not depend on the proxy's modules, so `PYTHONPATH` may name any tree to measure. Instructions are counted from
+the end of the warm-up to the last answer: `switch.so` turns callgrind's counting on and off.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ import uvloop
 from warmroute_cli.main import main
 
 READ_BYTES: Final = 65_536
-"""What comes of a request at once."""
+"""The most bytes of a request that come in one read."""
 
 SLOWER: Final = 50.0
 NEVER: Final = 1e6
-"""While requests count: how many timers come then is a matter of the machine."""
+"""The factor for timers while instructions are counted: none may fire, since their number depends on the machine."""
 
 _CHAT: Final = b"/chat/completions "
 _BEGINS: Final = (b"HTTP/1.1 200", b"HTTP/1.1 101", b"\x81")
@@ -36,11 +36,11 @@ _SWITCHED: Final = b"HTTP/1.1 101"
 _MESSAGE: Final = (_SWITCHED, b"\x81")
 _ID: Final = b"resp_"
 _TAIL_BYTES: Final = 8192
-"""Of a write, in which an answer may end."""
+"""The last bytes of a write, in which the end of an answer is looked for."""
 
 
 class Plan:
-    """What is sent and answered: requests of the warm-up and those that count, for each connection."""
+    """The requests of each connection, those of the warm-up and those that count, and the answers to them."""
 
     def __init__(self, folder: Path) -> None:
         said = json.loads((folder / "plan.json").read_text())
@@ -56,7 +56,7 @@ class Plan:
         self.answer_ends = base64.b64decode(said["answer_ends"])
 
     def answer(self, request_bytes: int) -> Iterator[bytes]:
-        """The reads of an answer; the last one has places for its length and the tokens of the prompt."""
+        """The reads of an answer. The last read has its length and the tokens of the prompt filled in."""
         prompt = request_bytes // self.bytes_per_token
         counts = prompt, prompt + self.answer_tokens, max(0, prompt - self.uncached_tokens)
         yield from self.reads
@@ -64,7 +64,7 @@ class Plan:
 
 
 class Transport:
-    """A connection that is always open and takes all that is written."""
+    """A connection that accepts all that is written to it."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -91,7 +91,7 @@ class Transport:
 
 
 class EngineTransport(Transport):
-    """To an engine: each request is sent in one call, and answered in the next rounds of the loop."""
+    """A connection to an engine. Each request is written in one call, and answered in the loop's next iterations."""
 
     def __init__(self, loop: "InProcessLoop", protocol: Any) -> None:
         super().__init__()
@@ -114,13 +114,13 @@ class EngineTransport(Transport):
             self._loop.call_soon(self.receive, reply)
 
     def receive(self, data: bytes) -> None:
-        """Bytes of an answer."""
+        """Give the proxy bytes of an answer."""
         if not self.closed:
             self.protocol.data_received(data)
 
 
 class ClientTransport(Transport):
-    """To a client, which reads an answer and then sends its next request."""
+    """A connection to a client, which reads an answer and then sends its next request."""
 
     def __init__(self, loop: "InProcessLoop", connect: Callable[[], Any]) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class ClientTransport(Transport):
         self._protocol = protocol
 
     def ask(self, requests: list[bytes]) -> None:
-        """Send these, one after the other."""
+        """Send the requests, each after the answer to the one before."""
         self._requests = iter(requests)
         self._next()
 
@@ -154,7 +154,7 @@ class ClientTransport(Transport):
         self.write(b"".join(parts))
 
     def _in_messages(self, data: bytes) -> bool:
-        """Whether an answer ends in messages of a WebSocket, whose id is that of the last response."""
+        """Whether an answer ends in a WebSocket's messages; also notes the id of the last response in them."""
         if data.startswith(_SWITCHED):
             return True
         at = data.rfind(_ID, 0, len(data) - len(self._plan.last_id))
@@ -185,7 +185,7 @@ class _Server:
 
 
 class InProcessLoop(uvloop.Loop):
-    """uvloop's, but no connection leaves it."""
+    """uvloop's event loop, in which all connections end in this process."""
 
     plan: Plan
     switch: ctypes.CDLL
@@ -204,7 +204,7 @@ class InProcessLoop(uvloop.Loop):
         self._driver: asyncio.Task[None] | None = None
 
     def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
-        """The first listening socket is that of the clients, the second one the operators'."""
+        """Note the listening sockets: the first is for clients, the second for operators."""
         super().add_reader(fd, callback, *arguments)
         if isinstance(fd, socket.socket) and fd.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             self._listening.append(fd)
@@ -212,44 +212,44 @@ class InProcessLoop(uvloop.Loop):
                 self._driver = self.create_task(self._drive())
 
     def connect_accepted_socket(self, factory: Callable[[], Any], sock: Any, **_options: object) -> Awaitable[Any]:  # type: ignore[override]
-        """An accepted connection is closed: its client is in this process."""
+        """Close an accepted connection, and put a client of this process in its place."""
         sock.close()
         client = ClientTransport(self, factory)
         self._clients.append(client)
         return _given((client, None))
 
     def create_server(self, factory: Callable[[], Any], *_places: object, **_options: object) -> Awaitable[Any]:  # type: ignore[override]
-        """For a tree that has its sockets made by the loop; likewise."""
+        """Note how to make connections of clients, in a tree that lets the loop make listening sockets."""
         self._connects.append(factory)
         if len(self._connects) == 2:
             self._driver = self.create_task(self._drive())
         return _given(_Server())
 
     def create_connection(self, factory: Callable[[], Any], *_places: object, **_options: object) -> Awaitable[Any]:  # type: ignore[override]
-        """All connections are to engines."""
+        """Connect to an engine, since all connections of the proxy go to engines."""
         protocol = factory()
         transport = EngineTransport(self, protocol)
         protocol.connection_made(transport)
         return _given((transport, protocol))
 
     def call_later(self, delay: float, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
-        """Timers are as slow as all else under callgrind: or health checks would be late."""
+        """Slow timers down as callgrind slows all else, or health checks would count as late."""
         return super().call_later(delay * self._slower, *arguments, **options)
 
     def wake(self) -> None:
-        """There is something to answer."""
+        """Schedule `_step`, since there is something to answer."""
         if self._asleep:
             self._asleep = False
             self.call_soon(self._step)
 
     def ended(self) -> None:
-        """A client has sent all that it has."""
+        """Note that a client has sent all its requests."""
         self._asking -= 1
         if not self._asking and self._all_ended is not None:
             self._all_ended.set_result(None)
 
     def _step(self) -> None:
-        """One read of each answer under way."""
+        """Give the proxy one read of each answer that is under way."""
         for _ in range(len(self.answers)):
             transport, reads = self.answers.popleft()
             read = next(reads, None)
@@ -261,12 +261,12 @@ class InProcessLoop(uvloop.Loop):
             self.call_soon(self._step)
 
     async def _drive(self) -> None:
-        await asyncio.sleep(0.5)  # health checks first
+        await asyncio.sleep(0.5)  # wait for health checks
         self._slower = SLOWER
         try:
             clients = await self._connected()
             await self._ask(clients, self.plan.warm)
-            gc.disable()  # one collection in a window this short would decide the ratio
+            gc.disable()  # a single collection would change the result of a run this short
             self._slower = NEVER
             self.switch.start_counting()
             await self._ask(clients, self.plan.counted)

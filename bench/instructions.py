@@ -1,10 +1,10 @@
-"""`python -m bench instructions`: machine instructions of a workload, counted by callgrind.
+"""`python -m bench instructions`: counts the machine instructions of a workload by callgrind.
 
-A proxy runs whole in one process, without sockets (`in_process`), and callgrind counts what it executes for requests
-after a warm-up, in the thread of the event loop: the proxy, the interpreter and the libraries, but neither the kernel
-nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used.
-`--limits` gives the tenant a budget by the day, a limit by the minute, or both; or the proxy a table [tracing]
-that samples no request, or each.
+A whole proxy runs in one process without sockets (`in_process`). After a warm-up, callgrind counts what the thread of
+the event loop executes for requests: the proxy, the interpreter and the libraries, but neither the kernel nor the
+thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used. `--limits`
+gives the tenant a budget by the day, a limit by the minute, or both; or it gives the proxy's configuration a table
+[tracing] that samples no request or all requests.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from bench.proxies import BUDGET, MINUTE, ROOT, Fleet, Place, write_config
 CHUNKS: Final = 200
 AGENT_CHUNKS: Final = 40
 LAST_ID: Final = f"resp_{'0' * 24}"
-"""In the place of the id of the last response."""
+"""The placeholder for the id of the last response."""
 
 _COMPLETED: Final = b'"type":"response.completed"'
 ENDS: Final = {"http": b"0\r\n\r\n", "ws": _COMPLETED, "wsall": _COMPLETED}
@@ -61,10 +61,10 @@ LIMITS: Final = {
     "unsampled": (_TRACING % 0, ""),
     "sampled": (_TRACING % 1, ""),
 }
-"""What the configuration has more, and what its tenant has."""
+"""Name of `--limits` -> additions to the proxy's configuration, and to its tenant's table."""
 
 _PORT: Final = 0
-_LOOP: Final = "-01"  # the thread that began, in which the event loop runs
+_LOOP: Final = "-01"  # the first thread, in which the event loop runs
 _SWITCH: Final = """
 #include <valgrind/callgrind.h>
 void start_counting(void) { CALLGRIND_START_INSTRUMENTATION; }
@@ -75,12 +75,12 @@ _USER: Final = b'{"role": "user", "content": "'
 
 
 class CannotCount(Exception):
-    """Something that is needed is missing, or the proxy failed; the message says what, in a line."""
+    """Something is missing, or the proxy failed. The message says what, in a line."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A workload: what each connection sends, warm-up and counted apart, and what comes in each read of an answer."""
+    """A workload: each connection's requests, of the warm-up and those that count, and the reads of an answer."""
 
     name: str
     unit: str
@@ -88,8 +88,8 @@ class Counted:
     warm: list[list[bytes]]
     counted: list[list[bytes]]
     reads: list[bytes]
-    last: Counting  # the last read
-    ends: bytes = b""  # what stands in the last write of an answer; empty: as chats end
+    last: Counting  # the last read of an answer
+    ends: bytes = b""  # bytes by which the last write of an answer is recognised; empty: as chats end
 
     @property
     def streams(self) -> bool:
@@ -98,7 +98,7 @@ class Counted:
 
     @property
     def units(self) -> int:
-        """Requests or chunks that count."""
+        """The number of requests or chunks that count."""
         return self.per_request * sum(map(len, self.counted))
 
 
@@ -114,7 +114,7 @@ def _sent_as_messages(body: Body) -> bytes:
 def _chats(
     connections: int, warm: int, counted: int, *, stream: bool, sent: Callable[[Body], bytes] = _sent
 ) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """Chats of 2 KB, each with a number of its own in front of the user's text."""
+    """Chats of 2 KB, each with another number before the user's text."""
     asked = []
     for connection in range(connections):
         body = small(connection, stream)
@@ -124,13 +124,13 @@ def _chats(
 
 
 def _turns(size: int, sessions: int, warm: int, counted: int) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """Agents' turns, a session for each connection: each turn goes on with the one before."""
+    """Agents' turns, a session for each connection, in which each turn continues the one before."""
     asked = [[_sent(body) for body in bodies] for bodies in agents(size, sessions, warm + counted)]
     return [each[:warm] for each in asked], [each[warm:] for each in asked]
 
 
 def _numbered(count: int = CHUNKS) -> tuple[list[bytes], Counting]:
-    """The chunks of a stream, and the last of them with what ends it."""
+    """The chunks of a stream without the last, and the last chunk with the end of the stream."""
     chunks = [(FIRST if i == 0 else LAST if i == count - 1 else MIDDLE) % i for i in range(count)]
     chunks[0] = STREAM_HEAD + chunks[0]
     ending = stream_ending(count)
@@ -156,7 +156,7 @@ def _w3() -> Counted:
 
 
 def _w3new() -> Counted:
-    """Agents' turns of 190 KB, each of a session that was not seen before."""
+    """Agents' turns of 190 KB, each in a session that the proxy has not seen before."""
     generations = itertools.count()
     asked = [
         [_sent(renamed(body, next(generations))) for body in bodies] for bodies in agents(190_000, sessions=4, turns=8)
@@ -202,8 +202,8 @@ def _w2_by(letter: str) -> Counted:
 
 
 def _w4_by(transport: str) -> Counted:
-    """Agents' turns of 150 KB to `/v1/responses`, 2 KB more each, streamed; over `ws` only what is new, over `wsall`
-    all of it, as OpenCode sends it.
+    """Agents' streamed turns of 150 KB, each 2 KB longer than the one before, to `/v1/responses`. With `ws`, a
+    WebSocket carries only new items; with `wsall`, all items, as OpenCode sends them.
     """
     asked = []
     for bodies in agents(150_000, sessions=4, turns=16):
@@ -224,7 +224,7 @@ def _w4_by(transport: str) -> Counted:
 
 
 def _message(event: dict[str, Any]) -> bytes:
-    """A frame whose mask changes nothing, so that the id of the last response can be written into it."""
+    """A WebSocket frame with a mask of zeros, so that the id of the last response can be written into it."""
     data = json.dumps({"type": "response.create", **event}).encode()
     return b"\x81\xff" + len(data).to_bytes(8, "big") + bytes(4) + data
 
@@ -272,9 +272,9 @@ def _plan(workload: Counted) -> str:
 
 
 def prepare(folder: Path, workload: Counted, limits: str = "none") -> None:
-    """Write what `in_process` reads: the configuration, the plan, and the switch of callgrind."""
+    """Write the files that `in_process` reads: the configuration, the plan, and `switch.so`."""
     loop = Loop()
-    engines = [Engine(loop) for _ in range(4)]  # for their addresses: nothing is sent there
+    engines = [Engine(loop) for _ in range(4)]  # only for their addresses: they get no requests
     fleet = Fleet((engines[0], engines[1]), engines[2], engines[3])
     write_config(Place(0, 0, folder, None), fleet, False, *LIMITS[limits])
     loop.close()
@@ -287,7 +287,7 @@ def prepare(folder: Path, workload: Counted, limits: str = "none") -> None:
 
 
 def count(tree: Path, workload: Counted, limits: str = "none") -> float:
-    """Instructions for each request or chunk of a workload, by the code of a tree."""
+    """The instructions that a tree's code needs for each request or chunk of a workload."""
     for program in ("valgrind", "cc"):
         if shutil.which(program) is None:
             raise CannotCount(f"{program} is not installed")
@@ -316,7 +316,7 @@ def count(tree: Path, workload: Counted, limits: str = "none") -> float:
 
 
 def main(argv: list[str]) -> int:
-    """Count and print; 2 where that cannot be."""
+    """Count and print. Returns 2 if counting is not possible."""
     parser = argparse.ArgumentParser(prog="python -m bench instructions", description=__doc__)
     parser.add_argument("--tree", type=Path, action="append", metavar="DIR", help="a checkout; may stand several times")
     parser.add_argument("--workloads", default=DEFAULT, help=f"of {','.join(WORKLOADS)} (%(default)s)")

@@ -1,7 +1,7 @@
-"""The load: connections that ask, read the whole answer, and ask again.
+"""The load: connections that send a request, read the whole answer, and send the next request.
 
-Every answer is checked: its status, and of a stream each chunk, the usage and `[DONE]`. An answer that is not all of
-that is counted as bad, whatever the proxy meant by it.
+Every answer is checked: its status, and in a stream each chunk, the usage and `[DONE]`. An answer that lacks any of
+these counts as bad, for whatever reason.
 """
 
 import socket
@@ -20,7 +20,7 @@ CHAT: Final = "/v1/chat/completions"
 MESSAGES: Final = "/v1/messages"
 _MARK: Final = b" t="
 _MARKED: Final = len(_MARK) + 19
-_COUNTS: Final = (b'"prompt_tokens"', b'"input_tokens"')  # of a chat, of a message
+_COUNTS: Final = (b'"prompt_tokens"', b'"input_tokens"')  # in OpenAI's chats, in Anthropic's messages
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
@@ -35,7 +35,7 @@ def request(port: int, body: bytes, session: str, api_key: str = API_KEY, more: 
 
 
 def offer(port: int, session: str, path: str) -> bytes:
-    """The offer of a WebSocket."""
+    """The request that opens a WebSocket."""
     return (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {API_KEY}\r\n"
         f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -45,10 +45,10 @@ def offer(port: int, session: str, path: str) -> bytes:
 
 @dataclass
 class Tally:
-    """What came back. Times are nanoseconds of wall clock."""
+    """Counts and times of answers. Times are nanoseconds of wall clock."""
 
-    chunks_each: int | None = None  # of a stream; None: whole answers
-    stamped: bool = False  # chunks say when they were sent
+    chunks_each: int | None = None  # the chunks that a stream must have; None: whole answers
+    stamped: bool = False  # whether chunks have the time of their sending
     answers: int = 0
     chunks: int = 0
     bad: int = 0
@@ -57,13 +57,13 @@ class Tally:
     delays_ns: list[int] = field(default_factory=list)
 
     def failed(self, reason: str) -> None:
-        """Count an answer that is not what was asked for."""
+        """Count a bad answer."""
         self.bad += 1
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
 
 class Client(Wire):
-    """One connection, when it begins. `requests` are sent one after the other, until they end or it is told to stop."""
+    """One connection, opened by `begin`. It sends `requests` one by one, until they end or `stopping` is set."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class Client(Wire):
         self.stopping = False
         self._port = port
         self._requests = requests
-        self._first = next(requests, None)  # made here, so that many can begin at once
+        self._first = next(requests, None)  # made now, so that many connections can begin at once
         self.tally = tally
         self._ended = ended
         self._pause_s = pause_s  # between an answer and the next request
         self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # called by the parser, which looks for it when it is made
+        self.on_body = self._pieces.append  # the parser, when it is made, looks for this method
         self._parser = httptools.HttpResponseParser(self)
 
     def begin(self) -> None:
-        """Connect and send the first request; `OSError` where nobody listens."""
+        """Connect and send the first request. Raises OSError if nobody listens."""
         self._sock.settimeout(seconds(_CONNECT_TIMEOUT_S))
         try:
             self._sock.connect(("127.0.0.1", self._port))
@@ -99,7 +99,7 @@ class Client(Wire):
 
     def on_message_complete(self) -> None:
         self._complete = True
-        self._keep = self._parser.should_keep_alive()  # known only here
+        self._keep = self._parser.should_keep_alive()  # the parser knows it only now
 
     def received(self, data: bytes) -> None:
         try:
@@ -137,7 +137,7 @@ class Client(Wire):
         self.send(asked)
 
     def _read(self, text: bytes) -> None:
-        """Count the chunks of a stream; what may be the first part of a chunk's mark is kept for the next read."""
+        """Count the chunks of a stream by their mark. A mark may be divided, so the end is kept for the next read."""
         if self.tally.stamped:
             now_ns, at = monotonic_ns(), 0
             while 0 <= (found := text.find(_MARK, at)) <= len(text) - _MARKED:

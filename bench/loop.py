@@ -1,8 +1,9 @@
 """One epoll loop and one heap of timers, for the mock engines and the load together.
 
-Both ends of the proxy live in this one loop, on a core of their own: no control protocol between them, one clock, and
-no scheduler that lets one of them wait for the other. asyncio is not used because its timers (uvloop's too) have whole
-milliseconds: 5,000 chunks a second would leave in groups of five, and a group costs a proxy less than five chunks do.
+Both ends of the measured proxy run in this single loop, on a separate core. So they need no protocol between them,
+have one clock, and never wait for each other because of the scheduler. asyncio is not used because its timers (and
+uvloop's) are in whole milliseconds: 5,000 chunks a second would leave in groups of five, and a group costs a proxy less
+than five single chunks.
 """
 
 import heapq
@@ -26,39 +27,39 @@ class Loop:
         self._ready: dict[int, Callable[[int], None]] = {}
         self._socks: dict[int, socket.socket] = {}
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = itertools.count()  # timers that are due at the same time fire in the order they were set
+        self._order = itertools.count()  # so that timers due at the same time fire in the order in which they were set
 
     def watch(self, sock: socket.socket, ready: Callable[[int], None]) -> None:
-        """Call `ready` with the events of a socket; it is watched for reading."""
+        """Watch a socket for reading, and call `ready` with its events."""
         self._ready[sock.fileno()] = ready
         self._socks[sock.fileno()] = sock
         self._epoll.register(sock, select.EPOLLIN)
 
     def watch_writing(self, sock: socket.socket, writing: bool) -> None:
-        """Also, or no longer, call when it can be written."""
+        """Set whether a socket is also watched for writing."""
         self._epoll.modify(sock, select.EPOLLIN | (select.EPOLLOUT if writing else 0))
 
     def forget(self, sock: socket.socket) -> None:
-        """Watch it no more."""
+        """Stop watching a socket."""
         del self._ready[sock.fileno()], self._socks[sock.fileno()]
         self._epoll.unregister(sock)
 
     def close(self) -> None:
-        """Close all that is watched."""
+        """Close all sockets that are watched."""
         for sock in self._socks.values():
             sock.close()
         self._epoll.close()
 
     def at(self, due_ns: int, call: Callable[[], None]) -> None:
-        """Call once, when the monotonic clock has reached `due_ns`."""
+        """Call `call` once, when the monotonic clock has reached `due_ns`."""
         heapq.heappush(self._timers, (due_ns, next(self._order), call))
 
     def after(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Call once, in `delay_s` from now."""
+        """Call `call` once, in `delay_s` from now."""
         self.at(monotonic_ns() + int(delay_s * _NS_PER_S), call)
 
     def run(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        """Run until `done`, which is asked after each round of events; False when time was up before."""
+        """Run until `done()` is true, which is checked after each round of events. False if time was up before."""
         end_ns = monotonic_ns() + int(timeout_s * _NS_PER_S)
         while not done():
             now_ns = monotonic_ns()
@@ -70,16 +71,16 @@ class Loop:
         return True
 
     def _wait(self, wait_ns: int) -> None:
-        if wait_ns > 0:  # select has microseconds where epoll has milliseconds
+        if wait_ns > 0:  # select waits in microseconds, epoll only in milliseconds
             select.select([self._epoll], [], [], wait_ns / _NS_PER_S)
         for number, events in self._epoll.poll(0, 256):
             ready = self._ready.get(number)
-            if ready is not None:  # else closed by an event before this one
+            if ready is not None:  # otherwise an earlier event has closed the socket
                 ready(events)
 
 
 class Wire:
-    """One connection, from `begin` on: bytes in to `received`, bytes out by `send`; `lost` once, when it is gone."""
+    """One connection, opened by `begin`. `received` gets its bytes, `send` writes, and `lost` is called at its end."""
 
     def __init__(self, loop: Loop, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -89,20 +90,20 @@ class Wire:
         self._unsent = memoryview(b"")
 
     def begin(self) -> None:
-        """The socket is connected."""
+        """Watch the socket, which is connected."""
         self._sock.setblocking(False)
         self.open = True
         self.loop.watch(self._sock, self._ready)
 
     def received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Called with bytes that came."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The other side closed, or the connection broke."""
+        """Called once, when the other side has closed or the connection is broken."""
 
     def send(self, data: bytes) -> None:
-        """Write now what the socket takes, and the rest when it can."""
+        """Write now what the socket accepts, and the rest later."""
         if self._unsent:
             self._unsent = memoryview(bytes(self._unsent) + data)
             return
@@ -118,7 +119,7 @@ class Wire:
             self.loop.watch_writing(self._sock, True)
 
     def close(self) -> None:
-        """Close, without being told of it."""
+        """Close the connection. `lost` is not called."""
         if self.open:
             self.open = False
             self.loop.forget(self._sock)

@@ -1,6 +1,6 @@
-"""`python -m bench page FILE...`: the figures of docs/benchmarks/relay.md from what `--json` has kept.
+"""`python -m bench page FILE...`: writes the figures of docs/benchmarks/relay.md from files of `--json`.
 
-Samples of several runs are put together; ratios are within one workload, whose proxies all ran in one of them.
+Samples of several runs are put together. A ratio compares proxies in one workload, all of which ran in the same run.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Figures:
         return [sample for sample in self._samples if (sample.workload, sample.proxy) == (workload, "none")]
 
     def names(self, workloads: Sequence[str]) -> list[str]:
-        """The proxies that ran one of some workloads."""
+        """The proxies that ran at least one of these workloads."""
         ran = {row.proxy.name for workload in workloads for row in self.rows(workload)}
         return [proxy.name for proxy in ALL if proxy.name in ran]
 
@@ -84,7 +84,7 @@ def _others(figures: Figures) -> list[str]:
 
 
 def _answer(figures: Figures) -> list[str]:
-    """What a user asks first: how late, how many turns with a core, how much memory; a line a proxy that ran all."""
+    """The table of what a user asks first: added latency, turns of agents for each core, memory of a stream."""
     paced = {row.proxy.name: row for row in figures.rows(PACED)}
     turns, memory = ({row.proxy.name: row for row in figures.rows(each)} for each in (TURN, MEMORY))
     direct = figures.direct(PACED)
@@ -109,7 +109,7 @@ def _plot(figures: Figures) -> str:
 
 
 def agents_plot(found: Mapping[str, Sequence[float]]) -> str:
-    """A bar for each proxy and workload, the cheapest first. `found`: ms of a whole and of a streamed answer."""
+    """A plot with bars for each proxy, the cheapest first. `found`: ms of a whole and of a streamed answer."""
     rows = [Bar(name, [round(ms, 2) for ms in both], name.startswith("warmroute")) for name, both in found.items()]
     rows.sort(key=lambda row: row.values[0])
     measures = ("whole answers (w5)", "streamed (w5s)")
@@ -117,7 +117,7 @@ def agents_plot(found: Mapping[str, Sequence[float]]) -> str:
 
 
 def _put(text: str, begin: str, lines: Iterable[str], end: str) -> str:
-    """The text with other lines between two marks."""
+    """The text with `lines` in place of those between two marks."""
     return f"{text.partition(begin)[0]}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{text.partition(end)[2]}"
 
 

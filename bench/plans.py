@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/benchmarks/plans.md: five plans as the command prints them, and the formulas against published figures.
+"""Writes docs/benchmarks/plans.md: five plans as the command prints them, and the formulas against published figures.
 
 .venv/bin/python -m bench.plans            write the page
 .venv/bin/python -m bench.plans --check    exit with 1 if the page is not the one that would be written
@@ -46,7 +46,7 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "
 
 
 class Shown(NamedTuple):
-    """A command, its title, and what to say of it."""
+    """A command, its title, and the page's text about it."""
 
     title: str
     command: str
@@ -160,7 +160,7 @@ uncertain as the speeds are.
 
 
 def rooflined(speed: Speed) -> float:
-    """What the planner computes for a published speed, in its unit."""
+    """The planner's figure for a published speed, in the unit of that speed."""
     model, gpu = known_model(speed.model), GPUS[speed.gpu]
     if speed.weight_format:
         model = replace(model, weight_format=speed.weight_format, checkpoint_bytes=0)
@@ -178,7 +178,9 @@ def rooflined(speed: Speed) -> float:
 
 
 def left_out(speed: Speed) -> float | None:
-    """The error of a figure by constants that are not from it; None: its constant has no other figure."""
+    """The error of the planner's figure, if its constants are not taken from the published figure. None if a constant
+    has no other source.
+    """
     if not speed.is_fitted:
         return rooflined(speed) / speed.published - 1
     others = [each for each in SPEEDS if each.layer_of and each.layer_of == speed.layer_of and each is not speed]
@@ -189,8 +191,8 @@ def left_out(speed: Speed) -> float | None:
 
 
 def band(*, of_prompts: bool) -> float:
-    """What 8 of 10 left-out errors are within: of times, by which a figure that is too low counts as much as one that
-    is too high."""
+    """The error that 8 of 10 errors of `left_out` do not exceed. Errors are factors, so that a figure that is half as
+    high counts as much as one that is twice as high."""
     errors = sorted(
         max(1 + error, 1 / (1 + error)) - 1
         for each in SPEEDS
@@ -200,7 +202,7 @@ def band(*, of_prompts: bool) -> float:
 
 
 def scaled(scaling: Scaling) -> float:
-    """What the planner computes for a published ratio."""
+    """The planner's figure for a published ratio."""
     gpu, model = GPUS[scaling.gpu], known_model(scaling.model)
     load = Load(scaling.tokens, scaling.tokens, 1)
     base = EngineShape("prefill", min(scaling.tp, gpu.per_node), 1, scaling.chunk_tokens, 1, 1, "bf16", 64)
@@ -259,7 +261,7 @@ sequences with answers of 512 tokens.
 
 
 def beside() -> str:
-    """Sixteen models and GPUs, by the planner and by AIConfigurator."""
+    """The table of sixteen pairs of model and GPU, by the planner and by AIConfigurator."""
     return BESIDE.format(version=VERSION) + "\n".join(_beside_row(each) for each in PAIRS) + "\n"
 
 
@@ -327,7 +329,7 @@ def _glm_52_tokens() -> int:
 
 
 def output(command: str) -> str:
-    """What a command prints, both streams."""
+    """What a command prints to stdout and stderr."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         warmroute(shlex.split(command)[1:])

@@ -1,4 +1,4 @@
-"""What a tree of processes used, and starting and ending one, on a core of its own."""
+"""Starts and ends a process on a given core, and measures what its tree of processes uses."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ _POLL_S: Final = 0.02
 
 @dataclass(frozen=True)
 class Cpu:
-    """Seconds on a processor."""
+    """Seconds of processor time."""
 
     user_s: float
     system_s: float
 
     @property
     def total_s(self) -> float:
-        """Both. The kernel knows the sum to the tick; how it divides it is a sample."""
+        """User and system time. The kernel counts the sum exactly, and estimates the two by samples."""
         return self.user_s + self.system_s
 
     def __sub__(self, other: "Cpu") -> "Cpu":
@@ -37,14 +37,14 @@ def tree(pid: int) -> list[int]:
         try:
             for task in Path(f"/proc/{each}/task").iterdir():
                 todo += map(int, (task / "children").read_text().split())
-        except OSError:  # ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         found.append(each)
     return found
 
 
 def cpu(pid: int) -> Cpu:
-    """What a tree used until now; of processes that ended, what their parents were told."""
+    """The processor time of a tree until now. Ended processes count if their parents have waited for them."""
     ticks = [0, 0]
     for each in tree(pid):
         try:
@@ -84,12 +84,12 @@ def open_files(pid: int) -> int:
 
 
 class Process:
-    """A started process, its output in a file, in a process group of its own, pinned to `core` from the start."""
+    """A started process, pinned to `core` from the start, in a new process group and with its output in a file."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str], core: int | None) -> None:
         mine = os.sched_getaffinity(0)
         if core is not None:
-            os.sched_setaffinity(0, {core})  # inherited: also by threads that it starts at once
+            os.sched_setaffinity(0, {core})  # threads that it starts at once inherit the core
         try:
             with log.open("wb") as out:
                 self._process = subprocess.Popen(
@@ -107,27 +107,27 @@ class Process:
         self.pid = self._process.pid
 
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def output(self) -> str:
-        """All that it wrote."""
+        """All output of the process."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def last_words(self) -> str:
-        """The last line that it wrote that says something."""
+        """The last line of output that is not blank."""
         lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         return lines[-1][:160] if lines else "it wrote nothing"
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End it and all that it started: SIGTERM, then SIGKILL."""
+        """End the process and all that it has started: SIGTERM, then SIGKILL after `grace_s`."""
         pids = tree(self.pid)
         self._signal(signal.SIGTERM)
         end_s = time.monotonic() + grace_s
         while self.running() and time.monotonic() < end_s:
             time.sleep(_POLL_S)
         self._signal(signal.SIGKILL)
-        for pid in pids[1:]:  # those that made groups of their own
+        for pid in pids[1:]:  # processes that made their own groups
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

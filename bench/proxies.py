@@ -1,7 +1,7 @@
 """The proxies that are measured, and how each is started in front of the mock engines.
 
-`warmroute` runs as its users run it: identity, placement, receipts, and a ledger that survives kill -9. The others run
-with their defaults and the policy that the name says.
+`warmroute` runs as its users run it: identity, placement, receipts, and a ledger that survives kill -9. The other
+proxies run with their defaults and the policy in their name.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from bench.process import Process
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend", "lab"))
-COMPILED: Final = ROOT / "build" / "compiled"  # where scripts/compile.py puts it
+COMPILED: Final = ROOT / "build" / "compiled"  # written by scripts/compile.py
 START_TIMEOUT_S: Final = 120.0
 
 Kind = Literal["ours", "floor", "nginx", "envoy", "rust", "rust cache-aware", "rust pd", "python"]
@@ -31,7 +31,7 @@ Kind = Literal["ours", "floor", "nginx", "envoy", "rust", "rust cache-aware", "r
 
 @dataclass(frozen=True)
 class Fleet:
-    """The mock engines: two that do both, and a pair."""
+    """The mock engines: two aggregated engines, and a prefill and a decode engine."""
 
     aggregated: tuple[Engine, Engine]
     prefill: Engine
@@ -39,13 +39,13 @@ class Fleet:
 
     @property
     def engines(self) -> list[Engine]:
-        """All of them."""
+        """All mock engines."""
         return [*self.aggregated, self.prefill, self.decode]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a proxy is started: its port, another one for its metrics, a folder, its package's environment."""
+    """Where a proxy is started: its port, the port of its metrics, a folder, and its package's environment."""
 
     port: int
     metrics_port: int
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Start:
-    """How: the command, and variables."""
+    """How a proxy is started: the command, and environment variables."""
 
     command: list[str]
     variables: dict[str, str]
@@ -63,21 +63,21 @@ class Start:
 
 @dataclass(frozen=True)
 class Proxy:
-    """One row of the tables."""
+    """A proxy to measure: one row of the tables."""
 
     name: str
-    package: str  # of PyPI, of which it is a way to run; empty: nothing is to be installed
+    package: str  # the package on PyPI that has the proxy; empty if nothing has to be installed
     kind: Kind
     start: Callable[[Place, Fleet], Start]
 
     @property
     def pd(self) -> bool:
-        """Whether it drives a prefill and a decode engine."""
+        """Whether the proxy drives a prefill and a decode engine."""
         return self.name.endswith(" pd")
 
     @property
     def takes_messages(self) -> bool:
-        """Whether it serves Anthropic's messages in front of engines that speak chat."""
+        """Whether the proxy serves Anthropic's Messages API in front of engines that serve chat completions."""
         return self.kind in ("ours", "python")
 
 
@@ -114,12 +114,12 @@ BUDGET: Final = '[[budget]]\nname = "perf"\ntenants = ["perf"]\nusd_per_day = "1
 
 
 def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant: str = "", processes: int = 1) -> Path:
-    """A configuration of warmroute with nothing but defaults, and `more` of it; `of_tenant` is of its tenant."""
+    """A configuration of warmroute with defaults. `more`, `of_tenant`: lines added to it, and to its tenant's table."""
     digest = hashlib.sha256(API_KEY.encode()).hexdigest()
     config = _CONFIG.substitute(port=place.port, model=MODEL, digest=digest, of_tenant=of_tenant, processes=processes)
     if pd:
         config += _ENGINE.substitute(id="p", url=fleet.prefill.url, role="prefill")
-        config += 'bootstrap_host = "127.0.0.2"\nbootstrap_port = 8998\n'  # where the proxy does not expect an answer
+        config += 'bootstrap_host = "127.0.0.2"\nbootstrap_port = 8998\n'  # the proxy expects no answer from here
         config += _ENGINE.substitute(id="d", url=fleet.decode.url, role="decode")
     else:
         for number, engine in enumerate(fleet.aggregated):
@@ -216,7 +216,7 @@ def _envoy(place: Place, fleet: Fleet) -> Start:
 
 
 def _rust(program: str, policy: str, first: str = "") -> Callable[[Place, Fleet], Start]:
-    """The three Rust routers have a command line in common."""
+    """How to start one of the three Rust routers, which have a common command line."""
 
     def start(place: Place, fleet: Fleet) -> Start:
         assert place.environment is not None

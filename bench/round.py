@@ -1,4 +1,4 @@
-"""One round of a workload: its connections, and what the proxy used while they asked."""
+"""One round of a workload: its connections, and what the proxy uses while they send requests."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,13 +10,13 @@ from bench.loop import Loop
 from bench.process import Cpu, cpu, memory_kb
 from bench.workloads import Workload
 
-WARM_UP: Final = 0.25  # of the time of a workload, before it counts
-SETTLED_S: Final = 1.0  # that streams run before other connections come
-LIMIT_S: Final = 60.0  # for what has begun to end
+WARM_UP: Final = 0.25  # time before the measurement, as a share of the workload's time
+SETTLED_S: Final = 1.0  # time for which streams run before other connections come
+LIMIT_S: Final = 60.0  # time in which running requests must end
 
 
 class Round:
-    """Connections to one port. After `run`, `tally` has what came back and `window` what it took."""
+    """Connections to one port. After `run`, `tally` has the answers, and `window` what the proxy used."""
 
     def __init__(self, loop: Loop, port: int, workload: Workload, number: int, pid: int | None) -> None:
         self.tally = Tally(chunks_each=workload.plan.chunks if workload.streams else None, stamped=workload.stamped)
@@ -31,7 +31,7 @@ class Round:
 
     @property
     def delays_ns(self) -> list[int]:
-        """How long chunks were under way; of the streams beside the others, where there are some."""
+        """How long chunks were under way. If streams run beside the connections, only their chunks count."""
         return (self._beside if self._workload.beside else self.tally).delays_ns
 
     def run(self) -> None:
@@ -123,7 +123,7 @@ class Round:
 
 
 class Window:
-    """The time that counts: what was done before it, and what the proxy and the load used in it."""
+    """The time that is measured: what was done before it, and what proxy and load used during it."""
 
     def __init__(self, tally: Tally, pid: int | None) -> None:
         self._tally = tally
@@ -131,7 +131,7 @@ class Window:
         self.open_kb = self.idle_kb = 0
 
     def begin(self) -> None:
-        """It begins now."""
+        """Begin the window now."""
         self.answers_before = self._tally.answers
         self._chunks_before = self._tally.chunks
         if self._pid is not None:
@@ -140,12 +140,12 @@ class Window:
         self._at = self._cpu()
 
     def see_memory(self) -> None:
-        """Note how much memory the proxy has."""
+        """Note how much memory the proxy uses now."""
         if self._pid is not None:
             self.open_kb = memory_kb(self._pid)
 
     def end(self) -> None:
-        """It ends now."""
+        """End the window now."""
         self.used = self._cpu() - self._at
         self.answers = self._tally.answers - self.answers_before
         self.chunks = self._tally.chunks - self._chunks_before

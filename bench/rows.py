@@ -1,7 +1,8 @@
-"""`python -m bench rows`: how fast the rows of a full journal reach PostgreSQL, by the parts that a proxy has.
+"""`python -m bench rows`: measures how fast the ledger rows of a full journal reach PostgreSQL.
 
-A journal with so many ended turns is left as by a proxy that was killed. The clock runs from the opening of the ledger,
-which folds the journal into the ledger file, until the database has the last row. The server syncs each commit.
+The journal is the file to which a proxy first writes each turn. This program writes one with many ended turns, as a
+killed proxy would leave it, and uses the proxy's code to send the rows. The time is measured from the opening of the
+ledger, which moves the journal into the ledger file, until the database has the last row. The server syncs each commit.
 """
 
 import argparse
@@ -26,12 +27,12 @@ LONGEST_S: Final = 120.0
 
 
 async def fold(folder: Path) -> None:
-    """What a start of the proxy does with a journal."""
+    """Move the rows of a journal into the ledger file (fold), as a start of the proxy does."""
     Ledger(folder, "process", asyncio.get_running_loop()).close()
 
 
 class Measured(NamedTuple):
-    """Seconds of the fold and of the sending, and seconds of processor time: of both here, and of the server."""
+    """Seconds of the fold and of the sending, and the processor time of both in this process and at the server."""
 
     fold_s: float
     send_s: float
@@ -40,7 +41,7 @@ class Measured(NamedTuple):
 
 
 def measure(folder: Path, postgres: Postgres, rows: int) -> Measured:
-    """Fold a journal, and send its rows."""
+    """Fold a journal of `rows` turns, and send its rows."""
     assert postgres.process is not None
     server = postgres.process.pid
     dsn = postgres.new_database()
@@ -66,7 +67,7 @@ def measure(folder: Path, postgres: Postgres, rows: int) -> Measured:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print; 1 where the goal is not reached."""
+    """Measure and print. Returns 1 if the goal is not reached."""
     parser = argparse.ArgumentParser(prog="python -m bench rows", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=3)

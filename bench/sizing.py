@@ -1,7 +1,7 @@
-"""`python -m bench sizing`: what a proxy of so many processes needs, by bodies and streams, as a table.
+"""`python -m bench sizing`: prints a table of what a proxy needs, by number of processes, bodies and streams.
 
-A proxy with 1, 2, ... processes is started in front of mock engines. CPU is of its whole process tree, so the load
-on other cores does not change it. From it follows what a number of cores serves, with each core 60 % busy.
+A proxy with 1, 2, ... processes is started in front of mock engines. CPU time is counted for its process tree, so the
+load on other cores does not change it. The table also shows what a number of cores can serve if each is 60 % busy.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WHAT: Final = {
     "w4": "1,000 open streams",
 }
 BUSY: Final = 0.6
-"""The share of a core that is planned for: one that is busier makes requests wait."""
+"""The share of a core that sizing may use: a core that is busier makes requests wait."""
 
 _HEAD: Final = (
     "| processes | load | CPU | a second for a busy core | a second on all cores, 60 % busy | memory, MB |",
@@ -44,7 +44,7 @@ class Sized:
     sample: Sample
 
     def row(self) -> str:
-        """In Markdown."""
+        """The row in Markdown."""
         sample = self.sample
         memory = f"{sample.memory_kb / 1024:,.0f}"
         what = WHAT[sample.workload]
@@ -57,7 +57,7 @@ class Sized:
 
 
 def proxy_of(processes: int, *, compiled: bool) -> Proxy:
-    """A proxy of so many processes."""
+    """A proxy with this number of processes."""
     path = str(COMPILED) if compiled else SOURCES
 
     def start(place: Place, fleet: Fleet) -> Start:
@@ -69,7 +69,7 @@ def proxy_of(processes: int, *, compiled: bool) -> Proxy:
 
 
 def measure(bench: Bench, folder: Path, processes: int, workload: Workload, *, compiled: bool) -> Sized:
-    """A round of a workload against a fresh proxy."""
+    """Run a round of a workload against a newly started proxy."""
     running = Running(proxy_of(processes, compiled=compiled), bench.fleet, folder, None, None)
     try:
         return Sized(processes, bench.measure(running, workload, 0))
@@ -78,7 +78,7 @@ def measure(bench: Bench, folder: Path, processes: int, workload: Workload, *, c
 
 
 def main(argv: list[str], where: str) -> int:
-    """Measure and print; 1 where an answer was bad. `where`: a line about the machine."""
+    """Measure and print. Returns 1 if an answer was bad. `where`: a line about the machine."""
     parser = argparse.ArgumentParser(prog="python -m bench sizing", description=__doc__)
     parser.add_argument("--processes", default="1,2", help="numbers of processes (%(default)s)")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="of %(default)s")
@@ -86,7 +86,7 @@ def main(argv: list[str], where: str) -> int:
     asked = parser.parse_args(argv)
     workloads = named(asked.workloads.split(","))
     numbers = [int(each) for each in asked.processes.split(",")]
-    gc.disable()  # a collection of the load generator would be a delay of the proxy's
+    gc.disable()  # a garbage collection of the load would look like a delay of the proxy
     rows: list[Sized] = []
     with stopping_on_signals(), tempfile.TemporaryDirectory(prefix="warmroute-sizing-") as folder:
         bench = Bench()

@@ -1,8 +1,8 @@
-"""warmroute with small limits: the same program, whose bounded maps and caches of SQLite fill up in seconds.
+"""Starts warmroute with small limits, so that its bounded maps and SQLite's caches fill up in seconds.
 
-At their real sizes they fill for hours, and a leak hides behind them. A limit that is no longer where this looks for it
-is an error, so that this file follows the code. Probes wait for long: the engines are in the process of the load, which
-may be held up. Started as a process: `python small_limits.py proxy --config FILE`.
+With the real limits the maps take hours to fill, which would hide a leak. A limit that this file no longer finds in the
+code is an error, so that this file follows the code. Probes of engines wait for long, since the engines run in the
+process of the load, which may be delayed. It is started as a process: `python small_limits.py proxy --config FILE`.
 """
 
 import sqlite3

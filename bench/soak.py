@@ -1,13 +1,13 @@
-"""`python -m bench soak`: steady traffic of all sorts, and whether memory or open files grow with it.
+"""`python -m bench soak`: sends steady traffic of all sorts, and checks whether memory or open files grow with it.
 
-A leak is counted in bytes a request. The smallest thing that can be kept of each request, one entry of a dict, is about
-100 bytes; the bound is less than half of it. What is not a leak is out of the way: bounded maps are small
-(`small_limits.py`) and full, and the allocator has its arenas, when the warm-up ends. From then on resident memory is
-read once a second, and judged by its trend without steps (`growth.py`).
+A leak is counted in bytes a request. The smallest thing that can be kept of each request, one entry of a dict, has
+about 100 bytes, and the limit is less than half of that. When the warm-up ends, memory that grows for other reasons has
+settled: bounded maps are small (`small_limits.py`) and full, and the allocator has its arenas. From then on, resident
+memory is read once a second, and judged by its trend without steps (`growth.py`).
 
-The soak need not run alone. What else the machine does makes requests slow, so the run and its warm-up are counted in
-requests, not in seconds; and it may raise what the proxy holds at once, which is a step. Where the rate
-of requests rises for minutes, so does what is held at once: 27 bytes a request were seen, and the bound is above that.
+Other programs may run beside the soak. They make requests slow, so the lengths of the run and of its warm-up are
+numbers of requests, not seconds. They may also raise what the proxy holds at once, which is a step. If the rate of
+requests rises for minutes, what is held at once rises, too: 27 bytes a request were seen, which is below the limit.
 """
 
 import argparse
@@ -33,16 +33,16 @@ from bench.proxies import OURS, ROOT, Fleet, Place, Running, Start, write_config
 from warmroute_cli.processes import stopping_on_signals
 
 MAX_BYTES_A_REQUEST: Final = 40.0
-MAX_MORE_FILES: Final = 10  # by their trend over what counts, and after the last request than before the first
-REQUESTS_A_MINUTE: Final = 20_000  # what one machine does that has two cores and nothing else to do
-MAX_WARM_UP: Final = 40_000  # requests; a third of all, at most: caches fill, and the heap finds its size
-MAX_STRETCH: Final = 10  # times as long as asked for; then the machine is too slow
-SETTLE_S: Final = 20.0  # after the last request, for files to be closed: idle connections to engines are after 3 s
+MAX_MORE_FILES: Final = 10  # growth of open files by their trend, and from before the first to after the last request
+REQUESTS_A_MINUTE: Final = 20_000  # the rate of a machine with two cores and nothing else to do
+MAX_WARM_UP: Final = 40_000  # requests, but at most a third of all: caches fill, and the heap finds its size
+MAX_STRETCH: Final = 10  # a run that takes this many times the requested time fails: the machine is too slow
+SETTLE_S: Final = 20.0  # for files to close after the last request; idle connections to engines close after 3 s
 
 _PLAN: Final = Plan(chunks=20, interval_ms=10)
-_A_CONNECTION: Final = 25  # requests, then a new one
+_A_CONNECTION: Final = 25  # requests of a connection, before it is replaced
 _PAUSE_S: Final = 0.03
-_KEYED_REPLAY_S: Final = 2.0  # much longer than a pause
+_KEYED_REPLAY_S: Final = 2.0  # much longer than `_PAUSE_S`
 _LEAVES_WITHIN_S: Final = 0.25
 _LIMITS: Final = """
 [limits]
@@ -57,16 +57,16 @@ kept_prompt_bytes = 1048576
 
 @dataclass(frozen=True)
 class Sort:
-    """One sort of request: how many connections send it, and how it must end."""
+    """One sort of request: how many connections send it, and how its answers must end."""
 
     name: str
     connections: int
-    status: int  # of all its answers
+    status: int  # the status that all answers must have
     stream: bool = False
-    leaves: bool = False  # before the end
+    leaves: bool = False  # whether the client leaves before the answer ends
     spoil: Callable[[bytes], bytes] = lambda body: body
     api_key: str | None = None
-    keyed: bool = False  # half of them repeat the key and the body of the one before
+    keyed: bool = False  # with idempotency keys: each second request repeats the one before
 
 
 SORTS: Final = [
@@ -90,7 +90,7 @@ def _small_limits(place: Place, fleet: Fleet) -> Start:
 
 
 class _Leaver(Client):
-    """A client that is gone before its answer ends; it never fails."""
+    """A client that leaves before its answer ends. Its answers never count as bad."""
 
     def leave(self) -> None:
         if self.open:
@@ -103,7 +103,7 @@ class _Leaver(Client):
 
 
 class Traffic:
-    """All sorts at once, each connection replaced when it has ended."""
+    """All sorts of requests at once. A connection that has ended is replaced."""
 
     def __init__(self, bench: Bench, port: int, seed: int) -> None:
         self.tallies = {
@@ -120,7 +120,7 @@ class Traffic:
 
     @property
     def requests(self) -> int:
-        """Sent so far."""
+        """The number of requests sent so far."""
         return sum(self.begun.values())
 
     def begin(self) -> None:
@@ -130,7 +130,7 @@ class Traffic:
                 self._connect(sort)
 
     def stop(self) -> bool:
-        """Let what is under way end; False when something does not."""
+        """Let running requests end. False if one of them does not end."""
         self._stopping = True
         return self._bench.loop.run(lambda: self._open == 0, seconds(30.0))
 
@@ -151,7 +151,7 @@ class Traffic:
         self._bench.loop.after(_PAUSE_S, lambda: self._connect(sort))
 
     def _requests(self, sort: Sort, many: int) -> Iterator[bytes]:
-        """Each in a session of its own, with a prompt of its own; every other one of those with a key repeats."""
+        """Requests with new sessions and prompts. If the sort is `keyed`, each second one repeats the one before."""
         for turn in range(many):
             if self._stopping:
                 return
@@ -177,7 +177,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Sample:
-    """One second."""
+    """The readings of one second."""
 
     at_s: float
     requests: int
@@ -189,7 +189,7 @@ class Sample:
 class Result:
     """What the soak found."""
 
-    memory: Growth  # in bytes
+    memory: Growth  # of resident memory, in bytes
     files: Growth
     requests: int
     seconds: float
@@ -201,7 +201,7 @@ class Result:
 
     @property
     def faults(self) -> list[str]:
-        """Why it fails."""
+        """Why the soak fails; empty if it passes."""
         found = [f"{many} x {what}" for what, many in self.wrong.items()]
         if self.memory.each > MAX_BYTES_A_REQUEST:
             found.append(f"memory grows by {self.memory.each:.0f} bytes a request; at most {MAX_BYTES_A_REQUEST:.0f}")
@@ -211,7 +211,7 @@ class Result:
 
 
 def soak(folder: Path, minutes: float, seed: int) -> Result:
-    """Run it."""
+    """Run the soak for about this time."""
     bench = Bench()
     running = Running(replace(OURS, start=_small_limits), bench.fleet, folder / "warmroute", None, None)
     try:
@@ -278,7 +278,7 @@ def _say(result: Result) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The command; 1 when something grows, or an answer was not as it must be."""
+    """Run the command. Returns 1 if memory or files grow, or if an answer was not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m bench soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=6.0, help=f"of {REQUESTS_A_MINUTE:,} requests each")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,8 +1,9 @@
-"""`python -m bench --stores`: w1 and w5 with PostgreSQL and Redis, against the same proxy that is embedded.
+"""`python -m bench --stores`: measures the workloads w1 and w5 with PostgreSQL and Redis, and without them.
 
-Three proxies take turns in each round: one with defaults, one with a budget and a limit by the minute that it keeps for
-itself, and one that keeps rows, budget and limit in PostgreSQL and Redis. Ratios are of one round: its processor time
-for a request, of all threads of the proxy. The servers run beside, on the cores of the load; their time is shown apart.
+Three proxies take turns in each round: one with defaults, one that has a budget and a limit by the minute in its own
+process, and one that keeps ledger rows, budget and limit in PostgreSQL and Redis. A ratio compares the processor time
+of all threads of two proxies for a request, in one round. PostgreSQL and Redis run on the cores of the load; their
+time is shown separately.
 """
 
 import argparse
@@ -27,7 +28,7 @@ PLAIN, LIMITED, SHARED = "defaults", "embedded, budget and limit", "PostgreSQL a
 
 
 def proxies(dsn: str, redis_url: str) -> list[Proxy]:
-    """The three."""
+    """The three proxies."""
     return [
         Proxy(PLAIN, "", "ours", lambda place, fleet: _start(place, fleet, "")),
         Proxy(LIMITED, "", "ours", lambda place, fleet: _start(place, fleet, BUDGET)),
@@ -55,7 +56,7 @@ class Rounds:
     def __init__(self, folder: Path, core: int | None, postgres: Postgres, redis: Redis) -> None:
         self.samples: dict[tuple[str, str], list[Sample]] = {}
         self.servers_us: dict[str, list[float]] = {}
-        """Workload -> what PostgreSQL and Redis used for a request of each round."""
+        """Workload -> processor time of PostgreSQL and Redis for a request, in each round."""
 
         self._servers = [server.process.pid for server in (postgres, redis) if server.process is not None]
         self._bench = Bench()
@@ -69,7 +70,7 @@ class Rounds:
             self._bench.start(running)
 
     def measure(self, rounds: int) -> None:
-        """Each workload so often, the proxies in turn; the order of a round is the opposite of the one before."""
+        """Run each workload in `rounds` rounds. The proxies take turns, in an order that is reversed each round."""
         for workload in named(WORKLOADS):
             for number in range(rounds):
                 for running in self._running[:: 1 if number % 2 else -1]:
@@ -88,13 +89,13 @@ class Rounds:
         self._bench.close()
 
     def ratios(self, workload: str, base: str) -> list[float]:
-        """In each round, what the proxy with stores used of what another one did."""
+        """For each round: the processor time of the proxy with stores over that of the proxy `base`."""
         both = zip(self.samples[workload, SHARED], self.samples[workload, base], strict=True)
         return [shared.figure / other.figure for shared, other in both]
 
     @property
     def bad(self) -> int:
-        """Answers that were not as they should be."""
+        """The number of bad answers."""
         return sum(sample.bad for samples in self.samples.values() for sample in samples)
 
 
@@ -116,7 +117,7 @@ def report(rounds: Rounds) -> list[str]:
 
 
 def main(arguments: list[str], core: int | None) -> int:
-    """Measure and print; 1 when an answer was bad."""
+    """Measure and print. Returns 1 if an answer was bad."""
     parser = argparse.ArgumentParser(prog="python -m bench --stores", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What was measured, as tables: medians of the rounds, ratios to others, and whether the goals hold."""
+"""The tables of results: medians of the rounds, ratios to other proxies, and whether the goals are reached."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bench.workloads import Workload
 
 @dataclass(frozen=True)
 class ProcessReport:
-    """One proxy's medians in one workload."""
+    """The medians of one proxy in one workload."""
 
     proxy: Proxy
     samples: Sequence[Sample]
@@ -32,7 +32,7 @@ class ProcessReport:
 
     @property
     def longest_of_p50(self) -> float:
-        """The median of how many times p50 the longest wait of a round was."""
+        """The longest wait of a round over its p50; the median of all rounds."""
         return median(sample.took_ms.get("longest", 0.0) / sample.took_ms.get("p50", 1.0) for sample in self.samples)
 
     def middle(self, what: Literal["took_ms", "delay_ms"], quantile: str) -> float:
@@ -43,7 +43,7 @@ class ProcessReport:
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio to the cheapest of a kind, or a bound of its own where there is no kind."""
+    """The largest ratio to the cheapest proxy of some kinds, or the largest figure if no kinds are given."""
 
     workload: str
     against: tuple[Kind, ...]
@@ -70,13 +70,14 @@ GOALS: Final = [
     Goal("w6s", (), 20.0, 50.0),
 ]
 AS_FAIR: Final = 1.5
-"""At most so many times the floor's p99 / p50 and longest / p50."""
+"""A proxy is fair if its p99 / p50 and longest / p50 are at most this many times those of the floor (`floor.py`)."""
 FLOOR_P99, FLOOR_LONGEST = 2.5, 5.0
-"""What those of the floor itself may be: above, the machine or the load is what waits."""
+"""The largest p99 / p50 and longest / p50 of the floor with which fairness is judged. If they are larger, requests wait
+for the machine or the load."""
 
 
 def cheapest(rows: Iterable[ProcessReport], kinds: tuple[Kind, ...]) -> ProcessReport | None:
-    """The row with the least figure of some kinds; one with bad answers does not count."""
+    """The row with the least figure among proxies of these kinds. A row with bad answers does not count."""
     found = [row for row in rows if row.proxy.kind in kinds and not row.bad]
     return min(found, key=lambda row: row.figure, default=None)
 
@@ -91,7 +92,7 @@ def _ratio(row: ProcessReport, other: ProcessReport | None) -> str:
 
 
 def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Sequence[Sample]) -> list[str]:
-    """One workload: a line a proxy, and what of the goals holds."""
+    """The table of one workload: a line for each proxy, and which goals are reached."""
     if workload.figure == "p99 / p50":
         return waits_table(workload, rows)
     any_rust = cheapest(rows, ("rust pd",) if workload.pd else RUST)
@@ -125,7 +126,7 @@ def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Se
 
 
 def waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
-    """Who waits how long: a line a proxy, and whether ours are as fair as the floor."""
+    """The table of waits: a line for each proxy, and whether warmroute is as fair as the floor."""
     head = ["proxy", "p99 / p50", "longest / p50", "p50 ms", "p99 ms", "longest ms", "a second", "core", "bad"]
     lines = [
         [
@@ -154,7 +155,7 @@ def waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
 
 
 def _alone(direct: Sequence[Sample]) -> str:
-    """What the load and the engines can do: a proxy that is near to it is measured together with their limits."""
+    """A line about the limits of load and engines. Near these limits, a proxy's figure includes their delays."""
     per_s, busy = median(s.per_s for s in direct), median(s.load_busy for s in direct)
     p50_ms = median(s.took_ms["p50"] for s in direct)
     return f"Without a proxy: {per_s:,.0f} a second with {busy:.0%} of a core, p50 {p50_ms:.3f} ms."

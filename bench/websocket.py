@@ -1,18 +1,19 @@
-"""What a session of Codex costs over HTTP and over a WebSocket: bytes, CPU time of the proxy, time to first token.
+"""Measures a session of Codex over HTTP and over a WebSocket: bytes, CPU time of the proxy, time to first token.
 
     python -m bench.websocket
     python -m bench.websocket --forwarded
     python -m bench.websocket --engine http://127.0.0.1:30000 --context-kb 0 --rounds 1
 
-The first request of a recorded session of Codex, its tools and instructions, then 40 turns with 2 KB of a tool's
-output each, before an embedded engine, or an `--engine` that runs; once with what is recorded in front, and once with
-150 KB. With `--forwarded` another region serves all turns. The SGLang of `scripts/sglang` takes the session with
+The session begins with the first request of a recorded session of Codex, with its tools and instructions. Then come 40
+turns, each with 2 KB of a tool's output. The engine is an embedded (simulated) one, or a running `--engine`. The
+session is run once with the recorded beginning, and once with a beginning of 150 KB. With `--forwarded`, another region
+serves all turns. The SGLang of `scripts/sglang` can serve the session with
 `SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1` and the flags `--context-length 131072 --max-total-tokens 262144`.
 
-Over HTTP each turn is a POST with all that was said; over a WebSocket it sends what is new, or all of it (as OpenCode
-does). Bytes are those of all requests. CPU time is that of each turn in the proxy that the client reaches, less what
-that proxy uses when it is idle; the least of the rounds: what else runs only adds. Times are medians. `python -m
-bench instructions --workloads w4http,w4ws` counts the same on a machine that is busy.
+Over HTTP, each turn is a POST with the whole conversation. Over a WebSocket, a turn sends only new items, or all items
+(as OpenCode does). Bytes are counted over all requests. CPU time is that of the proxy that the client reaches, for each
+turn, minus what the proxy uses when idle. The least of the rounds counts, since other programs only add time. Times to
+first token are medians. On a busy machine, use `python -m bench instructions --workloads w4http,w4ws` instead.
 """
 
 import argparse
@@ -42,18 +43,19 @@ IDLE_S: Final = 10.0
 ROUNDS: Final = 5
 OUTPUT_BYTES: Final = 2_000
 OUTPUT_TOKENS: Final = 16
-"""Of an engine that does not know the script of the embedded one."""
+"""The length of an answer of an `--engine`, which does not follow the embedded engine's script."""
 CONTEXT_BYTES: Final = 150_000
 _PATH: Final = "/v1/responses"
 _LAST: Final = ("response.completed", "response.failed", "response.incomplete", "error")
 
 Ask = Callable[[dict[str, Any], list[Any], list[Any], str | None], Iterator[dict[str, Any]]]
-"""Sends a turn: what each request says, all items, those that are new, and the id of the last response."""
+"""A function that sends a turn. Arguments: the fields that each request has, all items, the new items, and the id of
+the last response."""
 
 
 @dataclass
 class Measured:
-    """One session."""
+    """The figures of one session."""
 
     sent_bytes: int = 0
     cpu_s: list[float] = field(default_factory=list)
@@ -61,13 +63,13 @@ class Measured:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used, by the kernel's count of nanoseconds."""
+    """The CPU time of a process, which the kernel counts in nanoseconds."""
     found = [int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     return sum(found) / 1e9
 
 
 def first_request(context_bytes: int) -> tuple[dict[str, Any], list[Any]]:
-    """What each request of the session says, and the input of the first."""
+    """The fields that each request of the session has, and the input of the first request."""
     body = dict(recorded("codex")[0].body)
     body.pop("stream")
     items = body.pop("input")
@@ -75,7 +77,7 @@ def first_request(context_bytes: int) -> tuple[dict[str, Any], list[Any]]:
         "model": MODEL,
         "max_output_tokens": OUTPUT_TOKENS,
         "metadata": {"script": json.dumps([{"text": "I have looked at it."}])},
-        "instructions": f"Session {uuid.uuid4()}.",  # no cache has it
+        "instructions": f"Session {uuid.uuid4()}.",  # new, so that no cache has it
     }
     while len(json.dumps(items)) < context_bytes:
         number = len(items)
@@ -84,7 +86,7 @@ def first_request(context_bytes: int) -> tuple[dict[str, Any], list[Any]]:
 
 
 def call(number: int) -> list[Any]:
-    """A call that was made, and its result."""
+    """The items of a tool call and its result."""
     arguments = json.dumps({"cmd": f"sed -n {number}p file"})
     text = "".join(f"{number}:{line}: a line of a file that was read\n" for line in range(OUTPUT_BYTES // 40))
     return [
@@ -94,14 +96,14 @@ def call(number: int) -> list[Any]:
 
 
 def idle_share(pid: int) -> float:
-    """CPU seconds that an idle proxy uses in a second: it asks its engines."""
+    """CPU seconds that an idle proxy uses in a second, for example to probe its engines."""
     before_s = cpu_s(pid)
     time.sleep(IDLE_S)
     return (cpu_s(pid) - before_s) / IDLE_S
 
 
 def session(context_bytes: int, ask: Ask, pid: int, idle: float) -> Measured:
-    """Run a session of `TURNS` turns behind a first one."""
+    """Run a session of a first turn and `TURNS` further turns."""
     found = Measured()
     body, items = first_request(context_bytes)
     previous: str | None = None
@@ -129,7 +131,7 @@ def session(context_bytes: int, ask: Ask, pid: int, idle: float) -> Measured:
 
 
 def over_http(client: httpx.Client) -> Ask:
-    """Each turn is a POST with all items."""
+    """A function that sends each turn as a POST with all items."""
 
     def ask(body: dict[str, Any], items: list[Any], _: list[Any], __: str | None) -> Iterator[dict[str, Any]]:
         content = json.dumps({**body, "input": items, "stream": True}, ensure_ascii=False, separators=(",", ":"))
@@ -143,7 +145,7 @@ def over_http(client: httpx.Client) -> Ask:
 
 
 def over_websocket(connection: ClientConnection, *, whole: bool) -> Ask:
-    """Each turn is a message with the new items, or with all of them."""
+    """A function that sends each turn as a message with the new items, or, if `whole`, with all items."""
 
     def ask(body: dict[str, Any], items: list[Any], added: list[Any], previous: str | None) -> Iterator[dict[str, Any]]:
         event = {"type": "response.create", **body, "input": items if whole else added}
@@ -162,7 +164,7 @@ def over_websocket(connection: ClientConnection, *, whole: bool) -> Ask:
 
 
 def least_ms(sessions: list[Measured]) -> float:
-    """CPU time of a turn: of each turn the least of the rounds, the mean of those."""
+    """CPU time of a turn: the least over the rounds for each turn, then the mean over the turns."""
     least_s: list[float] = [min(turn) for turn in zip(*[each.cpu_s for each in sessions], strict=True)]
     return sum(least_s) / TURNS * 1000
 

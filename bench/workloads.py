@@ -1,4 +1,4 @@
-"""The workloads: what is sent, how much at once, and what counts as the figure."""
+"""The workloads: what is sent, over how many connections, and which figure is measured."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Figure = Literal["us a request", "ms a request", "us a chunk", "KB a stream", "m
 
 @dataclass(frozen=True)
 class Workload:
-    """Connections that ask for some seconds, or for so many streams each."""
+    """Connections that send requests for `seconds`, or for `streams_each` streams each."""
 
     name: str
     title: str
@@ -24,13 +24,13 @@ class Workload:
     seconds: float = 0.0
     streams_each: int = 0
     plan: Plan = field(default=Plan())
-    ramp_s: float = 0.0  # connections open evenly in this time
-    agent_bytes: int = 0  # agents' turns of this size instead of chats of 2 KB
-    new: bool = False  # each of them in a session that was not seen before
-    sessions: bool = False  # whole sessions of agents that grow, each body once
-    as_messages: bool = False  # to Anthropic's route
-    pd: bool = False  # in front of a prefill and a decode engine
-    beside: int = 0  # streams that run already when the connections come
+    ramp_s: float = 0.0  # the time over which connections open evenly
+    agent_bytes: int = 0  # above 0: agents' turns of this size instead of chats of 2 KB
+    new: bool = False  # whether each agent's turn is in a session that the proxy has not seen
+    sessions: bool = False  # whether whole, growing sessions of agents are sent, each body once
+    as_messages: bool = False  # whether requests go to Anthropic's Messages route
+    pd: bool = False  # whether the proxy has a prefill and a decode engine
+    beside: int = 0  # streams that run already when the connections open
     pause_s: float = 0.0  # between an answer and the next request of a connection
 
     @property
@@ -40,20 +40,20 @@ class Workload:
 
     @property
     def stamped(self) -> bool:
-        """Whether chunks say when they were sent."""
+        """Whether chunks have the time of their sending."""
         return self.streams_each > 0 and self.plan.interval_ms > 0
 
     @property
     def at_once(self) -> bool:
-        """Whether all connections are new to the proxy: what they wait counts from the first request on."""
+        """Whether all connections come at once and are measured from their first request on, without a warm-up."""
         return self.figure in {"p99 / p50", "ms late at p99"}
 
     def stream(self, number: int, port: int) -> Iterator[bytes]:
-        """What one of the streams beside the others sends."""
+        """The requests of one of the streams that run `beside` the connections."""
         return itertools.repeat(_sent(port, small(10_000 + number, stream=True)))
 
     def without_proxy(self, number: int) -> "Workload":
-        """What engines are asked without one, which speak chat. What round `number` sends is made by then."""
+        """The workload as chats, the only API of the mock engines. Bodies of round `number` are made before it."""
         if self.as_messages:
             _growing_messages(number)
             return replace(self, as_messages=False)
@@ -61,11 +61,11 @@ class Workload:
 
     @property
     def fresh(self) -> bool:
-        """Whether each round starts the proxy again: memory is what this one measures."""
+        """Whether each round starts the proxy again, which is needed to measure memory."""
         return self.figure == "KB a stream"
 
     def requests(self, connection: int, port: int, number: int) -> Iterator[bytes]:
-        """What one connection sends, one after the other, in round `number`."""
+        """The requests that one connection sends in round `number`, one after the other."""
         if self.sessions:
             sent = _message if self.as_messages else _request
             return (sent(port, body) for body in self._sessions(connection, number))
@@ -88,12 +88,12 @@ def _growing(number: int, stream: bool) -> list[list[Body]]:
 
 @lru_cache(maxsize=1)
 def _growing_messages(number: int) -> list[list[Body]]:
-    """Before the load begins, since the mock engines wait while it is made."""
+    """The bodies of growing sessions. They are made before the load, since the mock engines cannot answer meanwhile."""
     return [[as_messages(body) for body in bodies] for bodies in _growing(number, False)]
 
 
 def _turns(size: int, number: int | None) -> Iterator[Body]:
-    """Turns of agents without an end: the same ones, or with the `number` of a round each in a new session."""
+    """Endless turns of agents: a fixed set again and again, or, with the `number` of a round, new sessions."""
     bodies = _turn_by_turn(size)
     if number is None:
         return itertools.cycle(bodies)
@@ -103,7 +103,7 @@ def _turns(size: int, number: int | None) -> Iterator[Body]:
 
 @cache
 def _turn_by_turn(size: int) -> list[Body]:
-    """The first turns of all sessions, then the second ones."""
+    """The first turns of all sessions, then the second turns, and so on."""
     many = size < 500_000
     sessions = agents(size, sessions=8 if many else 6, turns=4 if many else 2)
     return [body for turn in zip(*sessions, strict=True) for body in turn]
@@ -190,7 +190,7 @@ ALL: Final = [
 
 
 def named(names: list[str]) -> list[Workload]:
-    """Workloads by name; `w3` is all of agents' turns of one size, `w6` all with connections that come at once."""
+    """Workloads by name. `w3` means all workloads with agents' turns of one size, `w6` all with connections at once."""
     known = {workload.name for workload in ALL} | {"w3", "w6"}
     unknown = [name for name in names if name not in known]
     if unknown:

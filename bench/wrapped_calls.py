@@ -1,10 +1,10 @@
-"""Calls of one client library in this process: `python wrapped_calls.py KIND URL BYTES MESSAGES TURNS`.
+"""Measures calls of one client library in this process: `python wrapped_calls.py KIND URL BYTES MESSAGES TURNS`.
 
-A conversation grows by two messages a call, as a program appends to a list. Each call is made with openai's own client,
-too, right before. Prints by how much CPU time of this process, in microseconds, the library's call takes more, for each
-call after the first, threads of the library included. Langfuse changes openai's own client, so there the time of the
-call is printed as it is. It runs in the environment of a library, so it imports nothing of the project but the SDK, and
-that only where it is asked for.
+A conversation grows by two messages a call, as in a program that appends to a list. Right before each call, the call is
+also made with openai's own client. For each call after the first, the program prints how many microseconds more CPU
+time of this process the library's call takes, including the library's threads. Langfuse changes openai's own client,
+so for Langfuse the whole time of a call is printed. The program runs in the library's environment, so of this project
+it imports only the SDK, and only to measure the SDK.
 """
 
 import json
@@ -18,7 +18,7 @@ Call = Callable[[list[dict[str, Any]], list[dict[str, Any]]], object]
 
 
 def openai_call(url: str) -> Call:
-    """Openai's own client."""
+    """A call of openai's own client."""
     import openai
 
     client = openai.OpenAI(base_url=url, api_key="k", max_retries=0)
@@ -26,7 +26,7 @@ def openai_call(url: str) -> Call:
 
 
 def warmroute_call(url: str, guard: str) -> Call:
-    """Ours, with a session as a program names it."""
+    """A call of warmroute's client, with a session."""
     import warmroute
 
     client = warmroute.OpenAI(base_url=url, api_key="k", max_retries=0, session="s", guard=guard)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ def warmroute_call(url: str, guard: str) -> Call:
 
 
 def langfuse_call(url: str) -> Call:
-    """Langfuse's wrapper of openai's client, which sends what it traces to the same server."""
+    """A call of Langfuse's wrapper of openai's client, which sends its traces to the server of `url`, too."""
     root = url.removesuffix("/v1")
     os.environ.update(LANGFUSE_PUBLIC_KEY="pk", LANGFUSE_SECRET_KEY="sk", LANGFUSE_HOST=root, LANGFUSE_BASE_URL=root)
     from langfuse.openai import OpenAI
@@ -44,7 +44,7 @@ def langfuse_call(url: str) -> Call:
 
 
 def litellm_call(url: str) -> Call:
-    """LiteLLM's function, with no callback."""
+    """A call of LiteLLM's function, without callbacks."""
     import litellm
 
     litellm.suppress_debug_info = True
@@ -75,7 +75,7 @@ TOOLS = [
 
 
 def nothing(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> None:
-    """No call."""
+    """A call that does nothing."""
 
 
 def _cpu_us(call: Call, sent: list[dict[str, Any]]) -> float:
@@ -85,7 +85,7 @@ def _cpu_us(call: Call, sent: list[dict[str, Any]]) -> float:
 
 
 def costs_us(call: Call, plain: Call, size: int, count: int, turns: int) -> list[float]:
-    """CPU of each call after the first, beyond that of the plain one."""
+    """CPU time of each call after the first, minus that of the call `plain`, in microseconds."""
     text_bytes = max(20, (size - len(json.dumps(TOOLS))) // count)
     sent: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
     for at in range(count):
@@ -103,4 +103,4 @@ if __name__ == "__main__":
     kind, url, size, count, turns = sys.argv[1:]
     plain = nothing if kind in {"openai", "langfuse"} else openai_call(url)
     print(json.dumps(costs_us(KINDS[kind](url), plain, int(size), int(count), int(turns))), flush=True)
-    os._exit(0)  # what a library still has to send is not waited for
+    os._exit(0)  # do not wait for what a library still has to send

@@ -1,9 +1,10 @@
-"""`python -m bench.wrappers`: what client libraries cost beyond openai's own. `--page` writes the page.
+"""`python -m bench.wrappers`: measures what client libraries cost beyond openai's client. `--page` writes the page.
 
-Each library runs in a process of its own, the others' in an environment below a cache folder. They call one server,
-which answers at once, and take turns in rounds. A figure is the CPU time of the client's process for a call beyond that
-of openai's client, the median of the calls after the first of a conversation: of the same call in the same process, or,
-for Langfuse, which changes openai's client, of one in another process of the same environment.
+Each library runs in a separate process; other projects' libraries have environments below a cache folder. All libraries
+call one server, which answers at once, and take turns in rounds. A figure is the CPU time of the client's process for a
+call, minus that of a call of openai's client: the median of the calls after the first of a conversation. The call of
+openai's client is made in the same process. Langfuse changes openai's client, so for Langfuse it is made in another
+process of the same environment.
 """
 
 import argparse
@@ -26,11 +27,11 @@ PAGE: Final = ROOT / "docs" / "benchmarks" / "guard.md"
 BEGIN, END = "<!-- figures: python -m bench.wrappers --page -->", "<!-- end of figures -->"
 CALLS: Final = Path(__file__).with_name("wrapped_calls.py")
 SIZES: Final = ((10_000, 10), (100_000, 50), (1_000_000, 200))
-"""Bytes of a conversation with its tools, and its messages."""
+"""Bytes of a conversation with its tools, and the number of its messages."""
 
 OF_OURS: Final = ("warmroute, guard off", "warmroute, guard on")
 OTHERS: Final = {"langfuse": "langfuse", "litellm": "litellm"}
-"""Kind -> the package that is installed for it."""
+"""Kind of call -> the package that is installed for it."""
 
 _ANSWER: Final = json.dumps(
     {
@@ -70,7 +71,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def measured_us(python: Path, kind: str, url: str, size: int, messages: int, turns: int) -> float:
-    """The median of a call: what `wrapped_calls` prints. Raises: RuntimeError with the last line of what went wrong."""
+    """The median of the times that `wrapped_calls` prints. Raises: RuntimeError with the last line of its output."""
     command = [str(python), str(CALLS), kind, url, str(size), str(messages), str(turns)]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "sdk"), "HOME": str(Path.home())}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -80,7 +81,7 @@ def measured_us(python: Path, kind: str, url: str, size: int, messages: int, tur
 
 
 def beyond_openai(url: str, rounds: int, turns: int) -> dict[str, dict[int, float]]:
-    """Kind -> size -> microseconds beyond openai's client, the median of rounds."""
+    """Kind -> size -> microseconds of a call beyond openai's client, the median over the rounds."""
     pythons = dict.fromkeys(OF_OURS, Path(sys.executable))
     for kind, package in OTHERS.items():
         peers.install(package)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Look for known vulnerabilities in what the extras bring, as `scripts/release` has installed it.
+"""Looks for known vulnerabilities in the packages that `scripts/release` has installed for warmroute's extras.
 
-pip-audit asks PyPI for its advisories. Where PyPI or its advisories cannot be reached, one line says so, and nothing
-fails.
+pip-audit asks PyPI for advisories. If PyPI or its advisories cannot be reached, the script prints a line about it and
+exits with status 0.
 """
 
 import json
@@ -17,11 +17,11 @@ INSTALLED: Final = ROOT / "build" / "release" / "bill" / "lib"
 OURS: Final = "warmroute"
 
 IGNORED: Final[dict[str, str]] = {}
-"""Advisories that do not concern us, each with its reason."""
+"""Advisories that do not concern warmroute, each with the reason."""
 
 
 def verdict(report: list[dict[str, Any]]) -> tuple[str, int]:
-    """What a report of pip-audit amounts to, and the exit code. `report`: its `dependencies`."""
+    """The text to print about a report of pip-audit, and the exit code. `report`: the report's `dependencies`."""
     others = [each for each in report if each["name"] != OURS]
     skipped = [each["name"] for each in others if "skip_reason" in each]
     found = [

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Render a chart as Helm 4 does, without its program: prints JSON. Needs .venv-deploy (scripts/deploy).
+"""Renders a Helm chart to JSON as Helm 4 does, without Helm. Needs .venv-deploy (made by `scripts/deploy`).
 
     .venv-deploy/bin/python scripts/chart.py CHART NAME NAMESPACE [KEY=VALUE...] < VALUES.json
 
-Status 1 where Helm finds the chart or the values wrong; the reason is on stderr.
+The exit status is 1 if Helm would refuse the chart or the values; the reason is on stderr.
 """
 
 import json
@@ -15,7 +15,7 @@ import helm_python as helm
 def main() -> int:
     folder, name, namespace, *pairs = sys.argv[1:]
     values = json.load(sys.stdin)
-    if pairs:  # as Helm reads --set
+    if pairs:  # parsed like Helm's --set
         values |= helm.parse_set_string(",".join(pairs))
     try:
         problems = helm.lint(folder)["errors"]

@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
-"""Check the structure of sdk, proxy, backend, lab and scripts, and print a table: circles, sizes.
+"""Checks import cycles and sizes in sdk, proxy, backend, lab and scripts, and prints a table.
 
-    scripts/check_structure.py            every check; ends with `ok`, or with the number of faults and status 1
-    scripts/check_structure.py --list     also what is above three quarters of its limit
+    scripts/check_structure.py            runs all checks; prints `ok`, or the number of faults with status 1
+    scripts/check_structure.py --list     also lists what is above three quarters of its limit
 
-import-linter holds the direction of imports between packages. This holds the rest of what keeps the tree readable:
+import-linter checks the direction of imports between packages. This script checks the other rules that keep the tree
+readable:
 
-- no circle of imports among modules; imports under `TYPE_CHECKING` and inside functions count
-- a function has at most 50 lines and 8 parameters; a call with an argument a line counts as one line; ruff holds how
-  complex it is
-- no element of a tuple by a number above 1: a structure of more than two values has names
+- modules do not import each other in a cycle; imports under `TYPE_CHECKING` and inside functions count
+- a function has at most 50 lines and 8 parameters; a call with one argument on each line counts as one line; ruff
+  checks the complexity
+- an element of a tuple is not read by a number above 1: a structure of more than two values has named fields
 
-Folders of more than 22 modules, files of more than 400 lines, and classes of more than 20 attributes, those of their
-base classes in this tree included, are listed, to be looked at. A file is cut, or merged with another one, where
-concepts end and not where lines do. `scripts/house.py` counts lines by part and room.
+Folders of more than 22 modules, files of more than 400 lines, and classes of more than 20 attributes (including those
+of base classes in this tree) are only listed, so that somebody looks at them. A file is divided, or merged with another
+one, at the border of a concept, and not because of its number of lines. `scripts/house.py` counts lines by part and
+package.
 
-Words of identifiers are checked by `scripts/vocabulary.py`. Plain records of a wire or ledger format (msgspec
-structures, named tuples, dataclasses) may have more attributes. Signatures of other projects may have more parameters
-(`FOREIGN`).
+`scripts/vocabulary.py` checks the words of identifiers. Plain records of a wire or ledger format (msgspec structures,
+named tuples, dataclasses) may have more attributes. Functions whose signature another project has chosen may have more
+parameters (`FOREIGN`).
 """
 
 import argparse
@@ -39,19 +41,19 @@ MAX_PARAMETERS: Final = 8
 MAX_ATTRIBUTES: Final = 20
 MAX_INDEX: Final = 1
 LISTED: Final = frozenset({"lines of a file", "modules of a folder", "attributes of a class"})
-"""Checks that fail nothing."""
+"""Checks whose findings are listed and do not fail the script."""
 
 NEAR: Final = 0.75
 RECORDS: Final = frozenset({"Struct", "NamedTuple", "Frozen", "dataclass"})
 INDEXABLE: Final = frozenset({"parents", "partition", "rpartition"})
-"""What Python programs index by number: `path.parents[2]`, `text.partition(":")[2]`."""
+"""Attributes and methods whose results are usually indexed by number: `path.parents[2]`, `text.partition(":")[2]`."""
 
 FOREIGN: Final[Mapping[str, str]] = {
     "scripts/sglang_cpu/speculative.py build_tree_kernel_efficient_cpu": "stands in for a kernel of SGLang",
     "scripts/sglang_cpu/speculative.py decode_attention_cpu": "stands in for a kernel of SGLang",
     "scripts/sglang_cpu/speculative.py extend_attention_cpu": "stands in for a kernel of SGLang",
 }
-"""`file function: reason` of functions whose parameters another project has chosen."""
+"""Functions whose parameters another project has chosen: file and name -> reason."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Graph = Mapping[str, set[str]]
@@ -59,13 +61,13 @@ Graph = Mapping[str, set[str]]
 
 @cache
 def parsed(source: str) -> ast.Module:
-    """The tree of a file, which several checks walk."""
+    """The syntax tree of a file. It is cached, since several checks walk it."""
     return ast.parse(source)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One measured thing: what, where, how large, and the limit."""
+    """One measurement: what was measured, where, the value, and the limit."""
 
     check: str
     where: str
@@ -74,7 +76,7 @@ class Finding:
 
     @property
     def fails(self) -> bool:
-        """Whether it is over a limit that holds."""
+        """Whether the value is over its limit, in a check that can fail."""
         return self.is_over and self.check not in LISTED
 
     @property
@@ -83,7 +85,7 @@ class Finding:
 
 
 class Tree:
-    """The modules of the sources under a root, by dotted name; a package by its own."""
+    """The modules of the sources under a root, by dotted name. A package's `__init__` has the package's name."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,7 +103,7 @@ class Tree:
         }
 
     def graph(self) -> dict[str, set[str]]:
-        """Which modules each module imports, in any way."""
+        """Module -> the modules that it imports anywhere."""
         return {name: self._imported(name) - {name} for name in self.trees}
 
     def _imported(self, module: str) -> set[str]:
@@ -124,7 +126,7 @@ class Tree:
         return ".".join([*package[:keep], *([node.module] if node.module else [])])
 
     def attributes(self, module: str, node: ast.ClassDef) -> set[str]:
-        """The attributes of a class, with those of its base classes in these sources."""
+        """The attributes of a class, including those of its base classes in these sources."""
         found = own_attributes(node)
         for base in node.bases:
             home, parent = self._class(module, ast.unparse(base).partition("[")[0])
@@ -148,7 +150,7 @@ class Tree:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Sets of modules that import each other: strongly connected components of two or more (Kosaraju)."""
+    """Sets of two or more modules that import each other: strongly connected components, by Kosaraju's algorithm."""
     order: list[str] = []
     seen: set[str] = set()
     for start in graph:
@@ -168,7 +170,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def _visit(start: str, graph: Graph, seen: set[str], order: list[str]) -> None:
-    """Add what can be reached from `start` to `order`, each after all that it reaches."""
+    """Add the modules that can be reached from `start` to `order`, each module after all that it reaches."""
     if start in seen:
         return
     seen.add(start)
@@ -189,7 +191,7 @@ def lines_of(node: ast.expr | Function) -> int:
 
 
 def is_listed(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Whether it is a call with an argument a line, as records made by name are."""
+    """Whether a node is a call with one argument on each line, as calls that make a record usually are."""
     if not isinstance(node, ast.Call):
         return False
     arguments = [*node.args, *(each.value for each in node.keywords)]
@@ -219,7 +221,7 @@ def is_indexable(node: ast.expr) -> bool:
 
 
 def parameters(node: Function) -> int:
-    """How many a caller can give: all but `self` and `cls`."""
+    """The number of parameters that a caller can pass: all but `self` and `cls`."""
     given = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     return len(given) - (bool(given) and given[0] in {"self", "cls"})
 
@@ -230,7 +232,7 @@ def is_record(node: ast.ClassDef) -> bool:
 
 
 def own_attributes(node: ast.ClassDef) -> set[str]:
-    """The names that the methods of a class set on `self`, and those that its body annotates or sets."""
+    """The attributes that methods of a class set on `self`, and the names that the class's body annotates or sets."""
     found = {
         each.attr
         for each in ast.walk(node)
@@ -249,7 +251,7 @@ def own_attributes(node: ast.ClassDef) -> set[str]:
 
 
 def findings(tree: Tree) -> Iterator[Finding]:
-    """Everything that is measured, over its limit or not."""
+    """All measurements, whether over their limits or not."""
     folders: dict[str, int] = defaultdict(int)
     for module, path in tree.paths.items():
         where = path.relative_to(tree.root).as_posix()
@@ -272,7 +274,7 @@ def main(root: Path = ROOT) -> int:
 
 
 def _report(found: Iterable[Finding], loops: list[list[str]], *, near: bool) -> int:
-    """Print the table, then what is wrong; the exit status."""
+    """Print the table, then what is wrong. Returns the exit status."""
     by_check: dict[str, list[Finding]] = defaultdict(list)
     for each in found:
         by_check[each.check].append(each)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference/commands.md from the command line: each command, its options, defaults and an example.
+"""Writes docs/reference/commands.md from the command line: each command, its options, defaults and an example.
 
 scripts/command_page.py            write the page
 scripts/command_page.py --check    exit with 1 if the page is not up to date
@@ -67,7 +67,7 @@ def page() -> str:
 
 
 def _options(command: argparse.ArgumentParser, name: str) -> Iterator[str]:
-    """The table of a command's options, then those of its own subcommands."""
+    """The table of a command's options, then the tables of its subcommands."""
     rows: list[str] = []
     below: list[tuple[str, argparse.ArgumentParser]] = []
     for action in command._actions:
@@ -83,7 +83,7 @@ def _options(command: argparse.ArgumentParser, name: str) -> Iterator[str]:
 
 
 def _row(command: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """An option or argument, and its help with the default, as a row."""
+    """A row of the table: an option or argument, and its help with the default."""
     formatter = command._get_formatter()
     value = formatter._format_args(action, _metavar(action)) if action.nargs != 0 else ""
     names = ", ".join(f"{each} {value}".strip() for each in action.option_strings) or value

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compile the request path to C extensions, with mypyc. Optional: the sources are what runs without it.
+"""Compiles the proxy's request path to C extensions with mypyc. This is optional: the sources run without it.
 
-    scripts/compile.py [FOLDER]                  a copy of the packages with the extensions, in build/compiled or FOLDER
-    PYTHONPATH=build/compiled warmroute proxy    runs it; `warmroute --version` says `compiled`
-    scripts/compile.py --check FOLDER            whether a compiled copy has the structures of the sources
+    scripts/compile.py [FOLDER]                  makes a copy of the packages with extensions (default: build/compiled)
+    PYTHONPATH=build/compiled warmroute proxy    runs the copy; `warmroute --version` says `compiled`
+    scripts/compile.py --check FOLDER            checks that a compiled copy has the structures of the sources
 
-The sources are not touched, and no extension stands beside them, where it would hide what is edited.
-`WARMROUTE_COMPILE=1 pip install .` makes the same extensions part of a wheel (`hatch_build.py`). `MYPYC_OPT_LEVEL` is
-the C compiler's `-O`, 2 unless it is set.
+The sources stay unchanged. Extensions are not written beside the sources, since Python would load them in place of an
+edited source. `WARMROUTE_COMPILE=1 pip install .` puts the extensions into a wheel (`hatch_build.py`).
+`MYPYC_OPT_LEVEL` is the C compiler's `-O`, 2 unless it is set.
 
-What is compiled are the modules of `MODULES`, where a request spends its time. What a module has to be for that, and
-what was left out and why: docs/decisions/013-compiled.md. mypyc drops the options of a msgspec structure without a
-word, and annotations of more than a name, by which msgspec decodes. So after a build all structures of the compiled
-modules, and the types of their decoders, are compared with those of the sources.
+The modules of `MODULES` are compiled, since a request spends its time there. docs/decisions/013-compiled.md says which
+modules can be compiled, and why others were left out. mypyc silently drops the options of a msgspec structure, and
+annotations of more than a name, which msgspec needs for decoding. So after a build, all structures of the compiled
+modules and the types of their decoders are compared with those of the sources.
 """
 
 import argparse
@@ -39,9 +39,9 @@ PACKAGES: Final = (
 )
 SLOTS: Final = ROOT / "scripts" / "slots.h"
 JOBS: Final = len(os.sched_getaffinity(0))
-NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `proxy/warmroute_proxy/__init__.py` looks
+NAME: Final = "warmroute_proxy.native"  # the library with the code; `proxy/warmroute_proxy/__init__.py` looks for it
 LIBRARIES: Final = ("httptools", "msgspec", "xxhash")
-"""What the modules import. A build needs no other library."""
+"""The libraries that the modules import. A build needs no other library."""
 
 _MYPY: Final = f"""
 [mypy]
@@ -54,7 +54,8 @@ follow_imports = skip
 [mypy-{",".join(f"{name}.*" for name in ("warmroute", "warmroute_proxy", *LIBRARIES))}]
 follow_imports = silent
 """
-"""Skips libraries that the modules do not import: of 3,600 files 500 are left, and the C is the same."""
+"""mypy's configuration. It skips libraries that the modules do not import: mypy then reads 500 of 3,600 files, and the
+C code is the same."""
 
 _COMPILED: Final = {
     "core/accounting": "entry_steps losses receipt usage",
@@ -75,7 +76,7 @@ _COMPILED: Final = {
     "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request"
     " placing prefill_leg request_metrics settlement states",
 }
-"""Module names by room."""
+"""Package below `proxy/warmroute_proxy` -> names of its modules that are compiled."""
 
 MODULES: Final = tuple(
     f"proxy/warmroute_proxy/{room}/{name}.py" for room, names in _COMPILED.items() for name in names.split()
@@ -83,9 +84,9 @@ MODULES: Final = tuple(
 
 
 def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME) -> dict[str, Path]:
-    """Compile; the extensions by where they belong in a wheel. `folder` takes what is in between, too.
+    """Compile the modules. Returns the extensions by their paths in a wheel.
 
-    `name`: of the library that holds the code.
+    `folder`: for the extensions and all intermediate files. `name`: the name of the library that holds the code.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution
@@ -98,14 +99,14 @@ def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME)
         ["--config-file", str(config), *modules],
         opt_level=os.environ.get("MYPYC_OPT_LEVEL", "2"),
         debug_level="0",
-        multi_file=True,  # one file of all takes GCC five times as long
+        multi_file=True,  # GCC needs five times as long for a single file
         target_dir=str(folder / "c"),
         group_name=name,
     )
     for extension in made:
-        # mypyc 2.4 forgets it where the name has a dot
+        # mypyc 2.4 forgets this folder if the name has a dot
         extension.include_dirs.append(str(folder / "c" / name.partition(".")[0]))
-        if len(extension.sources) > 1:  # the code; the others are a few lines that look a module up in it
+        if len(extension.sources) > 1:  # the library; other extensions only look a module up in it
             more = ["-fvisibility=hidden", "-include", str(SLOTS)]
             extension.extra_compile_args = [*extension.extra_compile_args, *more]
     with ThreadPoolExecutor(JOBS) as pool:
@@ -118,7 +119,7 @@ def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME)
 
 
 def _look_for_compiler() -> None:
-    """Ends with what to install, where something is missing."""
+    """Exit with a message that says what to install, if the compiler or Python's headers are missing."""
     compiler = (sysconfig.get_config_var("CC") or "gcc").split()[0]
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if shutil.which(os.environ.get("CC", compiler).split()[0]) is None:
@@ -129,7 +130,7 @@ def _look_for_compiler() -> None:
 
 
 def _builder(pool: ThreadPoolExecutor) -> Any:
-    """A builder of extensions that runs a C compiler for each file, as many at a time as there are processors."""
+    """A builder of extensions that compiles several C files at a time, one on each processor."""
     from setuptools.command.build_ext import build_ext
 
     class Builder(build_ext):  # type: ignore[misc]
@@ -147,7 +148,7 @@ def _builder(pool: ThreadPoolExecutor) -> Any:
 
 
 def compiled_copy(target: Path) -> None:
-    """The packages with the extensions, in a folder that is emptied before."""
+    """Copy the packages with the extensions to a folder, which is emptied before."""
     with tempfile.TemporaryDirectory(prefix="warmroute-compile-") as folder:
         made = extensions(Path(folder))
         shutil.rmtree(target, ignore_errors=True)
@@ -161,7 +162,7 @@ def compiled_copy(target: Path) -> None:
 
 
 def check(compiled: Path) -> None:
-    """End with what differs, where structures of a compiled copy are not those of the sources."""
+    """Exit with a message about the differences, if structures of a compiled copy differ from those of the sources."""
     ours, theirs = structures(ROOT / "sdk", ROOT / "proxy"), structures(compiled)
     if ours != theirs:
         different = [name for name in ours if theirs.get(name) != ours[name]]
@@ -169,8 +170,8 @@ def check(compiled: Path) -> None:
 
 
 def structures(*folders: Path) -> dict[str, str]:
-    """Fields, defaults and options of all structures of the modules, and what their decoders decode, as a process sees
-    them that imports from there."""
+    """Fields, defaults and options of all structures of the modules, and what their decoders decode, as seen by a new
+    process that imports the modules from `folders`."""
     command = [sys.executable, __file__, "--structures", *map(str, folders)]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 

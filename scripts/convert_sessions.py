@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""Convert recorded agent sessions to the samples that the demo replays. Run once, when the recordings change.
+"""Converts recorded agent sessions to the samples that the demo replays. It is run only when the recordings change.
 
     scripts/convert_sessions.py [RECORDINGS] [SAMPLES]
 
-A recording (`<name>.jsonl`, one request a line, in the dialect that the harness spoke) becomes a sample
+A recording (`<name>.jsonl`, one request a line, in the API that the agent program, the harness, used) becomes a sample
 (`<name>.json.gz`): chat-completions bodies in template order (model, tools, messages with the system text first, then
-the rest), with the headers that were on the wire but for credentials and transport.
+the other fields), with all headers of the recording except those of credentials and transport.
 
-What each dialect becomes:
+How requests of each API are converted:
 
     Anthropic messages   `system` blocks -> one system message; `tool_use` -> `tool_calls`; `tool_result` -> a `tool`
                          message; `thinking` -> `reasoning_content`; `cache_control` stays where it was
     OpenAI Responses     leading `developer` items -> system messages; `function_call` and its output -> `tool_calls`
-                         and a `tool` message; item ids are dropped, they are not part of a prompt; tools of a
-                         `namespace` get its name in front
-    Gemini               `systemInstruction` -> a system message; `functionCall`, `functionResponse` likewise;
-                         signatures of thoughts are dropped, thoughts become `reasoning_content`
+                         and a `tool` message; item ids are dropped, since they are not part of a prompt; names of tools
+                         in a `namespace` are prefixed with its name
+    Gemini               `systemInstruction` -> a system message; `functionCall` -> `tool_calls`, `functionResponse` ->
+                         a `tool` message; thoughts -> `reasoning_content`, without their signatures
 
-A turn repeats what the turns before it sent. A sample therefore keeps each distinct message and each distinct tool
-once, in a table of parts, and requests refer to it: without that the samples would be ten times larger.
-The output is deterministic: the same recordings give the same bytes.
+A turn repeats what the turns before it sent. So a sample keeps each distinct message and each distinct tool once, in a
+table of parts, and requests refer to the table: otherwise the samples would be ten times larger. The output is
+deterministic: equal recordings give equal bytes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from typing import Any
 Json = dict[str, Any]
 
 HARNESSES = {"aider": "aider", "claude": "claude-code", "codex": "codex", "gemini": "gemini", "mswe": "mini-swe-agent"}
-"""Harness of a recording by its name; every `oc_*` is OpenCode's."""
+"""Name of a recording -> its harness. All other recordings, whose names begin with `oc_`, are OpenCode's."""
 
 DROPPED_HEADERS = frozenset(
     {
@@ -42,7 +42,7 @@ DROPPED_HEADERS = frozenset(
         *("sec-fetch-mode", "te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-"""Credentials, and what belongs to the connection and not to the request."""
+"""Headers with credentials, and headers that belong to the connection and not to the request."""
 
 CHAT_FIELDS = ("model", "tools", "messages")
 CHOICES = frozenset({"auto", "none", "required"})
@@ -60,7 +60,7 @@ def convert_request(path: str, body: Json) -> Json:
 
 
 def in_template_order(body: Json) -> Json:
-    """The same body with model, tools and messages first; absent fields stay absent."""
+    """A body with model, tools and messages before all other fields; absent fields stay absent."""
     ordered = {name: body[name] for name in CHAT_FIELDS if body.get(name)}
     ordered.update((name, value) for name, value in body.items() if name not in ordered)
     if isinstance(ordered.get("tool_choice"), str):
@@ -69,7 +69,7 @@ def in_template_order(body: Json) -> Json:
 
 
 def tool_choice(choice: object) -> str:
-    """The recordings' masking took the word itself; each harness here sends `auto`, so that is what stood there."""
+    """The choice, or `auto` if masking has removed it from the recording, since each harness here sends `auto`."""
     return choice if isinstance(choice, str) and choice in CHOICES else "auto"
 
 
@@ -122,7 +122,9 @@ def _anthropic_assistant(blocks: list[Json]) -> Json:
 
 
 def _anthropic_user(blocks: list[Json]) -> Iterable[Json]:
-    """One user message may hold results of tools and text: a `tool` message each, then the text."""
+    """The messages of a user message that may have both results of tools and text: a `tool` message for each result,
+    then the text.
+    """
     for block in blocks:
         if block["type"] == "tool_result":
             content = block.get("content", "")
@@ -207,7 +209,7 @@ def _responses_tools(tool: Json) -> Iterable[Json]:
 
 
 def from_gemini(path: str, body: Json) -> Json:
-    """Chat body of a Gemini body; model and streaming are in its path."""
+    """The chat-completions body of a Gemini request, whose path has the model and whether it streams."""
     messages: list[Json] = []
     if body.get("systemInstruction"):
         messages.append({"role": "system", "content": _gemini_texts(body["systemInstruction"]["parts"])})
@@ -273,7 +275,7 @@ def _compact(value: object) -> str:
 
 
 def kept_headers(headers: list[list[str]]) -> dict[str, str]:
-    """The headers of a request without credentials and transport, names and order as they were."""
+    """The headers of a request except those of `DROPPED_HEADERS`, with names and order as they were."""
     return {name: value for name, value in headers if name.lower() not in DROPPED_HEADERS}
 
 
@@ -288,7 +290,7 @@ class Parts:
         self._index: dict[str, int] = {}
 
     def refer(self, parts: Iterable[Json]) -> list[int]:
-        """Positions of the parts in the table, added where new."""
+        """The positions of parts in the table. New parts are added to it."""
         return [self._position(part) for part in parts]
 
     def _position(self, part: Json) -> int:
@@ -321,7 +323,7 @@ def to_sample(name: str, lines: Iterable[str]) -> Json:
 
 
 def compress(sample: Json) -> bytes:
-    """The bytes of a sample file; no time stamp in it."""
+    """The bytes of a sample file, without a time stamp."""
     return gzip.compress(_compact(sample).encode(), compresslevel=9, mtime=0)
 
 

@@ -1,13 +1,13 @@
-"""Measure on one GPU, with PyTorch alone, what the planner's constants stand for; in less than 8 minutes.
+"""Measures a GPU's speed with PyTorch alone, to replace the planner's constants; takes less than 8 minutes.
 
-    python -m scripts.gpu --out measured.toml          on a GPU: the Python that has torch, and no engine on the GPU
-    python -m scripts.gpu --toy                        tiny sizes on a CPU: tries the program: nothing of use
-    warmroute plan --measured measured.toml ...        plans with these figures in place of the constants
+    python -m scripts.gpu --out measured.toml          on a GPU without an engine, by a Python that has torch
+    python -m scripts.gpu --toy                        tiny sizes on a CPU, to try the program; its figures are useless
+    warmroute plan --measured measured.toml ...        plans with the figures in place of the constants
 
-It measures the bandwidth of memory, products with weights at the shapes of five models (bf16; fp8 and int4 where this
-torch has them), attention of prompts and of steps after 2k to 128k tokens, and a layer of each architecture with
-random weights. What does not fit into the time or the memory is left out, and named. torch and the standard library are
-enough.
+The program measures the bandwidth of memory, products with weights at the shapes of five models (bf16, and fp8 and int4
+if this torch has them), attention of prompts and of decode steps after 2k to 128k tokens, and a layer of each
+architecture with random weights. Measurements for which time or memory is too short are left out and named. Only torch
+and the standard library are needed.
 """
 
 import argparse
@@ -30,8 +30,8 @@ BATCH: Final = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one GPU's part of a model on `gpus` of them. `latent`: MLA. `experts`: of one GPU's width, and those a token
-    takes."""
+    """The shape of the part of a model that is on one GPU. `latent`: whether attention is MLA. `experts`: the number of
+    experts; `active`: how many of them a token uses."""
 
     model: str
     hidden: int
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def products(self) -> dict[str, tuple[int, int]]:
-        """Name -> rows and columns of a weight."""
+        """Name of a weight -> its rows and columns."""
         width = self.heads * self.head_dim
         return {
             "qkv": (width + 2 * self.kv_heads * self.head_dim, self.hidden),
@@ -63,14 +63,14 @@ SHAPES: Final = (
     Shape("gpt-oss-120b, 4 GPUs", 2880, 16, 2, 64, 720, 128, 4, window=128),
     Shape("qwen3-32b, 2 GPUs", 5120, 32, 4, 128, 12800),
 )
-"""One of each architecture that the planner knows, and a second dense one."""
+"""A model of each architecture that the planner knows, and a second dense model."""
 
 TOY: Final = Shape("a toy", 64, 2, 1, 16, 64, 4, 2, latent=True, window=16)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """`value` in `unit`."""
+    """The result `value` of measuring `what`, in `unit`."""
 
     what: str
     value: float
@@ -79,7 +79,7 @@ class Measurement:
 
 @dataclass
 class Bench:
-    """A device, a clock and what is left of the time."""
+    """A device, its measurements so far, and the limit of time."""
 
     torch: Any
     device: str
@@ -90,7 +90,7 @@ class Bench:
     _begun_s: float = field(default_factory=time.perf_counter)
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """The median of some runs, after one that compiles and warms."""
+        """The median time of some runs, after a first run that compiles and warms up."""
         run()
         times = []
         for _ in range(self.repeats):
@@ -106,7 +106,9 @@ class Bench:
             self.torch.cuda.synchronize()
 
     def measure(self, what: str, make: Callable[[], Callable[[], object]], amount: float, unit: str) -> None:
-        """Time what `make` gives; `amount` of 1e12 operations (TFLOPS), 1e9 bytes (GB/s), or of 1e-3 s (ms)."""
+        """Time the function that `make` returns. `amount`: its work in 1e12 operations (for TFLOPS) or 1e9 bytes (for
+        GB/s); not used for ms.
+        """
         if time.perf_counter() - self._begun_s > self.limit_s:
             self.left_out.append(f"{what}: no time is left")
             return
@@ -130,7 +132,7 @@ def measure_bandwidth(bench: Bench, size: int) -> None:
 
 
 def measure_products(bench: Bench, shape: Shape, tokens: int) -> None:
-    """Each product with `tokens` of a prompt, and with the tokens of a step."""
+    """Measure each product with `tokens` tokens of a prompt, and with the tokens of a decode step."""
     for name, (rows, columns) in shape.products.items():
         for count in (tokens, min(tokens, BATCH)):
             for kind, make in _formats(bench, rows, columns, count).items():
@@ -164,7 +166,7 @@ def _formats(bench: Bench, rows: int, columns: int, count: int) -> dict[str, Cal
 
 
 def measure_attention(bench: Bench, shape: Shape, context: int, batch: int) -> None:
-    """A whole prompt of `context` tokens, and a step of `batch` sequences after as many."""
+    """Measure attention over a whole prompt of `context` tokens, and in a step of `batch` sequences of that length."""
     torch, device = bench.torch, bench.device
     attend = torch.nn.functional.scaled_dot_product_attention
 
@@ -188,7 +190,7 @@ def measure_attention(bench: Bench, shape: Shape, context: int, batch: int) -> N
 
 
 def measure_layer(bench: Bench, shape: Shape, tokens: int, batch: int) -> None:
-    """A layer with random weights in bf16: attention over a prompt, then its feed-forward block."""
+    """Measure a layer with random weights in bf16: attention over a prompt, then the feed-forward block."""
     for count in (tokens, batch):
         bench.measure(f"{shape.model}: a layer, {count} tokens", partial(_layer, bench, shape, count), 0, "ms")
 
@@ -231,7 +233,7 @@ def _layer(bench: Bench, shape: Shape, count: int) -> Callable[[], object]:
             both = values @ made["up"].T
             return values + (relu(both[:, : shape.width]) * both[:, shape.width :]) @ made["down"].T
         chosen = (values @ router.T).topk(shape.active).indices.flatten()
-        each = -(-count * shape.active // shape.experts)  # as if all experts had as many
+        each = -(-count * shape.active // shape.experts)  # as if tokens were spread evenly over experts
         order = chosen.argsort()[: each * shape.experts]
         rows = values[order.clamp(max=count * shape.active - 1) // shape.active]
         rows = torch.nn.functional.pad(rows, (0, 0, 0, each * shape.experts - len(rows)))
@@ -243,7 +245,7 @@ def _layer(bench: Bench, shape: Shape, count: int) -> Callable[[], object]:
 
 
 def run(bench: Bench, shapes: tuple[Shape, ...], *, toy: bool) -> None:
-    """Everything, what the planner reads first."""
+    """Measure everything, beginning with what the planner reads."""
     tokens = 64 if toy else PROMPT
     batch = 4 if toy else BATCH
     measure_bandwidth(bench, 1 << (20 if toy else 32))
@@ -256,8 +258,8 @@ def run(bench: Bench, shapes: tuple[Shape, ...], *, toy: bool) -> None:
 
 
 def figures(found: list[Measurement]) -> dict[str, float]:
-    """What the planner reads (`warmroute_backend.plan.measured`): medians over the products of a prompt, the best of
-    attention, and the memory.
+    """The figures that the planner reads (`warmroute_backend.plan.measured`): the median over the products of a prompt
+    by format, the best figure of attention, and the bandwidth of memory.
     """
     rates = [each for each in found if each.unit == "TFLOPS"]
     largest = max((_tokens(each.what) for each in rates), default=0)
@@ -278,7 +280,7 @@ def _tokens(what: str) -> int:
 
 
 def text_of(device: str, version: str, bench: Bench, *, toy: bool) -> str:
-    """The file, as TOML: a string of JSON is one of TOML."""
+    """The text of the TOML file. Strings are written as JSON, which is also valid in TOML."""
     note = "tiny sizes on a CPU: no GPU was used, and nothing here is for plans" if toy else ""
     lines = ["[measured]", f"device = {json.dumps(device)}", f"torch = {json.dumps(version)}"]
     lines.append(f"note = {json.dumps(note)}")

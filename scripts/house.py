@@ -1,11 +1,11 @@
-"""Print how large the project is, by part: lines, lines of code, files, and what a reader of one module has to know.
+"""Prints how large the project is, by part: lines, lines of code, files, and how much a reader of one module must know.
 
-    python -m scripts.house            the tables of docs/contribute/house.md; nothing here fails a run
-    python -m scripts.house --rooms    also lines and modules of each package, and how many of them are short
+    python -m scripts.house            prints the tables of docs/contribute/house.md; it never fails a run
+    python -m scripts.house --rooms    also prints lines and modules of each package, and how many modules are short
 
-A closure is all modules that a module imports, and those that they import, and so on; imports inside functions and
-under `TYPE_CHECKING` count. A trace counts the files of one part of the tree in which a word stands: an API outside of
-its own folders, a term of the cost, a key of the config, a limit.
+A *closure* is all modules that a module imports, directly or through other modules; imports inside functions and under
+`TYPE_CHECKING` count. A *trace* counts the files of one part of the tree that contain a word, such as the name of an
+API (outside of the API's folders), a term of the cost, a key of the configuration or a limit.
 """
 
 import argparse
@@ -44,11 +44,11 @@ TRACES: Final[Mapping[str, str]] = {
 }
 FEW_LINES: Final = 60
 OUTSIDE: Final = re.compile(r"gemini")
-"""Paths of an API's own folders and files, which a trace leaves out."""
+"""Matches the paths of an API's folders and files, which a trace leaves out."""
 
 
 class Size(NamedTuple):
-    """Of some files."""
+    """The size of some files."""
 
     files: int
     lines: int
@@ -57,7 +57,7 @@ class Size(NamedTuple):
 
 
 def size(paths: Iterable[Path]) -> Size:
-    """Lines of code are those that are neither blank nor a comment nor part of a docstring."""
+    """The size of files. Lines of code are those that are neither blank, nor a comment, nor part of a docstring."""
     files = lines = code = docstrings = 0
     for path in paths:
         text = path.read_text()
@@ -68,7 +68,7 @@ def size(paths: Iterable[Path]) -> Size:
 
 
 def lines_of_code(text: str) -> tuple[int, int]:
-    """How many lines of a module are code, and how many are docstrings: statements of a string alone."""
+    """The number of a module's lines that are code, and of those in docstrings (statements that are only a string)."""
     code: set[int] = set()
     docstrings: set[int] = set()
     begins = True
@@ -83,7 +83,7 @@ def lines_of_code(text: str) -> tuple[int, int]:
 
 
 def files_of(part: str) -> list[Path]:
-    """The modules of a part, without those of a part inside it."""
+    """The modules of a part, without those of another part inside its folder."""
     inner = [ROOT / folder for folder in PARTS.values() if folder.startswith(f"{PARTS[part]}/")]
     return [
         path
@@ -103,7 +103,7 @@ def closure(graph: Graph, module: str) -> set[str]:
 
 
 def traced(pattern: str) -> int:
-    """How many modules of the sources a word stands in, outside of files that are named for it."""
+    """How many modules of the sources contain a word, outside of the paths of `OUTSIDE`."""
     word = re.compile(pattern)
     return sum(
         bool(word.search(path.read_text()))
@@ -114,7 +114,7 @@ def traced(pattern: str) -> int:
 
 
 def print_rooms(tree: Tree) -> None:
-    """Lines and modules of each package, and how many of them are short."""
+    """Print lines and modules of each package, and how many of the modules are short."""
     rooms: dict[str, list[int]] = defaultdict(list)
     for name, path in tree.paths.items():
         depth = 2 + (name.split(".")[:2] == ["warmroute_proxy", "server"] or ".core." in f"{name}.")

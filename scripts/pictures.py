@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draw the pictures of the docs, light and dark in one file, from the tables below. `--check` only compares.
+"""Draws the pictures of the docs from the tables in this file. Each picture has a light and a dark style.
 
 scripts/pictures.py             writes docs/images/architecture.svg, turn.svg and regions.svg
+scripts/pictures.py --check     only compares the files with what would be written
 """
 
 import sys
@@ -24,7 +25,7 @@ svg { color-scheme: light dark; font: 14px system-ui, "DejaVu Sans", sans-serif 
 
 
 class Box(NamedTuple):
-    """A box with a title and lines below it. `own`: a part of warmroute."""
+    """A box with a title and lines below the title. `own`: whether it is a part of warmroute."""
 
     x: int
     y: int
@@ -36,7 +37,7 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A line from point to point, with a label above its middle. `dashed`: what is optional, or a signal."""
+    """A line from point to point, with a label above its middle. `dashed`: whether it is optional, or a signal."""
 
     points: tuple[tuple[int, int], ...]
     label: str = ""
@@ -44,7 +45,7 @@ class Arrow(NamedTuple):
 
 
 WIDTH: Final = 560
-"""So that a phone shows a picture whole, with words that can be read."""
+"""The width of a picture, narrow enough for a phone to show the whole picture with readable words."""
 
 ARCHITECTURE: Final = (
     Box(8, 56, 150, 84, "Agents", ("Claude Code, Codex,", "LangChain, others")),
@@ -107,7 +108,7 @@ TURN: Final = (
 
 
 def drawn(width: int, height: int, title: str, marks: Iterable[str]) -> str:
-    """The file: its style, a background, an arrowhead, and the marks."""
+    """The text of an SVG file: a style, a background, an arrowhead, and the `marks` (SVG elements)."""
     shape = 'viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto"'
     marker = f'<marker id="to" {shape}><path class="head" d="M0 0L10 5L0 10z"/></marker>'
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -145,19 +146,19 @@ def lined(arrow: Arrow) -> Iterator[str]:
 
 
 def architecture() -> str:
-    """The parts, and what they send each other."""
+    """The picture of warmroute's parts, and what they send each other."""
     marks = [mark for each in ARCHITECTURE for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
     return drawn(WIDTH, 436, "The parts of warmroute", marks)
 
 
 def regions() -> str:
-    """A turn that enters at one region and is served in another."""
+    """The picture of a turn that comes in at one region and is served in another."""
     marks = [mark for each in REGIONS for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
     return drawn(WIDTH, 348, "A turn between regions", marks)
 
 
 def turn() -> str:
-    """The life of a turn, from top to bottom."""
+    """The picture of a turn's steps, from top to bottom."""
     step, top = 58, 78
     places = dict(LANES)
     bottom = top + step * len(TURN)

@@ -1,18 +1,20 @@
-"""Plant faults in the decisions of the proxy, one at a time, and count which ones its tests catch.
+"""Plants faults in the decisions of the proxy, one at a time, and counts how many of them the tests catch.
 
     python -m scripts.planted_faults                           200 faults: hours on two cores
-    python -m scripts.planted_faults --faults 40 --seed 1      a sample; a larger one of this seed contains it
-    python -m scripts.planted_faults --near usage intake       two subjects, by their tests inside one process alone
-    python -m scripts.planted_faults --since before.jsonl      then lists what was caught there and is missed now
+    python -m scripts.planted_faults --faults 40 --seed 1      a sample; a larger sample of the seed contains it
+    python -m scripts.planted_faults --near usage intake       two subjects, only by their tests inside one process
+    python -m scripts.planted_faults --since before.jsonl      also lists what was caught then and is missed now
 
-A fault is one change of the syntax tree: a comparison turned round, a number one higher, a branch that is never taken,
-`and` for `or`, a result that is lost. The program copies the tree, changes one file there, and runs the tests of its
-subject until one fails. The near tests of a subject are those inside one process; only a fault that passes them meets
-the far ones, which start processes. Tests that take too long have caught their fault, too.
+A fault is one change of the syntax tree: a comparison that is reversed, a number that is one higher, a branch that is
+never taken, `and` in place of `or`, a result that is lost. The program copies the tree, changes one file of the copy,
+and runs the tests of the file's subject until one fails. The *near* tests of a subject run inside one process. Only
+faults that the near tests miss are tried on the *far* tests, which start processes. Tests that take too long count as
+having caught the fault.
 
-`scripts/planted_faults.toml` names the files of each subject and its tests. Each verdict is a line of `--results`, so
-an interrupted run goes on where it stopped. A verdict counts for that text of the file alone. After a change of tests,
-give another file of results. Some faults change nothing that a user could see, and no test can catch them.
+`scripts/planted_faults.toml` names the files and tests of each subject. Each verdict is a line of the file `--results`,
+so that an interrupted run continues with the next fault. A verdict is valid only for the text of the file at that time.
+After a change of tests, use another file of results. Some faults change nothing that a user could see, and no test can
+catch them.
 """
 
 import argparse
@@ -45,7 +47,7 @@ FLIPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
 
 
 class Subject(NamedTuple):
-    """Files in which faults are planted, and the tests that are to catch them."""
+    """Files in which faults are planted, and the tests that should catch them."""
 
     files: list[str]
     near: list[str]
@@ -66,7 +68,7 @@ class Fault(NamedTuple):
     kind: str
     before: str
     text: str
-    """The whole file, changed."""
+    """The text of the whole file with the fault."""
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class Fault(NamedTuple):
 
 
 def changed(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
-    """Faults of a node: their kind, what they replace, and by what."""
+    """The faults that can be planted in a node: the kind, the expression that is replaced, and the new one."""
     match node:
         case ast.Compare(left, [operator], [right]):
             yield "comparison", node, ast.Compare(left, [FLIPPED[type(operator)]()], [right])
@@ -92,7 +94,9 @@ def changed(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
 
 
 def faults_of(root: Path, file: str) -> Iterator[Fault]:
-    """All faults of a file, in the order of its lines. Annotations have none: they decide nothing."""
+    """All faults that can be planted in a file, in the order of its lines. Annotations are skipped, since they decide
+    nothing.
+    """
     source = (root / file).read_text()
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
@@ -129,7 +133,7 @@ class Copy:
                 shutil.copy(ROOT / name, folder / name)
 
     def sample(self, subject: Subject, faults: int, seed: int) -> list[Fault]:
-        """`faults` of them at random. A larger sample of a seed begins with the smaller ones."""
+        """A random sample of `faults` faults of a subject. A larger sample begins with the smaller ones of its seed."""
         paths = sorted(path for each in subject.files for path in (self._folder / PLANTED).glob(f"{each}.py"))
         files = [path.relative_to(self._folder).as_posix() for path in paths]
         found = [fault for file in files for fault in faults_of(self._folder, file)]
@@ -137,14 +141,16 @@ class Copy:
         return found[:faults]
 
     def verdict(self, subject: Subject, fault: Fault, near: bool) -> str:
-        """Which tests caught a fault."""
+        """Plant a fault, and return which tests caught it (`caught`)."""
         self._write(fault.file, fault.text)
         found = self.caught(subject, near)
         self._write(fault.file, fault.before)
         return found
 
     def caught(self, subject: Subject, near: bool) -> str:
-        """Which tests fail in the tree as it is: `near`, `far`, or none. `not near`: the far ones were not asked."""
+        """Which tests fail in the copy as it is now: `near`, `far`, or none (`missed`). `not near`: the near tests pass
+        and the far tests were not run.
+        """
         if not self._passes(subject.near):
             return "near"
         if near:
@@ -152,7 +158,9 @@ class Copy:
         return "missed" if self._passes(subject.far) else "far"
 
     def _write(self, file: str, text: str) -> None:
-        """Each text has its own time, in whole seconds: Python knows bytecode that is out of date by that alone."""
+        """Write a file with a new modification time in whole seconds. Python recognises outdated bytecode by that time
+        alone.
+        """
         path = self._folder / file
         path.write_text(text)
         os.utime(path, times=(time := next(self._times), time))
@@ -170,12 +178,12 @@ class Copy:
             except subprocess.TimeoutExpired:
                 return False
             finally:
-                with contextlib.suppress(ProcessLookupError):  # what the tests have started ends with them
+                with contextlib.suppress(ProcessLookupError):  # end also the processes that the tests started
                     os.killpg(process.pid, signal.SIGKILL)
 
 
 def read_results(path: Path) -> dict[str, str]:
-    """Verdicts by fault and text of its file."""
+    """The verdicts, by the name of a fault, which includes a digest of the file's text."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {each["fault"]: each["verdict"] for each in map(json.loads, lines)}
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Write the public interface to docs/reference/public-interface.txt, a line for each name.
+"""Writes the public interface to docs/reference/public-interface.txt, a line for each name.
 
-What is stable, and for how long: docs/reference/stability.md.
+docs/reference/stability.md says what is stable, and for how long.
 
     scripts/public_interface.py             writes the file
-    scripts/public_interface.py --check     prints what differs from it, and fails
+    scripts/public_interface.py --check     prints the differences from the file; fails if there are any
 
-Config keys, error codes, metrics and fields of receipts are read from their pages, whose tables tests compare with the
-code. The rest is read from the code.
+Configuration keys, error codes, metrics and fields of receipts are read from their pages, whose tables are compared
+with the code by tests. All other names are read from the code.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def interface() -> str:
 
 
 def sdk() -> Iterator[str]:
-    """Names of `warmroute`, with what their classes add to those of openai."""
+    """The names of `warmroute`, with the members that its classes add to openai's classes."""
     for name in warmroute.__all__:
         value = getattr(warmroute, name)
         if inspect.isclass(value):
@@ -52,9 +52,9 @@ def sdk() -> Iterator[str]:
 
 
 def _members(owner: type) -> Iterator[str]:
-    """What a class of ours has; of its constructors, those of clients."""
+    """The public members of a class; constructors only of clients."""
     if not owner.__module__.startswith("warmroute") or owner.__module__ == "warmroute._calls":
-        return  # where openai's own methods are observed
+        return  # only overrides openai's methods to observe them
     for name, member in vars(owner).items():
         plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         constructs = name == "__init__" and owner.__module__ == "warmroute._client"
@@ -65,7 +65,7 @@ def _members(owner: type) -> Iterator[str]:
 
 
 def _called(name: str, value: object) -> str:
-    """A function with its parameters: `=` where it may be left out."""
+    """A function with its parameters; `=` follows a parameter that may be left out."""
     if not callable(value):
         return name
     shown: list[str] = []
@@ -96,7 +96,7 @@ def _own_names(module: ModuleType) -> Iterator[str]:
 
 
 def receipts() -> Iterator[str]:
-    """Fields of a receipt, and words that stand in them."""
+    """The fields of a receipt, and the words that may be their values."""
     page = (DOCS / "reference" / "receipt.md").read_text().partition("\n## ")[0]
     kind = f"receipt v{receipt.VERSION}"
     yield from (f"{kind} {name}" for cell in _first_cells(page) for name in re.findall(r"`(\w+)`", cell))
@@ -171,7 +171,7 @@ def _schema_members(schema: dict[str, Any], before: str = "") -> Iterator[str]:
 
 
 def extras() -> Iterator[str]:
-    """What `pip install 'warmroute[...]'` knows, but for `dev`."""
+    """The extras of `pip install 'warmroute[...]'`, without `dev`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     yield from (f"extra {name}" for name in project["optional-dependencies"] if name != "dev")
 
@@ -181,7 +181,7 @@ def _first_cells(text: str) -> list[str]:
 
 
 def differences() -> list[str]:
-    """Lines to take out of the file (`-`) and to add to it (`+`)."""
+    """The lines to remove from the file (`-`) and to add to it (`+`)."""
     found = difflib.unified_diff(SNAPSHOT.read_text().splitlines(), interface().splitlines(), lineterm="", n=0)
     return [line for line in found if re.match(r"[+-][a-z]", line)]
 

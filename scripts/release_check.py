@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Check what `scripts/release` has built: names, versions, what each file holds, and links of the README.
+"""Checks what `scripts/release` has built: names, versions, the content of each file, and links of the README.
 
     scripts/release_check.py DIST [TAG]
 
-With a tag, the tag and the changelog must be of this version, too.
-A wheel that should be compiled and is not, is an error. So is a pure one that has extensions.
+If a tag is given, the tag and the changelog must name this version, too. An error is reported for a wheel that should
+be compiled and is not, and for a pure wheel that has extensions.
 """
 
 import re
@@ -58,7 +58,7 @@ def sdist_problems(path: Path) -> Iterator[str]:
 
 
 def version_problems(changelog: str, citation: str, *, tagged: bool) -> Iterator[str]:
-    """Where other files do not name the version. `tagged`: the changelog has the day of the release, too."""
+    """Problems of files that do not name the version. `tagged`: whether the changelog needs the release's day."""
     heading = re.search(rf"^## \[{re.escape(VERSION)}\] - (.+)$", changelog, re.MULTILINE)
     if heading is None:
         yield f"CHANGELOG.md has no part for {VERSION}"
@@ -69,7 +69,7 @@ def version_problems(changelog: str, citation: str, *, tagged: bool) -> Iterator
 
 
 def problems(dist: Path) -> Iterator[str]:
-    """Of all files of a release."""
+    """The problems of all files of a release."""
     wheels = sorted(dist.glob("*.whl"))
     pure = [path for path in wheels if path.name.endswith("-py3-none-any.whl")]
     kinds = [(path, "pure" if path in pure else "compiled") for path in wheels]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write what is read from the code into its pages, between markers: diagrams of states, and the map of the packages.
+"""Writes diagrams of states and the map of packages into pages of the docs, between markers, as read from the code.
 
     scripts/state_diagrams.py            writes the pages
-    scripts/state_diagrams.py --check    fails if one is not as it would be written
+    scripts/state_diagrams.py --check    fails if a page differs from what would be written
 
-The tables of states are those of `warmroute_proxy.server.request.states` and of `warmroute_backend.launch.states`. A
-line of the map is the first line of a package.
+The tables of states are in `warmroute_proxy.server.request.states` and `warmroute_backend.launch.states`. A line of the
+map is the first line of a package's docstring.
 """
 
 import ast
@@ -23,7 +23,7 @@ SOURCES: Final = "https://github.com/warmroute/warmroute/blob/main/"
 
 
 def diagram(table: Mapping[tuple[State, Event], State]) -> str:
-    """The table as a Mermaid state diagram. An event is drawn once if all states lead to the same state by it."""
+    """The table as a Mermaid state diagram. An event that leads from all states to one state is drawn only once."""
     states = type(next(iter(table.values())))
     targets: dict[Event, list[State]] = {}
     for (_, event), after in table.items():
@@ -56,7 +56,7 @@ def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, St
 
 
 def of_launch() -> str:
-    """The life of a launched process."""
+    """The diagram of a launched process's states."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {launch.State.WAITING}"]
     lines += [
         f"    {state} --> {after}: {event}" for state, row in launch.TABLE.items() for event, after in row.items()
@@ -86,7 +86,7 @@ PAGES: Final = {
 
 
 def with_diagrams(page: str, diagrams: Mapping[str, str]) -> str:
-    """The page with the diagrams of the tables as they are now."""
+    """The page with the diagrams in place of those between its markers."""
     for name, text in diagrams.items():
         marker = f"<!-- states:{name} -->\n"
         before, found, rest = page.partition(marker)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Check the words of identifiers against docs/reference/glossary.md.
+"""Checks the words of identifiers against docs/reference/glossary.md.
 
-    scripts/vocabulary.py            the words to replace; exits with 1 if there is one
-    scripts/vocabulary.py --all      every place where each word is defined
+    scripts/vocabulary.py            lists the identifiers to rename; exits with 1 if there is one
+    scripts/vocabulary.py --all      lists every place at which an identifier with such a word is defined
 
 The third column of the glossary lists words that are not used for a term. This script collects all identifiers that
 `sdk`, `proxy` and `backend` define (modules, classes, functions, parameters, attributes, variables), divides them into
-words, and reports each one that holds such a word, or its plural.
+words, and reports each identifier that contains a word of that column, or the word's plural.
 
-A word with `(noun)` is allowed in names of functions and modules, where it is a verb. A word with `(alone)` is allowed
-beside another word.
+A word with `(noun)` is allowed in names of functions and modules, in which it is a verb. A word with `(alone)` is
+allowed beside another word of the identifier.
 """
 
 import argparse
@@ -46,7 +46,7 @@ EXCUSED: Final[Mapping[str, str]] = {
     "prompt/canonical.py: part": "OpenAI's word for the pieces of a message's content",
     "prompt/fingerprint.py: part": "OpenAI's word for the pieces of a message's content",
 }
-"""`identifier: reason`, also within a longer identifier, or `end of a path: word: reason`."""
+"""Exceptions: an identifier (even as a part of a longer one), or the end of a path and a word -> the reason."""
 
 _ROW: Final = re.compile(r"^\| (?P<term>[^|]+) \| [^|]+ \|(?P<banned>[^|]*)\|$", re.MULTILINE)
 _BANNED: Final = re.compile(r"`(?P<word>\w+)`(?: \((?P<use>noun|alone)\))?")
@@ -54,7 +54,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 class Banned(NamedTuple):
-    """A word that is not used, what to say instead, and where it is allowed: "noun", "alone" or ""."""
+    """A word that is not used, the word to use instead, and its exception: "noun", "alone" or ""."""
 
     word: str
     instead: str
@@ -62,7 +62,7 @@ class Banned(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """An identifier, what it names (module, class, function, variable), and where."""
+    """An identifier, what it names (module, class, function, variable), and where it is defined."""
 
     name: str
     kind: str
@@ -84,7 +84,7 @@ def glossary(text: str) -> list[Banned]:
 
 
 def definitions(path: str, source: str) -> Iterator[Definition]:
-    """Every identifier that a module defines, its own name first."""
+    """Every identifier that a module defines, beginning with the module's name."""
     file = Path(path)
     yield Definition(file.parent.name if file.stem == "__init__" else file.stem, "module", path, 1)
     for node in ast.walk(ast.parse(source)):
@@ -101,7 +101,7 @@ def definitions(path: str, source: str) -> Iterator[Definition]:
 
 
 def breaks(banned: Banned, definition: Definition, excused: Iterable[str] = ()) -> bool:
-    """Whether an identifier holds a word that it should not."""
+    """Whether an identifier contains a banned word without an exception."""
     found = words(definition.name)
     if banned.use == "noun" and definition.kind in {"function", "module"}:
         return False
@@ -122,7 +122,7 @@ def _excuses(entry: str, word: str, definition: Definition) -> bool:
 def offenders(
     table: Iterable[Banned], found: Iterable[Definition], excused: Iterable[str] = EXCUSED
 ) -> dict[Banned, list[Definition]]:
-    """The identifiers to rename, by word, in the order of the glossary."""
+    """The identifiers to rename, by banned word, in the order of the glossary."""
     by_word: dict[Banned, list[Definition]] = defaultdict(list)
     known = list(found)
     for banned in table:

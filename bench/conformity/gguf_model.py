@@ -1,6 +1,6 @@
 """Writes the tiny model in llama.cpp's format: `python gguf_model.py FOLDER FILE`. Needs gguf and safetensors.
 
-The tensors are those of `scripts/sglang_cpu/build_model.py`, a Qwen3, under llama.cpp's names.
+The tensors are those of the Qwen3 model of `scripts/sglang_cpu/build_model.py`, under llama.cpp's names.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def add_tokens(writer: gguf.GGUFWriter, tokenizer: dict[str, dict[str, dict[str, int]]], template: str) -> None:
-    """The vocabulary, a byte-level BPE."""
+    """Add the vocabulary, a byte-level BPE."""
     vocabulary = tokenizer["model"]["vocab"]
     names = sorted(vocabulary, key=lambda token: vocabulary[token])
     special = {token["content"] for token in tokenizer["added_tokens"]}  # type: ignore[index]

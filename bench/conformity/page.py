@@ -1,4 +1,4 @@
-"""The page of results: what was run, a table of checks by server, and each red cell with the request that shows it."""
+"""The page of results: what was run, a table of checks by server, and each failed check with the request that fails."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ engines. The check `cancel` needs a receipt: without one, a client that left can
 
 
 def scored_of(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that were scored, without older scores of servers that fail now."""
+    """The results with scores, without older scores of servers that fail now."""
     failed = {result["name"] for result in results if "why" in result}
     return [result for result in results if "apis" in result and result["name"] not in failed]
 

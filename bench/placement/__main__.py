@@ -1,14 +1,16 @@
-"""Plays the rows of the benchmark, and makes its pages: docs/benchmarks/placement.md and those beside it.
+"""Runs the simulations (rows) of the placement benchmark, and writes docs/benchmarks/placement.md and further pages.
 
-    .venv/bin/python -m bench.placement draws --traces ../shared/traces     # what is missing of all draws of all rows
-    .venv/bin/python -m bench.placement trial "bursty" --traces DIR         # rows by name, at the seeds for trials
-    .venv/bin/python -m bench.placement single --traces DIR                 # one run each of every policy, and speed
-    .venv/bin/python -m bench.placement tight --traces DIR --results FILE   # rows of tight KV memory
-    .venv/bin/python -m bench.placement forks                               # docs/benchmarks/forks.md
-    .venv/bin/python -m bench.placement page                                # the pages and plots alone
+A *row* is one simulation, and a *draw* is one run of it at one seed.
 
-Results are kept in docs/benchmarks/placement/draws.json and figures.json; those of `tight` in the file that is named,
-so that a run that was ended goes on where it was.
+    .venv/bin/python -m bench.placement draws --traces ../shared/traces     # run all draws that are missing
+    .venv/bin/python -m bench.placement trial "bursty" --traces DIR         # run rows by name, at the seeds for trials
+    .venv/bin/python -m bench.placement single --traces DIR                 # run every policy once, and measure speed
+    .venv/bin/python -m bench.placement tight --traces DIR --results FILE   # run the rows with tight KV memory
+    .venv/bin/python -m bench.placement forks                               # write docs/benchmarks/forks.md
+    .venv/bin/python -m bench.placement page                                # only write the pages and plots
+
+Results are kept in docs/benchmarks/placement/draws.json and figures.json, those of `tight` in FILE. So a run that was
+interrupted continues where it stopped.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The plots of single runs: frontiers, and figures against load."""
+"""The plots of single runs: hit ratio against latency, and figures against load."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from warmroute_lab.replay.plot import COLOURS, OTHERS, Series, svg
 
 FOLDER: Final = Path("docs/benchmarks/placement")
 TO_FOLDER: Final = "../../benchmarks/placement/"
-"""From docs/contribute/placement, where the pages of every policy and row are."""
+"""The way to the plots from docs/contribute/placement, which has the pages of every policy and row."""
 
 
 class Plot(NamedTuple):
@@ -25,12 +25,12 @@ class Plot(NamedTuple):
     drawn: str
 
     def shown(self, folder: str = "") -> str:
-        """The Markdown that shows it on a page from which `folder` leads to the plots."""
+        """The Markdown that shows the plot, on a page from which `folder` leads to the plots."""
         return f"![{self.caption}]({folder}{self.name}.svg)"
 
 
 def frontier(part: str, title: str, speed_up: float, runs: Sequence[Row]) -> str:
-    """Hit ratio against p90 of TTFT, every policy a point. Returns the image for the page."""
+    """Plot hit ratio against p90 of TTFT, a point for each policy. Returns the image for the page."""
     ordered = sorted(runs, key=lambda row: (row["policy"] != PRODUCTION, -row["hit"]))
     dots = [_dot(number, row["policy"], row["hit"], row["ttft_p90_s"]) for number, row in enumerate(ordered, 1)]
     caption = f"Frontier: {title}, {speed_up:g}x"
@@ -39,7 +39,7 @@ def frontier(part: str, title: str, speed_up: float, runs: Sequence[Row]) -> str
 
 
 def row_frontier(row: rows.Row, draws: Mapping[str, Sequence[Draw]]) -> Plot:
-    """Return the medians of all policies of a row, ours first."""
+    """Return the plot of the medians of all policies of a row, warmroute's first."""
     reached_by = [rule.reached(policy, draws[policy]) for policy in row.policies]
     dots = [_dot(number, each.policy, each.hit.median, each.p90_s.median) for number, each in enumerate(reached_by, 1)]
     caption = f"Frontier: {row.name}"
@@ -49,13 +49,13 @@ def row_frontier(row: rows.Row, draws: Mapping[str, Sequence[Draw]]) -> Plot:
 
 
 def _dot(number: int, policy: str, hit: float, p90_s: float) -> Series:
-    """A policy with its number; ours in colour, others grey."""
+    """The point of a policy, with its number. warmroute's policies are coloured, others grey."""
     colour = COLOURS[OURS.index(policy)] if policy in OURS else OTHERS
     return Series(f"{number} {policy}", [(hit, p90_s)], colour, dots=True, mark=str(number))
 
 
 def against_load(figures: Figures) -> list[str]:
-    """Hit ratio and TTFT of the conversation trace on 8 workers, against load."""
+    """Plot hit ratio and TTFT of the conversation trace on 8 workers against load."""
     parts = [part for part in PARTS if part.name in {"conversation-8", "conversation-8-loads"}]
     images = []
     for key, label, log_y in (
@@ -74,7 +74,7 @@ def against_load(figures: Figures) -> list[str]:
 
 
 def pd_loads(figures: Figures) -> list[str]:
-    """Time per token and TTFT of each split, against load."""
+    """Plot time per token and TTFT against load, for each division into prefill and decode."""
     runs: list[Row] = figures["rows"]["pd"]
     images = []
     for key, label, factor in (("tpot_p90_s", "time per token p90, ms", 1000), ("ttft_p90_s", "TTFT p90, s", 1)):
@@ -89,6 +89,6 @@ def pd_loads(figures: Figures) -> list[str]:
 
 
 def save(plot: Plot, folder: str = "") -> str:
-    """Write a plot; return the Markdown for a page from which `folder` leads to the plots."""
+    """Write a plot. Returns the Markdown for a page from which `folder` leads to the plots."""
     (FOLDER / f"{plot.name}.svg").write_text(plot.drawn + "\n", encoding="utf-8")
     return plot.shown(folder)

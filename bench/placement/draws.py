@@ -1,8 +1,8 @@
-"""Plays the rows, draw after draw, and keeps the results: `python -m bench.placement draws`.
+"""Runs the rows (simulations) at all seeds, and keeps the results: `python -m bench.placement draws`.
 
-The draws of all rows at the first seed come first, then those at the second, and so on. What is kept is not played
-again, so a run that was ended goes on where it was, and the page can be made at any time, with the draws that there
-are. After a change of a rule, `docs/benchmarks/placement/draws.json` has to be removed.
+A *draw* is one run of a row at one seed. All rows run at the first seed, then at the second, and so on. A draw that is
+kept does not run again, so a run that was interrupted continues where it stopped. The page can be written at any time,
+from the draws that exist. After a change of a placement rule, remove `docs/benchmarks/placement/draws.json`.
 """
 
 import json
@@ -21,43 +21,43 @@ FILE: Final = Path("docs/benchmarks/placement/draws.json")
 
 
 class Draw(NamedTuple):
-    """What one policy reaches on a row at one seed."""
+    """The results of one policy on a row at one seed."""
 
     seed: int
     hit: float
     p90_s: float
-    """Of TTFT."""
+    """p90 of TTFT."""
     token_p90_s: float
-    """Of the time per token."""
+    """p90 of the time per token."""
     computed_tokens: float = 0.0
     mean_s: float = 0.0
     p50_s: float = 0.0
     p99_s: float = 0.0
     max_s: float = 0.0
-    """These four of TTFT."""
+    """`mean_s`, `p50_s`, `p99_s` and `max_s` are of TTFT."""
     session_s: float = 0.0
     """The mean time that a session waits for its answers."""
     new_p50_s: float = 0.0
     new_p90_s: float = 0.0
     new_max_s: float = 0.0
-    """These three of TTFT of turns that begin a session."""
+    """`new_p50_s`, `new_p90_s` and `new_max_s` are of the TTFT of turns that begin a session."""
     running_max_s: float = 0.0
-    """Of all other turns. Draws of before these were kept have zeros."""
+    """The longest TTFT of all other turns. In old draws, fields that were added since are 0."""
 
 
 _COLUMNS: Final = (
     "hit", "ttft_p90_s", "tpot_p90_s", "computed_tokens", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "ttft_max_s",
     "session_s", "new_p50_s", "new_p90_s", "new_max_s", "running_max_s",
 )  # fmt: skip
-"""Of a result, in the order of a draw."""
+"""The fields of a result of `warmroute replay`, in the order of `Draw`."""
 
 
 Draws = dict[str, dict[str, list[Draw]]]
-"""By row and policy, in the order of seeds."""
+"""Draws by row and policy, in the order of seeds."""
 
 
 def kept(file: Path = FILE) -> Draws:
-    """Return what was played before."""
+    """Return the draws that the file has."""
     if not file.exists():
         return {}
     rows = json.loads(file.read_text("utf-8"))
@@ -68,7 +68,7 @@ def kept(file: Path = FILE) -> Draws:
 
 
 def keep(draws: Draws, file: Path = FILE) -> None:
-    """Write the draws, a policy of a row a line. A run that is ended meanwhile leaves the file as it was."""
+    """Write the draws, a line for each policy of a row. If the process ends meanwhile, the old file stays."""
     rows = [
         f'"{row}": {{\n' + ",\n".join(f' "{policy}": {json.dumps(each)}' for policy, each in policies.items()) + "}"
         for row, policies in draws.items()
@@ -79,8 +79,8 @@ def keep(draws: Draws, file: Path = FILE) -> None:
 
 
 def play(rows: Sequence[Row], seeds: Iterable[int], traces: str, file: Path = FILE) -> Draws:
-    """Play what is missing of these rows at these seeds; return all that is kept. Rows of one command are played by one
-    run of it. Two processes may play different rows at once: each adds to what the file has when a run has ended.
+    """Run the missing draws of these rows at these seeds, and return all draws of the file. Rows with one command share
+    one run of it. Two processes may run different rows at once: each adds its draws to those in the file.
     """
     by_words: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -103,13 +103,13 @@ def _add(
     of_row: dict[str, list[Draw]], row: Row, policy: str, seed: int, results: Mapping[str, Mapping[str, Any]]
 ) -> None:
     result = results[row.label.format(policy=policy)]
-    # Another process may have played it, too.
+    # Another process may have added this draw, too.
     others = [draw for draw in of_row.get(policy, ()) if draw.seed != seed]
     of_row[policy] = sorted([*others, Draw(seed, *(_short(result[column]) for column in _COLUMNS))])
 
 
 def command(row: Row, seed: int | str) -> str:
-    """Return the command that plays a row, as the page shows it."""
+    """Return the command that runs a row, as the page shows it."""
     return " ".join(["warmroute replay", *row.words, "--seed", str(seed), "--policy", *row.policies])
 
 
@@ -122,7 +122,7 @@ def _replay(words: Sequence[str], policies: Sequence[str], seed: int, traces: st
         path = Path(folder) / "results.json"
         arguments = [word.replace("$TRACES", traces) for word in words]
         arguments += ["--seed", str(seed), "--policy", *policies, "--json", str(path)]
-        # As an installed package runs, whatever this shell says: compiled once, not at each start.
+        # Use cached bytecode as an installed package does, even if this shell's environment turns it off.
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
         subprocess.run(
             [sys.executable, "-m", "warmroute_cli.main", "replay", *arguments],

@@ -1,4 +1,4 @@
-"""Plays the parts of single runs with `warmroute replay`, and keeps their figures in one JSON file."""
+"""Runs each part (a simulation that is run once) by `warmroute replay`, and keeps the figures in one JSON file."""
 
 import json
 import os
@@ -21,11 +21,11 @@ _LEFT_OUT: Final = frozenset({"load_times_s", "load_tokens", "retries"})
 
 Row = dict[str, Any]
 Figures = dict[str, Any]
-"""`rows` of each part by name, `bounds` (hit ratio of one cache that never forgets) by part, `speed` by part."""
+"""`rows`: the rows of each part. `bounds`: each part's hit ratio of a cache that never forgets. `speed`: by part."""
 
 
 def kept() -> Figures:
-    """What was measured before."""
+    """The figures that the file has."""
     if not FILE.exists():
         return {"rows": {}, "bounds": {}, "speed": {}}
     found: Figures = json.loads(FILE.read_text(encoding="utf-8"))
@@ -33,7 +33,7 @@ def kept() -> Figures:
 
 
 def keep(figures: Figures) -> None:
-    """Write them, a row a line."""
+    """Write the figures, a line for each row."""
     parts = [f'"{name}": [\n{_lines(rows)}\n]' for name, rows in sorted(figures["rows"].items())]
     rest = {key: figures[key] for key in ("bounds", "speed")}
     text = '{"rows": {\n' + ",\n".join(parts) + "},\n" + json.dumps(rest, indent=1)[2:]
@@ -41,7 +41,7 @@ def keep(figures: Figures) -> None:
 
 
 def play(wanted: Sequence[str], traces: str) -> None:
-    """Play parts by name, or `speed`; all if none is named."""
+    """Run parts by name, or measure `speed`; do all if no part is named."""
     figures = kept()
     only = [name for name in wanted if name != "speed"]
     if only or not wanted:
@@ -61,7 +61,7 @@ def _measure(figures: Figures, parts: Sequence[Part], traces: str) -> None:
 
 
 def _measure_speed(figures: Figures, traces: str) -> None:
-    """Time the command in a fresh process, three times; the quickest counts, since others may use the machine too."""
+    """Time the command in a new process three times. The shortest time counts, since other programs may also run."""
     for part in SPEED:
         words = speed_words(part, traces)
         runs = [_replay(words) for _ in range(3)]
@@ -76,13 +76,13 @@ def _measure_speed(figures: Figures, traces: str) -> None:
 
 
 def speed_words(part: Part, traces: str) -> list[str]:
-    """The arguments of a timed command: the conversation is played twice, one after the other."""
+    """The arguments of a timed command. The conversation trace is played twice, one after the other."""
     words = part.words(traces)
     return [words[0], *words] if part.name == "speed-conversation" else words
 
 
 def find(figures: Figures, part: str, policy: str, speed_up: float) -> Row:
-    """One row."""
+    """The row of a part for a policy at a load."""
     for row in figures["rows"][part]:
         if row["policy"] == policy and row["speed_up"] == speed_up:
             found: Row = row
@@ -91,7 +91,7 @@ def find(figures: Figures, part: str, policy: str, speed_up: float) -> Row:
 
 
 def baselines(figures: Figures, part: str, speed_up: float) -> list[Row]:
-    """The rows of a part at a load that are not warmroute's."""
+    """The rows of a part at a load for all policies that are not warmroute's."""
     rows: list[Row] = figures["rows"][part]
     return [row for row in rows if row["speed_up"] == speed_up and not row["policy"].startswith(PRODUCTION)]
 
@@ -100,7 +100,7 @@ def _replay(words: Sequence[str]) -> tuple[list[Row], dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "out.json"
         command = [sys.executable, "-m", "warmroute_cli.main", "replay", *words, "--json", str(path)]
-        # As an installed package runs, whatever this shell says: compiled once, not at each start.
+        # Use cached bytecode as an installed package does, even if this shell's environment turns it off.
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
         began_s = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
@@ -132,7 +132,7 @@ def _lines(rows: Sequence[Row]) -> str:
 
 
 def names(parts: Sequence[str]) -> list[Part]:
-    """Parts by name, all if there are none."""
+    """The parts with these names; all parts if there are no names."""
     known = (*PARTS, *WAITING)
     unknown = set(parts) - {part.name for part in known}
     if unknown:

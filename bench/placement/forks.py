@@ -1,8 +1,8 @@
-"""Forks of sub-agents: what is played, and the tables of docs/benchmarks/forks.md.
+"""Forks: several sub-agents that continue one prompt. The simulations, and the tables of docs/benchmarks/forks.md.
 
-A bar is 1.0 x the best of the routers in each column, and 1.3 x the tokens that one cache of all would compute. The
-constants of `core.placement.forks` were chosen at seeds 1 and 2 of these rows and of others that are not here; no
-constant was chosen at `SEEDS`.
+warmroute has two bars: in each column the figure of the best other router, and 1.3 times the tokens that a single cache
+for all workers would compute. The constants of `core.placement.forks` were chosen at seeds 1 and 2 of these rows
+and of rows that are not here, never at `SEEDS`.
 """
 
 import statistics
@@ -35,7 +35,7 @@ MOST_COMPUTED: Final = 1.3
 
 
 class Reached(NamedTuple):
-    """What a policy reaches on a row: medians over the seeds. Tokens are multiples of the ideal."""
+    """The results of a policy on a row: medians over the seeds. Tokens are multiples of those of a single cache."""
 
     p90_s: float
     mean_s: float
@@ -45,7 +45,7 @@ class Reached(NamedTuple):
 
 
 def reached(name: str, setup: Setup, policy: str) -> Reached:
-    """Play a row at all seeds."""
+    """Run a row at all seeds."""
     drawn = []
     for seed in SEEDS:
         trace = made_up(name, seed)
@@ -59,7 +59,7 @@ def reached(name: str, setup: Setup, policy: str) -> Reached:
 
 
 def fork_tables() -> list[str]:
-    """Return the tables: warm and cold, without a store and with one."""
+    """Return the tables for warm and cold caches, without and with a shared store."""
     lines = []
     for suffix, state in (("", "warm"), ("-cold", "cold")):
         for fleet, setup in FLEETS.items():

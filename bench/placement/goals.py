@@ -1,4 +1,4 @@
-"""Figures of the simulator that the goals of some rows come from, and whether single runs reach them."""
+"""Goals of some rows, which come from earlier figures of the simulator, and whether single runs reach them."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from bench.placement.parts import PARTS, PRODUCTION
 
 
 class Goal(NamedTuple):
-    """One figure of a goal, and whether it is reached."""
+    """One figure of a goal, and whether single runs reach it."""
 
     title: str
     speed_up: float

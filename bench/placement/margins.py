@@ -1,4 +1,4 @@
-"""The plot of all rows: how far our policies are from what the rule asks for, in hit ratio and in the p90 of TTFT."""
+"""The plot of all rows: how far warmroute's policies are from the rule (`rule`), in hit ratio and in p90 of TTFT."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _WIDTH: Final = 2 * _LEFT + 2 * _PANEL + _GAP
 
 
 class _Panel(NamedTuple):
-    """One column of the plot. Values beyond `low` and `high` are drawn at its edge."""
+    """One column of the plot. Values beyond `low` and `high` are drawn at the edge of the column."""
 
     title: str
     left: float
@@ -35,12 +35,12 @@ class _Panel(NamedTuple):
 
 
 def _hit(found: Verdict) -> Drawn:
-    """Against the best baseline, in percentage points."""
+    """The hit ratio less that of the best baseline, in percentage points."""
     return Drawn(*(100 * (each - found.best.hit.median) for each in found.ours.hit))
 
 
 def _p90(found: Verdict) -> Drawn:
-    """Against the best p90 near the best hit ratio, as a factor."""
+    """The p90 over the best p90 of baselines near the best hit ratio."""
     return Drawn(*(each / found.yardstick.p90_s.median for each in found.ours.p90_s))
 
 
@@ -57,9 +57,9 @@ _PANELS: Final = (
 
 
 def margins(by_policy: dict[str, list[Verdict]]) -> str:
-    """Return the plot as SVG: a line a row, a dot for the median of each of our policies, a bar for its range.
+    """Return the plot as SVG: for each row and policy of warmroute, a dot for the median and a bar for the range.
 
-    A row's name stands above it, so that the picture is as narrow as a phone.
+    A row's name is above the row, so that the picture is narrow enough for a phone.
     """
     rows = by_policy[OURS[0]]
     height = _TOP + _LINE * len(rows) + 12

@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks/placement.md and the pages beside it from what was played."""
+"""Writes docs/benchmarks/placement.md and the pages beside it from the results of the simulations."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +21,11 @@ The draws of these rows have not been played. These are single runs at seed 1, f
 """
 SHARES: Final = ("0%", "34%", "100%")
 GOALS: Final = {"warmroute+events": ("agents' rows", 1.0), "warmroute": ("all rows", 0.85)}
-"""Of which rows the rule is to hold, by policy, and on what share of them."""
+"""For each policy: the rows on which the rule should hold, and the share of these rows that is enough."""
 
 
 def write(draws: Draws, figures: Figures) -> None:
-    """Write all pages and plots. Rows that were not played are named."""
+    """Write all pages and plots. The pages name rows without results."""
     found = verdicts(draws)
     for plot in (_margins(found), *_frontiers(draws, found)):
         save(plot)
@@ -35,7 +35,7 @@ def write(draws: Draws, figures: Figures) -> None:
 
 
 def main_page(draws: Draws, found: dict[str, list[Verdict]], figures: Figures) -> str:
-    """The page."""
+    """The text of docs/benchmarks/placement.md."""
     return filled(
         PAGE.name,
         hit_slack=str(HIT_SLACK),
@@ -101,7 +101,7 @@ def _answer(found: dict[str, list[Verdict]]) -> list[str]:
 
 
 def _missed(found: dict[str, list[Verdict]]) -> list[str]:
-    """The rows on which one of our policies does not hold the rule, and by how much."""
+    """The rows on which the rule does not hold for one of warmroute's policies, and by how much."""
     pairs = zip(*(found[policy] for policy in OURS), strict=True)
     rows = [(pair[0].row.name, *map(_shortfall, pair)) for pair in pairs if not all(each.holds for each in pair)]
     heading = "The rule, which is defined below, fails on these rows. The bound that is missed is in brackets:\n"
@@ -168,7 +168,7 @@ def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
 
 
 def _regions_once(figures: Figures) -> dict[str, list[dict[str, Any]]]:
-    """Single runs, by what is inside the regions, for each share of sessions with the header."""
+    """Single runs by the policy inside the regions, for each share of sessions with the header that names a region."""
     labels = {
         "lmetric": [f"lmetric inside, header from {share} of sessions" for share in SHARES],
         "warmroute": [
@@ -188,7 +188,7 @@ def _margins(found: dict[str, list[Verdict]]) -> Plot:
 
 
 def _frontiers(draws: Draws, found: dict[str, list[Verdict]]) -> list[Plot]:
-    """The frontier of each row that neither of our policies has, four at most."""
+    """The plots of the rows on which the rule holds for neither of warmroute's policies, at most four."""
     both = [pair for pair in zip(*(found[policy] for policy in OURS), strict=True) if not any(e.holds for e in pair)]
     return [row_frontier(pair[0].row, draws[pair[0].row.name]) for pair in both[:4]]
 

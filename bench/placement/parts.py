@@ -1,4 +1,4 @@
-"""What is played once, for the pages beside the main one: the parts, each one command."""
+"""The parts: simulations that are run once, each by one command, for the pages beside the main page."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ STRONG: Final = (
     "dynamo_kv", "dynamo_kv+scale16", "llmd_affinity", "llmd_affinity+in_flight", "preble_e2", "lmetric",
     "dualmap_no_rebalance",
 )  # fmt: skip
-"""Baselines that look at sessions or caches; the others are far behind wherever prompts share anything."""
+"""Baselines that use sessions or caches. Other policies are far worse on all traces whose prompts share anything."""
 REFERENCE: Final = ("round_robin", "session_hash", "smg_event", "llmd_affinity")
 CURVE: Final = (*REFERENCE, "least_tokens", "smg_approx", "dynamo_kv", "preble_e2", "lmetric")
 
@@ -20,9 +20,9 @@ CLAUDE_CODE: Final = "claude_code_a.jsonl"
 
 
 class Part(NamedTuple):
-    """One command: what it plays (a file of the traces' folder, or options), on what fleet, by whom, at which loads.
+    """One command: its trace (a file of the traces' folder, or options), fleet, policies and loads.
 
-    Without `policies` the runs are those of a scenario.
+    If `policies` is empty, the command runs a scenario.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
     @property
     def trace(self) -> str | None:
-        """The file that is played, None where the trace is generated."""
+        """The trace's file; None if the trace is generated."""
         return None if self.what[0].startswith("-") else self.what[0]
 
     def words(self, traces: str) -> list[str]:
@@ -73,7 +73,7 @@ PARTS: Final = (
     _made_up("short", 4, "--kv-tokens", "1M"),
     Part("synthetic-8", "synthetic, N=8", (SYNTHETIC,), ("--workers", "8"), ("all",), (1, 2, 4)),
 )  # fmt: skip
-"""The longest first."""
+"""All parts, those with the longest run first."""
 
 WAITING: Final = (
     _waiting("slots", "bursty, N=8, 32 at once", ("--made-up", "bursty"), ("--workers", "8", "--max-running", "32"), 1),
@@ -82,10 +82,10 @@ WAITING: Final = (
              ("--workers", "16", "--max-running", "6"), 1),
     _waiting("overload", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), 4),
 )  # fmt: skip
-"""Where there is more to do than engines run at once: who waits, and where."""
+"""Parts with more requests than engines can run at once, which show who waits, and in which queue."""
 
 SPEED: Final = (
     Part("speed-conversation", "conversation, twice", (CONVERSATION,), ("--workers", "8"), (PRODUCTION,), (1,)),
     Part("speed-claude-code", "Claude Code sessions", (CLAUDE_CODE,), ("--workers", "16"), (PRODUCTION,), (1,)),
 )
-"""Timed one by one, in processes of their own."""
+"""Parts whose speed is measured, one by one and each in a separate process."""

@@ -1,9 +1,9 @@
-"""The rows of the benchmark: what is played, on which fleet, against which baselines, and which rows are held back.
+"""The rows of the benchmark: the trace, fleet and baselines of each, and which rows are held back.
 
-A row is one command of `warmroute replay`, drawn several times: at each seed clients arrive at other times, and a
-made-up trace is another one. A third of the rows is held back, chosen by a hash of the row's name. No rule or constant
-of the placement may be chosen by these rows, nor by any row at one of `SEEDS`: to try something out there are
-`TRIAL_SEEDS`, and the rows that are not held back.
+A row is one command of `warmroute replay`, which is run at several seeds: at each seed clients arrive at other times,
+and a made-up trace is another one. A third of the rows, chosen by a hash of the row's name, is held back: no rule or
+constant of the placement may be chosen by their results, nor by results of any row at one of `SEEDS`. For trials, use
+the rows that are not held back, at `TRIAL_SEEDS`.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 OURS: Final = ("warmroute", "warmroute+events")
 BASELINES: Final = ("llmd_affinity", "smg_event", "lmetric", "session_sticky", "prefix_hash", "dynamo_kv+scale16")
-"""The published systems that come closest on any row. All of `warmroute replay --policies` are in `policies.md`."""
+"""The published policies that come closest on any row. `policies.md` has all policies of `warmroute replay`."""
 REGIONAL: Final = ("lmetric", "llmd_affinity", "smg_event")
-"""The baselines inside regions. They know nothing of regions."""
+"""The baselines inside regions. They do not know about regions."""
 
 SEEDS: Final = (21, 22, 23, 24, 25)
-"""Those of the page. They were played for the first time after the last change of a rule."""
+"""The seeds of the page. They were first used after the last change of a placement rule."""
 TRIAL_SEEDS: Final = (1, 2, 3, 4, 5)
 HELD_BACK_OF: Final = 3
 
@@ -29,8 +29,8 @@ CLAUDE_CODE: Final = "$TRACES/claude_code_a.jsonl"
 class Row(NamedTuple):
     """One row. `words` are the arguments of `warmroute replay`, without seed and policies.
 
-    `label` is what a result of a policy is called: scenarios play a policy several times. `group` is the heading that
-    the row stands under. `is_agents`: the clients are agents, rather than people who chat.
+    `label`: the name of a policy's result, since scenarios run a policy several times. `group`: the heading above the
+    row. `is_agents`: whether the clients are agents, rather than people who chat.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Row(NamedTuple):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """All that are played."""
+        """All policies that are run on the row."""
         return (*self.ours, *self.baselines)
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the row is one of the third that nothing may be chosen by."""
+        """Whether no rule or constant may be chosen by the row's results."""
         return is_held_back(self.name)
 
 
@@ -72,7 +72,7 @@ def _made_up(name: str, workers: int, loads: Iterable[int], *fleet: str) -> list
 
 
 def _on_fleets(group: str, suffix: str, *fleet: str) -> list[Row]:
-    """The same fleet under three kinds of agents."""
+    """Rows of one fleet with three kinds of agents."""
     kinds = {
         "Claude Code": (CLAUDE_CODE,),
         "toolagent 2x": ("--made-up", "toolagent", "--speed-up", "2"),

@@ -1,8 +1,9 @@
-"""What must hold on a row, by the medians of its draws.
+"""The rule that a policy must meet on a row, by the medians of the row's draws (runs at several seeds).
 
-The rule: the hit ratio is at least the best baseline's less 0.005, and the p90 of TTFT at most 1.05 times the best p90
-among the baselines whose hit ratio is within 0.02 of the best. (A policy that ignores caches may have a short tail at
-low load: it is no yardstick. One that herds has a high hit ratio and a long tail: it is none either.)
+The rule: the hit ratio is at least that of the best baseline less 0.005, and the p90 of TTFT is at most 1.05 times the
+best p90 among the baselines whose hit ratio is within 0.02 of the best. Other baselines are not a yardstick for p90,
+because a policy that ignores caches may have a short tail at low load. Nor is a policy with a high hit ratio and a long
+tail, such as one that sends too much to one worker.
 """
 
 import statistics
@@ -18,21 +19,21 @@ P90_FACTOR: Final = 1.05
 
 
 class Drawn(NamedTuple):
-    """One column of one policy over all draws: the median, the least and the most."""
+    """One figure of one policy over all draws: the median, the least and the largest value."""
 
     median: float
     least: float
     most: float
 
     def text(self, digits: int) -> str:
-        """As a table shows it."""
+        """The text in a table."""
         if self.least == self.most:
             return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} ({self.least:.{digits}f}-{self.most:.{digits}f})"
 
 
 class Reached(NamedTuple):
-    """What a policy reaches on a row. `p90_s` is of TTFT."""
+    """The results of a policy on a row. `p90_s` is of TTFT."""
 
     policy: str
     hit: Drawn
@@ -40,7 +41,7 @@ class Reached(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The rule on one row, for one of our policies. `yardstick` has the best p90 near the best hit ratio."""
+    """The rule on one row, for one of warmroute's policies. `yardstick`: the baseline with which p90 is compared."""
 
     row: Row
     draws: int
@@ -49,21 +50,21 @@ class Verdict(NamedTuple):
     yardstick: Reached
     better_hit: tuple[str, ...]
     better_p90: tuple[str, ...]
-    """Baselines that are better in one column, by any amount."""
+    """Baselines with a better p90, by any amount."""
 
     @property
     def hit_holds(self) -> bool:
-        """Whether the hit ratio is near enough to the best."""
+        """Whether the hit ratio meets the rule."""
         return self.ours.hit.median >= self.best.hit.median - HIT_SLACK
 
     @property
     def p90_holds(self) -> bool:
-        """Whether the tail is short enough."""
+        """Whether the p90 of TTFT meets the rule."""
         return self.ours.p90_s.median <= P90_FACTOR * self.yardstick.p90_s.median
 
     @property
     def holds(self) -> bool:
-        """Whether the rule holds."""
+        """Whether hit ratio and p90 meet the rule."""
         return self.hit_holds and self.p90_holds
 
 
@@ -79,7 +80,7 @@ def reached(policy: str, draws: Sequence[Draw]) -> Reached:
 
 
 def verdict(row: Row, policy: str, played: Mapping[str, Sequence[Draw]]) -> Verdict:
-    """Return the rule on a row of which each policy was played."""
+    """Return the verdict on a row for which all policies have results."""
     ours = reached(policy, played[policy])
     others = [reached(name, played[name]) for name in row.baselines]
     best = max(others, key=lambda each: each.hit.median)
@@ -93,6 +94,6 @@ def verdict(row: Row, policy: str, played: Mapping[str, Sequence[Draw]]) -> Verd
 
 
 def verdicts(draws: Draws, rows: Iterable[Row] = ROWS) -> dict[str, list[Verdict]]:
-    """Return the rule on all rows that were played, by our policies."""
+    """Return the verdicts on all rows with results, by warmroute's policies."""
     played = [row for row in rows if row.name in draws]
     return {policy: [verdict(row, policy, draws[row.name]) for row in played] for policy in OURS}

@@ -1,4 +1,4 @@
-"""The pages of single runs: every policy at one draw, the model, split fleets, and full engines."""
+"""The pages of single runs: every policy at one seed, the simulator's model, split fleets, and full engines."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,8 @@ BUILDERS: Final = Path("docs/contribute/placement")
 _PUBLIC: Final = ("conversation-8", "conversation-4", "synthetic-8", "claude-code")
 _MADE_UP: Final = ("toolagent", "bursty", "inference-day", "waves", "short")
 STEADY: Final = 2.0
-"""Of two fleets at the same load the one with that many times the TTFT is not worth its time per token."""
+"""If a fleet has this many times the TTFT of another at the same load, a better time per token does not make up for it.
+"""
 
 
 def write_single(figures: Figures) -> None:

@@ -9,14 +9,14 @@ from bench.placement.rule import Verdict, reached, verdict
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return the lines of a table, with an empty one behind it."""
+    """Return the lines of a table, followed by an empty line."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return [*lines, ""]
 
 
 def row_table(row: Row, played: Mapping[str, Sequence[Draw]]) -> list[str]:
-    """Return every policy of a row: medians and ranges, and what the rule says of ours."""
+    """Return the table of a row's policies: medians and ranges, and the verdicts on warmroute's policies."""
     cells = []
     for name in row.policies:
         each = reached(name, played[name])
@@ -26,7 +26,7 @@ def row_table(row: Row, played: Mapping[str, Sequence[Draw]]) -> list[str]:
 
 
 def rule_table(pairs: Iterable[tuple[Verdict, Verdict]]) -> list[str]:
-    """Return the rule on rows, without events and with them."""
+    """Return the table of verdicts on rows, without and with KV events."""
     cells = [
         (
             f"{without.row.name}{' *' if without.row.is_held_back else ''}", without.draws,

@@ -1,4 +1,4 @@
-"""The pages as templates, `pages/NAME.md`: their words stand there, and `$name` is what is measured."""
+"""Fills the templates of pages, `pages/NAME.md`, in which `$name` stands for something measured."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,11 +9,11 @@ PAGES: Final = Path(__file__).parent / "pages"
 
 
 def filled(name: str, **measured: str | Iterable[str]) -> str:
-    """The page of a template. `measured`: texts, or lines."""
+    """The page of a template. `measured`: name -> text or lines."""
     texts = {key: each if isinstance(each, str) else "\n".join(each) for key, each in measured.items()}
     return Template((PAGES / name).read_text(encoding="utf-8")).substitute(texts).rstrip() + "\n"
 
 
 def write_page(path: Path, **measured: str | Iterable[str]) -> None:
-    """Write the page of the template with the name of its file."""
+    """Write a page from the template that has the name of the page's file."""
     path.write_text(filled(path.name, **measured), encoding="utf-8")

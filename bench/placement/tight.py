@@ -1,8 +1,9 @@
-"""The rows with tight KV memory: what is played, the bars, and the tables of docs/benchmarks/tight.md.
+"""The rows with tight KV memory: the simulations, the bars, and the tables of docs/benchmarks/tight.md.
 
-A bar is a factor of the best router of its column, the one without working sets included, by the medians of the draws.
-ThunderAgent, which keeps turns back as well, has a line of its own. Each bar was set before the working set was played
-on its row. No constant was chosen at `SEEDS`.
+The *working set* is the sessions whose KV a worker should keep; other sessions wait. A *bar* is the most that a column
+may be: a factor of the best router in that column, by the medians over seeds. warmroute without working sets is one of
+these routers. ThunderAgent, which holds turns back, too, has a separate line. Each bar was set before the working set
+was tried on its row. No constant was chosen at `SEEDS`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ ROUTERS: Final = (
 
 
 class Bar(NamedTuple):
-    """The most that the working set may reach, as factors of the best baseline of each column."""
+    """The largest figures that the working set may have, as factors of the best baseline in each column."""
 
     computed: float
     p90: float
@@ -76,11 +77,11 @@ BARS: Final[Mapping[Row, Bar]] = {
         1.02, 1.02, 1.15, 1.02
     ),
 }
-"""All rows, in the order of the page. On the last ones nothing is tight, and nothing may get worse."""
+"""All rows, in the order of the page. On the last rows memory is not tight, and no figure may get worse."""
 
 
 WHOLE: Final = frozenset({"8 x 1.5 M", "8 x 1 M"})
-"""Of these the page shows each router, of the others the best one of each column."""
+"""Rows for which the page shows each router. For other rows it shows only the best router of each column."""
 
 PROXIES: Final = tuple(
     Row(
@@ -89,7 +90,8 @@ PROXIES: Final = tuple(
     )
     for count, suffix, more in ((2, "", ()), (2, ", 10 % lost", ("--share-loss", "0.1")), (4, "", ()))
 )  # fmt: skip
-"""Compared with one proxy on 8 x 1.5 M: within 5 % in the hit ratio, 15 % in p90 and session."""
+"""Rows with several proxies. Compared with one proxy on 8 x 1.5 M, they must be within 5 % in the hit ratio, and within
+15 % in p90 and in the time of a session."""
 
 _BOUNDS: Final = {"60 s": "60", "120 s": "", "240 s": "240", "480 s": "480", "none": "1e6"}
 BOUNDS: Final = tuple(
@@ -97,11 +99,11 @@ BOUNDS: Final = tuple(
         (*_EIGHT, kv, *(("--working-set-wait-s", wait_s) if wait_s else ())), (), ours=(OURS,))
     for fleet, kv in (("8 x 1.5 M", "1500000"), ("8 x 1 M", "1M")) for bound, wait_s in _BOUNDS.items()
 )  # fmt: skip
-"""The longest wait for memory: each, on both fleets. The default and 60 s are rows above as well."""
+"""Rows with each limit of the wait for memory, on two fleets. The default and 60 s are also rows of `BARS`."""
 
 
 def tight_tables(draws: Draws) -> list[str]:
-    """Return the tables of all rows that were played: medians, and ranges where there is a bar."""
+    """Return the tables of all rows with results: medians, and ranges in columns with a bar."""
     heads = ("row", "policy", *(column.name for column in _COLUMNS))
     played = {
         row: _at_same_seeds({policy: draws.get(row.name, {}).get(policy, []) for policy in row.policies})
@@ -115,13 +117,13 @@ def tight_tables(draws: Draws) -> list[str]:
 
 
 def _at_same_seeds(played: Mapping[str, Sequence[Draw]]) -> dict[str, list[Draw]]:
-    """Leave the seeds that all were played at."""
+    """Keep only the draws at seeds for which all policies have results."""
     seeds = set.intersection(*({draw.seed for draw in each} for each in played.values()))
     return {name: [draw for draw in each if draw.seed in seeds] for name, each in played.items()}
 
 
 def _proxies(draws: Draws) -> list[str]:
-    """Several proxies and one, each at the seeds that both were played at."""
+    """The table of several proxies beside one, at the seeds for which both have results."""
     cells: list[Sequence[str]] = []
     for row in PROXIES:
         of_both = {"1 proxy": "8 x 1.5 M", row.name: row.name}
@@ -137,7 +139,7 @@ def _proxies(draws: Draws) -> list[str]:
 
 
 def _bounds(draws: Draws) -> list[str]:
-    """The longest waits for memory, at the seeds that all bounds of a fleet were played at."""
+    """The table of limits of the wait for memory, at the seeds for which all limits of a fleet have results."""
     cells: list[Sequence[str]] = []
     for at in range(0, len(BOUNDS), len(_BOUNDS)):
         rows = BOUNDS[at : at + len(_BOUNDS)]

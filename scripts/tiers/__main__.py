@@ -1,11 +1,12 @@
-"""Runs the tests, for `scripts/test`, which makes the environment first.
+"""Runs the tests for `scripts/test`, after `scripts/test` has made the environment.
 
-    python -m scripts.tiers BEGAN [PYTEST-ARGUMENT...]   the main tier, or all tests of some paths
-    python -m scripts.tiers BEGAN full                   what CI runs for each change
-    python -m scripts.tiers BEGAN nightly [STEP...]      what `full` leaves out
-    python -m scripts.tiers BEGAN stress [...]           the main tier on a machine that is slow (stress.py)
+    python -m scripts.tiers BEGAN [PYTEST-ARGUMENT...]   the main tests, or all tests of some paths
+    python -m scripts.tiers BEGAN full                   the tests that CI runs for each change
+    python -m scripts.tiers BEGAN nightly [STEP...]      the tests that `full` leaves out
+    python -m scripts.tiers BEGAN stress [...]           the main tests as on a slow machine (stress.py)
 
-BEGAN is when `scripts/test` was called, in seconds since 1970.
+A *tier* is a group of tests that is shown as one row. BEGAN is the time at which `scripts/test` was called, in seconds
+since 1970.
 """
 
 import signal
@@ -22,14 +23,14 @@ from scripts.tiers.showing import LOOK_S, Screen, table
 from scripts.tiers.steps import Step, full_steps, main_steps, nightly_steps
 
 VALUED: Final = frozenset({"-k", "-m", "-p", "-n", "-o", "-c", "-W", "-r", "--deselect", "--ignore", "--durations"})
-"""Options of pytest whose next argument is their value, and no path."""
+"""Options of pytest whose value is the next argument, which is then not a path."""
 
 NIGHT_S: Final = 4 * 3600.0
-"""What `scripts/test nightly` may take."""
+"""The time that `scripts/test nightly` may take."""
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started ends, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: started processes end, too
     began_s, arguments = float(sys.argv[1]), sys.argv[2:]
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if command == "stress":
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options of pytest with their values, and paths."""
+    """Divide arguments into pytest's options with their values, and paths."""
     options: list[str] = []
     paths: list[str] = []
     for at, each in enumerate(arguments):
@@ -73,10 +74,10 @@ def _status(ran: Run) -> int:
 
 
 def run(steps: Iterable[Step], began_s: float, limit_s: float = RUN_LIMIT_S) -> Run:
-    """Run steps, show how they go, and say at the end what passed."""
+    """Run steps, show their progress, and print the results."""
     screen = Screen(began_s)
     set_up_s = time.time() - began_s
-    # Short: paths of sockets below it have at most 107 bytes.
+    # A short name: paths of sockets below it have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="wr.") as folder:
         running = Run(steps, Path(folder), screen.ended, limit_s)
         running.start()

@@ -1,6 +1,7 @@
-"""What pytest tells a run while it goes on: a plugin that writes one line for each test, and who reads it.
+"""Counts tests while pytest runs: a plugin of pytest writes a line for each result, and a reader sums them up.
 
-The plugin is `-p scripts.tiers.counting`. It does nothing unless `WARMROUTE_TEST_COUNTS` names a file.
+The plugin is loaded by `-p scripts.tiers.counting`. It does nothing unless the environment variable
+`WARMROUTE_TEST_COUNTS` names a file.
 """
 
 import json
@@ -17,7 +18,7 @@ FILE_SETTING: Final = "WARMROUTE_TEST_COUNTS"
 
 @dataclass
 class Count:
-    """The tests of one tier so far. `time_s` adds up what each took."""
+    """The number of tests in one folder so far. `time_s`: the sum of their durations."""
 
     planned: int = 0
     passed: int = 0
@@ -40,7 +41,7 @@ class Counter:
         path.touch()
 
     def read(self) -> None:
-        """Take in what was written since the last look; a line that is not whole waits."""
+        """Count the lines that were written since the last call. A line that is incomplete is read by the next call."""
         with self.path.open("rb") as file:
             file.seek(self._read)
             *lines, rest = file.read().split(b"\n")
@@ -65,7 +66,7 @@ class Counter:
 
 
 class _Writer:
-    """The plugin: of the process that reports, not of xdist's workers."""
+    """The hooks of the plugin, in the process that reports results and not in xdist's workers."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -76,7 +77,7 @@ class _Writer:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        if not self._planned:  # each worker has collected the same
+        if not self._planned:  # the first worker's list is enough: all lists are equal
             self._planned = True
             self._plan(ids)
 
@@ -101,12 +102,16 @@ class _Writer:
 
 
 def folder_of(nodeid: str) -> str:
-    """`unit` of `tests/unit/core/test_x.py::test_y`, `chaos` of `tests/field/chaos/test_x.py::test_y`."""
+    """The folder of a test: `unit` for `tests/unit/core/test_x.py::test_y`, `chaos` for
+    `tests/field/chaos/test_x.py::test_y`.
+    """
     return nodeid.removeprefix("tests/").removeprefix("field/").partition("/")[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write, if somebody reads. A pytest that a test starts does not."""
+    """Install the plugin's hooks if a file is named. The variables are removed, so that a pytest that a test starts
+    does not write to the file.
+    """
     path = os.environ.pop(FILE_SETTING, None)
     os.environ.pop("PYTEST_ADDOPTS", None)
     if path and not hasattr(config, "workerinput"):

@@ -1,6 +1,7 @@
-"""A group of processes that all stop for some seconds now and then, as those of a machine that is moved elsewhere.
+"""A group of processes that are all stopped for some seconds now and then, like a virtual machine that is migrated.
 
-Their clocks go on, so each deadline that is shorter than the stop passes. Made of a control group, which takes root.
+The clocks do not stop, so each deadline that is shorter than the stop expires. The group is a control group (cgroup),
+which only root can make.
 """
 
 import os
@@ -18,25 +19,25 @@ STOPS_S: Final = (0.3, 3.5)
 
 
 class Freezer:
-    """A control group."""
+    """A control group whose processes can be stopped."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._state = folder / "freezer.state"  # of the first version of control groups
+        self._state = folder / "freezer.state"  # cgroup version 1
         if not self._state.exists():
             self._state = folder / "cgroup.freeze"
 
     def enter(self) -> None:
-        """Make the calling process a member; its children will be."""
+        """Make the calling process a member of the group, and so its later children."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def stop(self, stops: bool) -> None:
-        """Stop all members, or let them go on."""
+        """Stop all members, or let them continue."""
         of_first = self._state.name == "freezer.state"
         self._state.write_text(("FROZEN" if stops else "THAWED") if of_first else str(int(stops)))
 
     def watch(self, running: "subprocess.Popen[bytes]", seed: int) -> int:
-        """Stop its members now and then, until a process has ended; how it did."""
+        """Stop the members now and then until `running` has ended. Returns the exit status of `running`."""
         times = random.Random(seed)
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -48,7 +49,7 @@ class Freezer:
 
 @contextmanager
 def freezer() -> Iterator[Freezer]:
-    """A group of its own. Raises: OSError where this user may make none."""
+    """A new control group. Raises: OSError if this user may not make one."""
     first = GROUPS / "freezer"
     folder = (first if first.is_dir() else GROUPS) / f"warmroute-stress-{os.getpid()}"
     folder.mkdir()
@@ -57,5 +58,5 @@ def freezer() -> Iterator[Freezer]:
         yield made
     finally:
         made.stop(False)
-        with suppress(OSError):  # a process that the tests left is still in it
+        with suppress(OSError):  # the group still has a process that the tests left
             folder.rmdir()

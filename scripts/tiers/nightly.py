@@ -1,4 +1,4 @@
-"""Writes a row about a whole run of `scripts/test nightly` into docs/contribute/nightly.md, the newest first."""
+"""Writes a row about a complete run of `scripts/test nightly` into docs/contribute/nightly.md, the newest first."""
 
 import subprocess
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ MAX_ROWS: Final = 30
 
 
 def record(ran: Run, took_s: float) -> None:
-    """Add the row of this run; the oldest rows go."""
+    """Add the row of this run to the page, and remove the oldest rows."""
     commit = subprocess.run(
         ("git", "rev-parse", "--short=8", "HEAD"), capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -23,7 +23,7 @@ def record(ran: Run, took_s: float) -> None:
 
 
 def row(date: str, commit: str, ran: Run, took_s: float) -> str:
-    """Date, commit, tests that passed, failed and were skipped, minutes, and the steps that failed."""
+    """A row: date, commit, numbers of tests passed, failed and skipped, minutes, and the steps that failed."""
     count = Count()
     for each in ran.steps.values():
         total = each.counter.total()
@@ -36,7 +36,7 @@ def row(date: str, commit: str, ran: Run, took_s: float) -> str:
 
 
 def with_row(page: str, new: str) -> str:
-    """A page with a row more at the head of its table."""
+    """The page with a new row at the head of its table."""
     before, head, rows = page.partition(HEAD)
     kept = rows.splitlines(keepends=True)[: MAX_ROWS - 1]
     return f"{before}{head}{new}{''.join(kept)}"

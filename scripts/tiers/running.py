@@ -1,4 +1,4 @@
-"""Runs steps side by side, each after those that it names, and keeps what each said."""
+"""Runs steps in parallel, each after the steps that it names, and keeps the output of each."""
 
 import os
 import signal
@@ -19,14 +19,15 @@ from scripts.tiers.steps import COMPILED, Step
 from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
 
 RUN_LIMIT_S: Final = 5100.0
-"""Of all steps; one that would begin later is not run, and fails. CI ends a run after 90 minutes."""
+"""The time that all steps together may take, since CI ends a run after 90 minutes. A step that would begin later is not
+run, and fails."""
 
 GRACE_S: Final = 20.0
 _BACKGROUND_TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 class Result(Enum):
-    """How a step stands."""
+    """The state of a step."""
 
     WAITS = "waits"
     RUNS = "runs"
@@ -37,7 +38,7 @@ class Result(Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the state is final."""
         return self not in (Result.WAITS, Result.RUNS)
 
 
@@ -70,17 +71,17 @@ class Run:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start what can start; the rest follows."""
+        """Start a thread for each step. The thread waits for the steps that must end before."""
         for running in self.steps.values():
             threading.Thread(target=self._run, args=(running,), daemon=True).start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all steps have ended, at the latest after `timeout_s`."""
+        """Wait for at most `timeout_s`. Returns whether all steps have ended."""
         until_s = time.monotonic() + timeout_s
         return all(each.over.wait(max(0.0, until_s - time.monotonic())) for each in self.steps.values())
 
     def stop(self) -> None:
-        """End what runs; nothing starts any more."""
+        """Ask all running steps to end, and start no further step."""
         self._stopped = True
         for pid in tuple(self._children):
             signal_group(pid, signal.SIGTERM)
@@ -111,14 +112,14 @@ class Run:
 
     def _result(self, running: Running, limit_s: float) -> Result:
         with running.log.open("wb") as log, tempfile.TemporaryDirectory(dir=self._folder, prefix="t") as own:
-            # Its own folder of temporary files, since a pytest that ends deletes the older ones of others.
+            # A separate folder of temporary files, since a pytest that ends deletes older folders of other runs.
             settings = {
                 "PYTEST_DEBUG_TEMPROOT": own,
                 "PYTEST_ADDOPTS": f"-p {counting.__name__}",
                 counting.FILE_SETTING: str(running.counter.path),
             }
             if running.step.compiled:
-                # Packages outside the checkout do not find the SGLang that is installed in it.
+                # Packages outside of the checkout need a variable to find the SGLang that is installed in the checkout.
                 settings |= {"PYTHONPATH": str(Path(COMPILED).resolve()), CHECKOUT_VARIABLE: str(Path.cwd())}
             child = subprocess.Popen(
                 running.step.command,
@@ -148,14 +149,14 @@ class Run:
 
 
 def _end(pid: int, cut: threading.Event) -> None:
-    """Ask a step that hangs to end, and make it after `GRACE_S`."""
+    """Ask a step that hangs to end, and kill it after `GRACE_S`."""
     cut.set()
     signal_group(pid, signal.SIGTERM)
     threading.Timer(GRACE_S, lambda: signal_group(pid, signal.SIGKILL)).start()
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the processes of a group, if any is left."""
+    """Send a signal to the processes of a process group, if any still runs."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:

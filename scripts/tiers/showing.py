@@ -1,4 +1,4 @@
-"""What a run shows: a line that moves while it goes on, what failed, and the table of tiers at the end."""
+"""Shows a run: a line that is updated while it runs, what failed, and a table of tiers (groups of tests) at the end."""
 
 import shutil
 import sys
@@ -13,11 +13,11 @@ from scripts.tiers.workers import NOTE
 
 LOOK_S: Final = 0.5
 LINE_EVERY_S: Final = 20.0
-"""Where no terminal shows a line that moves, how often a new one is written."""
+"""How often a new line is written if there is no terminal on which a line can be updated."""
 
 
 class Screen:
-    """Writes to standard output: on a terminal, the last line moves."""
+    """Writes to standard output. On a terminal, the last line is updated in place."""
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
@@ -26,14 +26,14 @@ class Screen:
         self._moving = False
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         if self._moving:
             print("\r\033[K", end="")
             self._moving = False
         print(text, flush=True)
 
     def moving(self, run: Run) -> None:
-        """What goes on right now."""
+        """Update the line that shows what runs now."""
         now_s = time.time()
         if not self._terminal and now_s < self._next_s:
             return
@@ -47,7 +47,7 @@ class Screen:
             print(text, flush=True)
 
     def ended(self, running: Running) -> None:
-        """One step has ended: a line, and all that it said where it failed."""
+        """Write a line about a step that has ended, and its whole output if it failed."""
         said = running.log.read_text(errors="replace") if running.log.exists() else ""
         if running.result is not Result.OK:
             self.line(f"== {running.step.name}")

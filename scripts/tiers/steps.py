@@ -1,7 +1,7 @@
-"""The steps of `scripts/test`: what each runs, and which steps end before it starts.
+"""The steps of `scripts/test`: what each runs, and which steps must end before it starts.
 
-There are three lists: for `scripts/test`, `scripts/test full` and `scripts/test nightly`. What each covers, and what it
-leaves to the next, is said in docs/contribute/develop.md.
+There are three lists: for `scripts/test`, `scripts/test full` and `scripts/test nightly`. docs/contribute/develop.md
+says what each covers, and what it leaves to the next list. A *tier* is a group of tests that is shown as one row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,26 +11,28 @@ from typing import Final
 
 PYTHON: Final = ".venv/bin/python"
 WAITING: Final = ("tests/integration", "tests/docs", "tests/contract")
-"""Folders whose tests wait for processes half of the time."""
+"""Folders with tests that wait for processes half of the time."""
 
 COMPUTING: Final = ("tests/unit", "tests/apis", "tests/property", "tests/simulation", "tests/field/fuzz")
-"""Folders whose tests compute."""
+"""Folders with tests that mostly compute."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
 ON_OPENAI_2: Final = "tests/integration/sdk/test_docs.py"
-"""Run by scripts/openai2; on the newest openai, tests/docs runs the same examples against a fleet."""
+"""The tests of the docs' examples that scripts/openai2 runs on openai 2; on the newest openai, tests/docs runs these
+examples against a fleet."""
 
 HOSTILE: Final = "tests/hostile"
 COMPILED: Final = "build/compiled"
 
 BY_FOLDER: Final = "by folder"
-"""The tier of a step that runs the tests of many folders: each folder is a tier."""
+"""The `tier` of a step that runs the tests of many folders, each of which is shown as a tier."""
 
 MAX_CPU_S: Final = 2.0
-"""What a file of tests may use in `scripts/test`; a run names those that used more, since they belong into `full`."""
+"""The CPU time that a test file may use in `scripts/test`. A run names files that used more, since they belong to
+`full`."""
 
 MAIN: Final = ("-m", "not full and not nightly and not sglang", "--ignore=tests/integration/sglang")
-"""Selects the tests of `scripts/test`. Of the contract's, these are the ones on embedded engines."""
+"""Options that select the tests of `scripts/test`. Of the contract tests, they select those on simulated engines."""
 
 ONE_RUN_OF_SGLANG: Final = "tests/integration/sglang/test_conversation.py"
 ONE_RUN_OF_ENVOY: Final = "tests/gateway/test_turns.py"
@@ -40,9 +42,9 @@ ONE_RUN_OF_ENVOY: Final = "tests/gateway/test_turns.py"
 class Step:
     """One command of a run.
 
-    `after` names steps that end before this one starts. `compiled`: on what the compiled wheel installs, which
-    `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: four times what the
-    longest step takes on two cores beside others.
+    `after` names steps that must end before this one starts. `compiled`: whether to test the files of the compiled
+    wheel, which `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: four
+    times the time that the longest step takes on two cores beside other steps.
     """
 
     name: str
@@ -54,19 +56,19 @@ class Step:
 
     @property
     def shown_as(self) -> str:
-        """The tier that the table shows the step in."""
+        """The tier in which the table shows the step."""
         return self.tier or self.name
 
 
 def pytest(*paths: str, options: Sequence[str] = (), processes: int = 1) -> tuple[str, ...]:
-    """A command line of pytest; several processes share the files (`scripts.tiers.workers`)."""
+    """A command line of pytest. If `processes` is above 1, the processes share the files (`scripts.tiers.workers`)."""
     if processes == 1:
         return (PYTHON, "-m", "pytest", *options, *paths)
     return (PYTHON, "-m", "scripts.tiers.workers", f"--count={processes}", *options, "--", *paths)
 
 
 def containing(word: str, *folders: str) -> tuple[str, ...]:
-    """The files of tests in which a word stands: to collect the others, only to leave them out, takes longer."""
+    """The test files that contain a word. Collecting the other files only to deselect their tests would take longer."""
     found = (path for folder in folders for path in sorted(Path(folder).rglob("test_*.py")) if word in path.read_text())
     return tuple(map(str, found))
 
@@ -79,7 +81,7 @@ def main_tests(options: Sequence[str] = (), paths: Sequence[str] = (), processes
 
 
 def checks() -> tuple[Step, ...]:
-    """What reads the sources and runs nothing of them."""
+    """The steps that only read the sources and run none of them."""
     commands: dict[str, tuple[str, ...]] = {
         "mypy": ("scripts/types",),
         "ruff check": (".venv/bin/ruff", "check"),
@@ -95,12 +97,12 @@ def checks() -> tuple[Step, ...]:
 
 
 def main_steps(options: Sequence[str] = (), paths: Sequence[str] = ()) -> tuple[Step, ...]:
-    """`scripts/test`: what a contributor runs before a commit; with paths, the tests of these alone."""
+    """The steps of `scripts/test`, which a contributor runs before a commit; with paths, only their tests."""
     return (*(() if paths else checks()), main_tests(options, paths))
 
 
 def in_line(*steps: Step) -> tuple[Step, ...]:
-    """The same steps, each after the one before it."""
+    """The steps, changed so that each also waits for the one before it."""
     line: list[Step] = []
     for step in steps:
         before = (line[-1].name,) if line else ()
@@ -109,7 +111,9 @@ def in_line(*steps: Step) -> tuple[Step, ...]:
 
 
 def full_steps() -> tuple[Step, ...]:
-    """`scripts/test full`: set-ups beside the main tier, then two lines and one real run of each part."""
+    """The steps of `scripts/test full`: set-ups beside the main tests, then two lines of steps and one real run of each
+    part.
+    """
     main = main_steps()
     done = tuple(step.name for step in main)
     sglang = Step("set-up of SGLang", ("scripts/sglang", "install"))
@@ -144,7 +148,9 @@ def full_steps() -> tuple[Step, ...]:
 
 
 def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
-    """`scripts/test nightly`: what `full` leaves out; of some names, those steps alone and what they come after."""
+    """The steps of `scripts/test nightly`, which `full` leaves out. With names, only those steps and the set-ups that
+    they need.
+    """
     wheel, stores, programs = "compiled wheel", "set-up of stores", "set-up of programs"
     set_ups = (
         Step("set-up of SGLang", ("scripts/sglang", "install")),
@@ -159,16 +165,16 @@ def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
     marked = containing("mark.nightly", *WAITING, *COMPUTING, "tests/bench", "tests/stores")
     marked = tuple(each for each in marked if each != ON_OPENAI_2)
     searched = containing("hypothesis", *COMPUTING)
-    # Compiled code has its bounds as numbers, so that no test can lower them.
+    # Tests that lower a limit are left out, since compiled code has its limits as numbers that no test can change.
     attacks = tuple(
         str(path) for path in sorted(Path(HOSTILE).glob("test_*.py")) if path.name != "test_divided_tables.py"
     )
     wide = ("-m", "hypothesis", "--hypothesis-profile", "full")
     steps = (
         *set_ups,
-        # One process, so that each SGLang is started once.
+        # A single process, so that each SGLang server is started only once.
         Step("SGLang", pytest(*SGLANG_FOLDERS), after=("set-up of SGLang", wheel), compiled=True),
-        # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
+        # Growing memory shows only after minutes of steady requests, which need half a core. Other steps run meanwhile.
         Step("soak", (PYTHON, "-m", "bench", "soak", "--minutes", "6"), after=(wheel,), compiled=True),
         *in_line(
             Step(
@@ -195,7 +201,9 @@ def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
 
 
 def chosen(steps: Sequence[Step], names: Sequence[str]) -> tuple[Step, ...]:
-    """The named steps and the set-ups before them; all, without names. Raises: KeyError, of an unknown name."""
+    """The named steps and the set-ups before them; all steps if there are no names. Raises: KeyError, for an unknown
+    name.
+    """
     if not names:
         return tuple(steps)
     by_name = {step.name: step for step in steps}
@@ -210,7 +218,7 @@ def chosen(steps: Sequence[Step], names: Sequence[str]) -> tuple[Step, ...]:
 
 
 def set_ups_before(step: Step, by_name: dict[str, Step]) -> set[str]:
-    """The names of all set-ups that a step comes after, also by way of other steps."""
+    """The names of all set-ups that must end before a step, directly or through other steps."""
     found: set[str] = set()
     for name in step.after:
         if name.startswith("set-up") or name == "compiled wheel":

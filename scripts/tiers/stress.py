@@ -1,7 +1,8 @@
-"""`scripts/test stress`: the main tier as a slow, busy machine would run it, to find tests that fail by chance.
+"""`scripts/test stress`: the main tests as on a slow, busy machine, to find tests that fail by chance.
 
-Modules and tests run in random order, hypothesis searches anew, and each run prints the seed that repeats both. Some
-runs share the machine with busy loops, some have a single core, and in some all processes stop now and then.
+Modules and tests run in random order, and hypothesis searches new examples. Each run prints the seed that repeats order
+and examples. Some runs share the machine with busy loops, some have a single core, and in some all processes are
+stopped for seconds now and then.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
     print(f"== seed {seed}: {kind}", flush=True)
     chance = (f"--seed={seed}", "--hypothesis-profile", "stress")
-    # with fewer processes, the loops take most of the machine
+    # few processes, so that the busy loops take most of the machine
     processes = max(2, loops) if kind == BUSY else 4
     command = main_tests(chance, paths, processes).command
     with tempfile.TemporaryDirectory(prefix="wr.") as folder, ExitStack() as stack:
@@ -67,7 +68,7 @@ def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
 def _started(
     command: Sequence[str], log: BinaryIO, before: Callable[[], None] | None
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """A command whose process first calls `before`; its processes end with the block."""
+    """A running command, whose process first calls `before`. The command's processes are ended with the block."""
     child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=before, process_group=0)  # noqa: PLW1509
     try:
         yield child
@@ -80,7 +81,7 @@ def _on_one_core() -> None:
 
 
 _LOOP: Final = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
-"""Ends with its parent, however and whenever that ends."""
+"""The program of a busy loop. It ends when its parent process has ended, in whatever way."""
 
 
 @contextmanager

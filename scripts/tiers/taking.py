@@ -1,4 +1,4 @@
-"""The plugin of `scripts.tiers.workers`: pytest takes one file after another from a list that its processes share."""
+"""The pytest plugin of `scripts.tiers.workers`: each process takes one test file after another from a shared list."""
 
 import fcntl
 import itertools
@@ -10,19 +10,21 @@ from typing import Final
 import pytest
 
 FILES_SETTING: Final = "WARMROUTE_TEST_FILES"
-"""Names the list. It is also the lock of the processes."""
+"""The environment variable with the path of the list. Processes lock this file while they change the list."""
 
 PREFERS_SETTING: Final = "WARMROUTE_TEST_PREFERS"
-"""The folders whose files this process takes first, with commas."""
+"""The environment variable with the folders whose files this process takes first, separated by commas."""
 
 CPU_SETTING: Final = "WARMROUTE_TEST_CPU"
-"""Names the file that gets a line `SECONDS FILE` for each."""
+"""The environment variable with the path of a file that gets a line `SECONDS FILE` for each test file."""
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def take(listed: Path, preferred: tuple[str, ...]) -> str | None:
-    """Remove a file from the list: the first of a preferred folder, else the first; None if the list is empty."""
+    """Remove a file from the list and return it: the first of a preferred folder, else the first of all. None if the
+    list is empty.
+    """
     with listed.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         waiting = file.read().splitlines()
@@ -37,7 +39,7 @@ def take(listed: Path, preferred: tuple[str, ...]) -> str | None:
 
 
 class Taker:
-    """The plugin's hooks. What pytest collects at first are files, which it does not import yet."""
+    """The plugin's hooks. At first pytest collects only files, and does not import them yet."""
 
     def __init__(self) -> None:
         self._listed = Path(os.environ[FILES_SETTING])
@@ -54,7 +56,7 @@ class Taker:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item | pytest.Collector]
     ) -> None:
-        """Keep the files, so that options which select tests do not see them."""
+        """Hide the collected files from options that select tests, since files are not tests yet."""
         if self._nodes is None:
             self._nodes = {}
             for node in items:
@@ -63,7 +65,7 @@ class Taker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Import and run one file after another, until the list is empty. Fixtures of a file end with it."""
+        """Import and run one file after another, until the list is empty. Fixtures of a file end with the file."""
         collected = 0
         while (taken := take(self._listed, self._preferred)) is not None:
             before_s = cpu_s()
@@ -74,7 +76,7 @@ class Taker:
         return True
 
     def _run(self, session: pytest.Session, taken: str) -> int:
-        """Run the tests of a file; how many there are."""
+        """Run the tests of a file. Returns the number of tests."""
         assert self._nodes is not None
         hook = session.config.hook
         session.items = [item for node in self._nodes[taken] for item in session.genitems(node)]
@@ -94,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def cpu_s() -> float:
-    """The processor time of this process and of those that it started, if they still run or were awaited."""
+    """The processor time of this process, and of its children that still run or were waited for."""
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
     for pid, fields in _processes():
@@ -104,11 +106,11 @@ def cpu_s() -> float:
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Each process and what follows its name in /proc/PID/stat."""
+    """The pid of each process, and the fields after its name in /proc/PID/stat."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             yield int(path.parent.name), path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
 
 

@@ -1,10 +1,11 @@
-"""Runs test files in several pytest processes that take them from one list, so that one process alone imports a file.
+"""Runs test files in several pytest processes that take files from one list, so that each file is imported only once.
 
     python -m scripts.tiers.workers [--count 4] [--seed N] [--cpu-limit 2] [PYTEST-OPTION...] -- PATH...
 
-Workers of xdist import all files each: four of them spend 40 s of CPU on that before the first test of `scripts/test`.
-A file's tests stay in one process, which shares the servers of its fixtures. A path may be a folder, a file or the id
-of a test. With a seed, files and tests come in random order. The plugin of the processes is `scripts.tiers.taking`.
+With xdist, each worker imports all files: four workers would spend 40 s of CPU on imports before the first test of
+`scripts/test`. All tests of a file run in one process, which starts the servers of its fixtures once. A path may be a
+folder, a file or the id of a test. With a seed, files and tests run in random order. The plugin of the processes is
+`scripts.tiers.taking`.
 """
 
 import argparse
@@ -25,7 +26,7 @@ NOTHING_COLLECTED: Final = 5
 """Pytest's exit status if no test was selected."""
 
 NOTE: Final = "note: "
-"""Begins a line that is shown although all tests passed."""
+"""The beginning of lines that are shown even if all tests passed."""
 
 
 def main() -> int:
@@ -50,7 +51,7 @@ def main() -> int:
 
 
 def files_of(paths: Sequence[str], ignored: Iterable[Path] = ()) -> list[str]:
-    """The test files of paths. Long files come first: what takes long does not begin last."""
+    """The test files of paths. Long files come first, so that a file that takes long does not start last."""
     found: dict[str, int] = {}
     for path in paths:
         if Path(path).is_dir():
@@ -66,7 +67,7 @@ def file_of(path: str) -> str:
 
 
 class Workers:
-    """The processes of one call. `folder` is for the files that they share."""
+    """The pytest processes of one call. `folder`: for the files that the processes share."""
 
     def __init__(self, folder: Path, files: Sequence[str], options: Sequence[str]) -> None:
         self._folder, self._listed, self._cpu = folder, folder / "files", folder / "cpu"
@@ -78,8 +79,8 @@ class Workers:
         self._statuses: list[int] = []
 
     def run(self, count: int) -> int:
-        """Run them, and print what each said; pytest's exit status of the worst."""
-        # Files that wait leave a core idle, so one process begins with those that compute.
+        """Run the processes, and print the output of each. Returns the worst exit status."""
+        # Tests that wait leave a core idle, so one process begins with files whose tests compute.
         preferred = (COMPUTING, *[WAITING] * (count - 1))
         threads = [threading.Thread(target=self._work, args=each) for each in enumerate(preferred)]
         for each in threads:
@@ -89,13 +90,13 @@ class Workers:
         return max(set(self._statuses) - {NOTHING_COLLECTED}, default=NOTHING_COLLECTED)
 
     def above(self, limit_s: float) -> list[tuple[float, str]]:
-        """The files that used more CPU, most first."""
+        """The files that used more CPU time than the limit, in falling order."""
         lines = (line.split(maxsplit=1) for line in self._cpu.read_text().splitlines())
         return sorted(((float(cpu_s), file) for cpu_s, file in lines if float(cpu_s) > limit_s), reverse=True)
 
     def _work(self, at: int, preferred: Sequence[str]) -> None:
         settings = {FILES_SETTING: self._listed, PREFERS_SETTING: ",".join(preferred), CPU_SETTING: self._cpu}
-        # Its own folder of temporary files, since a pytest that ends deletes the older ones of others.
+        # A separate folder of temporary files, since a pytest that ends deletes older folders of other runs.
         own = (f"--basetemp={self._folder / str(at)}", "-q", "-p", "scripts.tiers.taking")
         command = (sys.executable, "-m", "pytest", *own, *self._options, *self._files)
         environment = {**os.environ, **{name: str(value) for name, value in settings.items()}}

@@ -6,14 +6,14 @@
     with warmroute.session("ticket-4711"):
         client.chat.completions.create(...)
     print(client.cache.report())            # what was cached, what it cost, what that saved
-    print(client.cache.explain())           # why the last turn was not warmer
+    print(client.cache.explain())           # why no more tokens of the last turn were cached
 
 All public names are in this module and in `contract`. A call that openai's client would complete does not fail because
-of this package, except with `guard="raise"`. The package sends only the calls of its caller and those that methods of
-`client.cache` make on request.
+of this package, except with `guard="raise"`. The package sends only the caller's calls, and the calls that methods of
+`client.cache` make when the caller asks for them.
 
-Public names are loaded on first use, since `import openai` takes over a second. `warmroute.contract` and the tools in
-this package do not need openai.
+Public names are loaded on first use, since `import openai` takes over a second. `warmroute.contract` and the commands
+of this package do not import openai.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -80,7 +80,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept any 
         from importlib import import_module
 
         value = getattr(import_module(home), name)
-        globals()[name] = value  # found directly from now on
+        globals()[name] = value  # so that later look-ups do not call this function
         return value
 
 

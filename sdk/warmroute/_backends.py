@@ -1,8 +1,8 @@
 """The headers and body fields that name a call's session, by the kind of its server (`contract.providers`).
 
-The kind is given by name (`OpenAI(backend="litellm")`) or follows from the host of `base_url`. A host that no row names
-counts as warmroute, whose header `x-session-affinity` other servers read, too. A server of another vendor gets only
-that vendor's signal.
+The caller names the kind (`OpenAI(backend="litellm")`), or it follows from the host of `base_url`. A host that is not
+in the table counts as warmroute, whose header `x-session-affinity` other servers read, too. A server of another vendor
+gets only that vendor's signal: the headers and fields by which the vendor recognises a session.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Signal(NamedTuple):
 
 
 def signal(backend: Provider, key: str | None, *, derived: bool, home: str | None, parent: str | None = None) -> Signal:
-    """The signal of a session for a server. `home`: region or cookie from its last answer (`home_of`)."""
+    """The headers and fields that name a session to a server. `home`: what `home_of` found in its last answer."""
     added: dict[str, str] = {}
     if home and backend is WARMROUTE:
         added[headers.HOME] = home
@@ -52,7 +52,7 @@ def signal(backend: Provider, key: str | None, *, derived: bool, home: str | Non
 
 
 def home_of(backend: Provider, answer: Mapping[str, str]) -> str | None:
-    """The session's region, or the value of its cookie, from the headers of an answer; None without one."""
+    """The session's region, or the value of its cookie, from the headers of an answer; None if there is neither."""
     if backend is WARMROUTE:
         return answer.get(headers.HOME)
     if backend.cookie:

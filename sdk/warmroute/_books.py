@@ -1,9 +1,13 @@
 """What a client has observed: sums, sessions, homes, pending receipts. A client and its copies share one `Books`.
 
-All tables are bounded, and drop the oldest or least recently used entry first. `MAX_SESSIONS` bounds sessions (their
-sums and last turn) and conversations without a session, `MAX_PENDING` announced receipts, `MAX_COUNTED` counted
-receipts, `MAX_FAULTS` faults, and `MAX_MODELS` rates. `contract.homes` bounds homes, and the guard's memory prompts.
-The totals keep the turns of dropped sessions. One lock covers all tables; no blocking call is made under it.
+A *receipt* is the part of a turn's usage in which a proxy states cached tokens, losses and price. A *lineage* is the
+turns of a session whose prompts continue each other, and its *home* is the region that has their KV.
+
+All tables are bounded, and drop the oldest or least recently used entry first. `MAX_SESSIONS` limits sessions (their
+sums and last turn) and conversations without a session key. `MAX_PENDING` limits receipts that a response head
+announced, `MAX_COUNTED` ids of counted receipts, `MAX_FAULTS` faults of receipts, and `MAX_MODELS` models with known
+rates. `contract.homes` limits homes, and the guard's memory limits prompts. The totals keep the turns of dropped
+sessions. One lock covers all tables; no blocking call is made under it.
 """
 
 import logging
@@ -29,12 +33,12 @@ from warmroute.guard.prompt import Prompt, text_of
 from warmroute.guard.repair import Rule
 
 MAX_RETURNED: Final = 16
-"""How many user messages of a prompt are looked up, the newest ones: only one of those may come back shortened."""
+"""The number of newest user messages that are looked up, because a client may have shortened one of them since."""
 
 
 class Beginnings(NamedTuple):
-    """The hashes and user messages of a prompt. `hashes`: one for the prompt up to each message. `asked`: the user
-    message at its end, if any. `returned`: the user messages before an assistant's message.
+    """The hashes and user messages of a prompt. `hashes`: for each message, a hash of the prompt up to it. `asked`: the
+    user message that ends the prompt, if any. `returned`: the user messages that an assistant's message follows.
     """
 
     hashes: list[int]
@@ -43,7 +47,7 @@ class Beginnings(NamedTuple):
 
 
 def beginnings_of(prompt: Prompt) -> Beginnings | None:
-    """The beginnings of a prompt; None unless it has messages, at least one of them a user's."""
+    """The `Beginnings` of a prompt; None if it has no user message."""
     system, messages = prompt.system, prompt.messages
     roles = [*system.roles, *messages.roles]
     if "user" not in roles or messages.name == "prompt":
@@ -109,7 +113,7 @@ collectors: Final[list[list["Books"]]] = []
 
 
 class Books:
-    """The books of a client and its copies. Thread-safe."""
+    """What a client and its copies have observed. Thread-safe."""
 
     def __init__(self, guard: Guard, settled: Callable[[Turn], None] | None = None) -> None:
         """`settled` is called with each turn whose usage is known, outside of the lock."""
@@ -146,7 +150,7 @@ class Books:
             beginnings = beginnings_of(turn.prompt)
             if beginnings is None:
                 return None
-            if self._pid != os.getpid():  # first use in this process, also after a fork: its keys need a new name
+            if self._pid != os.getpid():  # new process, perhaps forked: its keys need a new name
                 self._pid = os.getpid()
                 self._conversations = Conversations(secrets.token_hex(8), max_conversations=MAX_SESSIONS)
             found = self._conversations.of("", *beginnings)
@@ -154,13 +158,13 @@ class Books:
             return found
 
     def check(self, turn: Turn, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have the guard compare a turn's prompt with earlier ones of its lineage, and return the body to send."""
+        """Have the guard compare a turn's prompt with earlier prompts of its lineage. Returns the body to send."""
         if turn.session is None:
             return body
         guard = self.guard
         with self._lock:
             if not guard.compares:
-                if turn.prompt is not None:  # so that the next prompt finds its equal parts
+                if turn.prompt is not None:  # kept, so that the next prompt reuses the digests of equal parts
                     guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
                     turn.prompt = None
                 return body
@@ -181,8 +185,8 @@ class Books:
         return checked.body
 
     def answered(self, turn: Turn, home: str | None, receipt_id: str | None) -> None:
-        """Count a turn whose answer has begun. `home` and `receipt_id` are from the answer's head. A turn whose receipt
-        is known is not counted: it repeats a counted turn with the same idempotency key.
+        """Count a turn whose answer has begun. `home` and `receipt_id` are from the answer's head. A turn with a known
+        `receipt_id` is not counted: it repeats the idempotency key of a turn that was counted.
         """
         turn.receipt_id = receipt_id
         with self._lock:
@@ -201,7 +205,9 @@ class Books:
                     self._homes.answered(turn.at, home)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
-        """Add the usage of a turn, once: its answer, a retry's answer and a fetched receipt may all have it."""
+        """Add the usage of a turn. Only the first call counts: an answer, a retry's answer and a fetched receipt may
+        all have the usage.
+        """
         measured = measure(usage, turn.receipt_id, turn.model)
         with self._lock:
             if turn.measured is not None:
@@ -224,7 +230,7 @@ class Books:
             self._settled(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
-        """Add usage that was fetched by its receipt's id, if that receipt is pending."""
+        """Add the usage that `fetch` got for a receipt, if the receipt is pending (announced but not read)."""
         with self._lock:
             turn = self._pending.get(receipt_id)
         if turn is not None:
@@ -272,7 +278,9 @@ class Books:
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
-        """The call that repeats the last prompt of a session's main loop, and its highest cost; else None."""
+        """The call that repeats the last prompt of a session's main loop, with its highest cost. None if that prompt is
+        not known.
+        """
         with self._lock:
             known = self.guard.memory.known(session)
             prompts = list(known.prompts) if known is not None else []
@@ -281,7 +289,7 @@ class Books:
             return None
         if rates is None:
             return Ping(arguments, None)
-        if not prompts[0].tokens:  # its answer is incomplete, or the call failed: the cost is not known
+        if not prompts[0].tokens:  # the answer is incomplete or the call failed: cost unknown, so no ping
             return Ping({}, 0)
         return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 
@@ -296,7 +304,7 @@ class Books:
             return self._ahead.cost_nanousd or 0
 
     def keeping_of(self, session: str) -> Keeping:
-        """How long the server of a session's last turn keeps prompts, and from which size on."""
+        """How long the server of a session's last turn caches prompts, and the shortest prompt that it caches."""
         turn = self.last_turn(session)
         return UNKNOWN if turn is None else turn.keeping
 
@@ -307,7 +315,7 @@ class Books:
         return None if rates is None else rates.cached_share
 
     def save(self, session: str) -> dict[str, Any]:
-        """The homes and prompt digests of a session, as JSON. Raises: LookupError."""
+        """The homes and prompt digests of a session, as JSON. Raises: LookupError, for a session without a turn."""
         with self._lock:
             self._check_seen(session)
             return {
@@ -359,7 +367,7 @@ class Books:
             )
 
     def _judge(self, turn: Turn, measured: Measured) -> None:
-        """Give the guard the server's token count, and find the cause if an intact prefix was not cached."""
+        """Give the guard the server's token count. If an intact prefix was not cached, note the cause."""
         found = turn.checked
         if found is None or turn.session is None:
             return

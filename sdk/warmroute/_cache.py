@@ -24,7 +24,7 @@ class GuardView:
 
     @property
     def events(self) -> tuple[GuardEvent, ...]:
-        """The newest thousand broken prefixes, repairs and misses of the server, newest last."""
+        """The last thousand events: broken prefixes, repairs and cache misses of the server, newest last."""
         return self._books.guard_events()
 
     @property
@@ -52,7 +52,7 @@ class CacheView:
         return self._books.report()
 
     def explain(self, session: str | None = None) -> str:
-        """Say why the last turn of `session`, or of the client, was not warmer."""
+        """Say why no more tokens of the last turn were cached. Without `session`: the client's last turn."""
         return explain(self._books.last_turn(session), session)
 
     @property
@@ -66,21 +66,22 @@ class CacheView:
         return GuardView(self._books)
 
     def compact(self, messages: Sequence[Any], instruction: str, session: str | None = None) -> dict[str, Any]:
-        """Return arguments of a call that summarises the conversation at the price of its last turn.
+        """Return the arguments of a call that summarises the conversation and finds its prompt in the cache.
 
-        They are the messages, the instruction as the last user message, and model and tools of the session's last
-        turn: `client.chat.completions.create(**client.cache.compact(messages, "Summarise this conversation."))`.
+        The arguments are the messages with the instruction as the last user message, and the model and tools of the
+        session's last turn:
+        `client.chat.completions.create(**client.cache.compact(messages, "Summarise this conversation."))`.
         """
         return {**self._books.last_arguments(session), "messages": compacted(messages, instruction)}
 
     def prune(
         self, messages: Sequence[Any], keep: int = 4, turns_ahead: int = 10, session: str | None = None
     ) -> Sequence[Any]:
-        """Return the messages with all tool results cleared but the last `keep`; the same object if that does not pay.
+        """Return the messages with all tool results cleared except the last `keep`; unchanged if clearing does not pay.
 
-        Clearing pays if the savings of later turns exceed the cost of computing the changed part now. The rates are
-        those of the last turn; without them, a cached token costs a tenth of an uncached one. `turns_ahead`: expected
-        number of later turns.
+        Clearing pays if the savings of later turns exceed the cost of computing the changed part now. Costs follow from
+        the rates of the last turn; if those are unknown, a cached token counts a tenth of an uncached one.
+        `turns_ahead`: expected number of later turns. Unchanged messages are returned as the object that was passed.
         """
         share = self._books.cached_share(session)
         found = pruned(messages, keep, turns_ahead, CACHED_SHARE if share is None else share)
@@ -88,30 +89,30 @@ class CacheView:
 
     def save(self, session: str) -> dict[str, Any]:
         """Return a session as JSON for `load`: digests of its prompts, and no text except dates. Raises: LookupError,
-        if this client has seen no turn of it.
+        if this client has seen no turn of the session.
         """
         return self._books.save(session)
 
     def load(self, saved: Mapping[str, Any]) -> str:
-        """Restore a session from the value of `save`, and return its key. Raises: ValueError for another value."""
+        """Restore a session from the value of `save`, and return its key. Raises: ValueError for any other value."""
         return self._books.load(saved)
 
     def fork(self, session: str, key: str | None = None) -> str:
-        """Begin a session that shares the history of `session`, and return its key. Raises: LookupError, if this
-        client has seen no turn of it.
+        """Begin a session that shares the history of `session`, and return the new session's key. Raises: LookupError,
+        if this client has seen no turn of `session`.
         """
         return self._books.fork(session, key)
 
     def samples(self, session: str, count: int, *, spread: bool = False) -> list[str]:
-        """Return keys for several samples of one prompt, which share the history of the session.
+        """Return session keys for several samples of one prompt, which share the history of `session`.
 
-        `spread`: each sample has a separate key, so that a server may compute the samples on several engines.
-        Otherwise all samples have the session's key and run where its prompt is cached.
+        If `spread`, each sample has a separate key, so that a server may compute the samples on several engines.
+        Otherwise all samples have the key of `session` and run where its prompt is cached.
         """
         return self._books.samples(session, count, spread=spread)
 
     def pending(self) -> list[str]:
-        """Ids of the newest thousand receipts that were announced but not read, oldest first."""
+        """Ids of the newest thousand receipts that response heads announced and no answer brought, oldest first."""
         return self._books.pending()
 
 
@@ -138,7 +139,7 @@ class _Caller(CacheView):
         return usage
 
     def _called_ahead(self, arguments: Mapping[str, Any], *, once: bool = False) -> Any:
-        """Call the method that takes these arguments. `once`: without retries, each of which may cost as much."""
+        """Call the client's method for these arguments. `once`: without retries, each of which may cost as much."""
         field = "input" if "input" in arguments else "messages"
         if field not in self._ahead:
             raise TypeError(f"this client has no method that takes {field}=, so it computes no such prompt ahead")
@@ -176,7 +177,7 @@ class _Caller(CacheView):
         try:
             with named_session(keeper.plan.session), warming():
                 yield arguments
-        except Exception as error:  # pings run beside the program, which a failed ping must not end
+        except Exception as error:  # a failed ping must not end the program, which runs beside the pings
             keeper.failed(error)
         else:
             if arguments and ping is not None:
@@ -187,18 +188,19 @@ class Cache(_Caller):
     """`client.cache` of a synchronous client."""
 
     def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
-        """Return the `usage` of a settled receipt, by one call to the server; None while the turn is still open.
+        """Return the `usage` of a turn by its receipt's id, by one call to the server; None while the turn still runs.
 
-        A pending receipt is checked and added to the report. Errors are those of the client (404: no such receipt).
+        The usage of a pending receipt is checked and added to the report. Errors are those of the client (404: the
+        server has no such receipt).
         """
         return self._settled(receipt_id, self._get(_path(receipt_id)))
 
     def warm(self, messages: Sequence[Any] | None = None, tools: Sequence[Any] | None = None, **options: Any) -> object:
-        """Compute a prompt ahead of time, by a call with the shortest answer, and return the answer.
+        """Compute a prompt ahead of time, by a call that asks for the shortest possible answer. Return that answer.
 
         An openai client sends a chat completion, or a Responses call if `input=` replaces `messages`; an anthropic
         client sends a message. `options`: further arguments of that call, such as `system` or `instructions`. `model`
-        defaults to that of the last turn. Reports count the call separately. Errors are those of the client.
+        defaults to the model of the last turn. Reports count the call separately. Errors are those of the client.
         """
         with warming():
             return self._called_ahead(self._arguments(messages, tools, options))
@@ -213,18 +215,18 @@ class Cache(_Caller):
     ) -> KeptWarmByThread:
         """Repeat the last prompt of a session in the background, until `max_usd` or `until` is reached.
 
-        `until`: a `datetime`, or seconds since the epoch. `interval_s`: by default, follows from the kind of server.
+        `until`: a `datetime`, or seconds since the epoch. `interval_s`: by default, it follows from the kind of server.
         A ping that could exceed `max_usd` is not sent. Pings end with the `with` block, or with `stop()`. Reports count
-        them separately.
+        pings separately.
         """
         return KeptWarmByThread(self._plan(session, max_usd, until, interval_s), self._pinged)
 
     def end(self, session: str | None = None) -> bool:
-        """Tell the server that a session is over, so that its KV can be evicted first. Return whether the server knows.
+        """Tell the server that a session is over, so that its KV can be evicted first. Return whether that worked.
 
-        `session`: by default that of the `session()` block, or of the client; `ValueError` if there is none. No other
-        error is raised: False means that the server is unreachable, or is not warmroute. The session may continue
-        later.
+        `session`: by default the session of the `session()` block, or of the client; `ValueError` if neither names one.
+        No other error is raised: False means that the server is unreachable, or is not warmroute. The session may
+        still continue later.
         """
         return self._expected(session, "end")
 
@@ -241,7 +243,7 @@ class Cache(_Caller):
             return False
         try:
             call()
-        except Exception:  # without the hint, the program must go on
+        except Exception:  # only a hint was lost: the program must go on
             return False
         return True
 
@@ -291,7 +293,7 @@ class AsyncCache(_Caller):
             return False
         try:
             await call()
-        except Exception:  # without the hint, the program must go on
+        except Exception:  # only a hint was lost: the program must go on
             return False
         return True
 

@@ -1,8 +1,8 @@
-"""Mixins that observe the calls of a client made by Stainless (openai's, anthropic's), one for each kind of client.
+"""Mixins that observe the calls of a client, for clients that Stainless generated (openai's and anthropic's).
 
 Every call runs through three methods: `request` (before the first attempt), `_process_response` (a successful answer
-with its head) and `_process_response_data` (the parsed body, or each event of a stream). They are the same in openai
-2.x and 3.x, and in anthropic.
+with its head) and `_process_response_data` (the parsed body, or each event of a stream). These methods are the same in
+openai 2.x and 3.x, and in anthropic.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ else:
 
 
 class Calls(_Library):  # type: ignore[misc]
-    """The methods of a synchronous client."""
+    """The mixin of a synchronous client."""
 
     _observer: Observer
 
@@ -56,7 +56,7 @@ class Calls(_Library):  # type: ignore[misc]
 
 
 class AsyncCalls(_Library):  # type: ignore[misc]
-    """The methods of an asynchronous client."""
+    """The mixin of an asynchronous client."""
 
     _observer: Observer
 

@@ -1,4 +1,4 @@
-"""`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's own parameters and five more."""
+"""`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's parameters and five more."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
@@ -22,8 +22,8 @@ Repair = str | Iterable[str] | None
 class _Common(TypedDict, total=False):
     """openai's own parameters, so that editors and type checkers know them in `OpenAI(...)`.
 
-    They cover openai 2.20 to 3.x. A parameter is typed loosely if only one generation has it, or if its type is of an
-    http library. `tests/unit/sdk/test_typing.py` compares the names with those of the installed openai.
+    The parameters are those of openai 2.20 to 3.x. A parameter is typed loosely if only 2.x or only 3.x has it, or if
+    its type comes from an http library. `tests/unit/sdk/test_typing.py` compares the names with the installed openai.
     """
 
     admin_api_key: str | None
@@ -58,9 +58,9 @@ class OpenAI(Calls, openai.OpenAI):
     """`openai.OpenAI` with session keys and checked receipts, and these further parameters:
 
     `session`: the session of calls outside of a `session()` block. `guard`: the reaction to a call that breaks the
-    cached prefix of its session: none, a warning, or `PrefixBroken`. `repair`: names of repair rules, or `"safe"`.
-    `backend`: the kind of server, if its address does not show it. `telemetry`: one OpenTelemetry span per turn. An
-    unknown name raises `ValueError`.
+    cached prefix of its session: `"off"`, `"warn"` or `"raise"`, which raises `PrefixBroken`. `repair`: names of repair
+    rules, or `"safe"`. `backend`: the kind of server, if its address does not show it. `telemetry`: whether to record
+    one OpenTelemetry span per turn. An unknown guard, rule or backend raises `ValueError`.
     """
 
     def __init__(

@@ -1,5 +1,8 @@
 """The prefix guard of a client: reads each prompt before it is sent, repairs it by the chosen rules, reports breaks.
 
+A *break* is a change to the part of the prompt that the server has cached. Prompts are compared within a *lineage*:
+the turns of a session whose prompts continue each other.
+
 With `guard="off"` and no repair rules, only prompts without a session are read, to find their conversation. `"warn"`
 reports each cause once per session, by `logging` and `warnings`. `"raise"` raises `PrefixBroken` instead of sending the
 call. Events hold places, sizes and names of tools, and no text of a prompt.
@@ -27,7 +30,7 @@ MAX_EVENTS: Final = 1000
 """Events that are kept; the oldest is dropped."""
 
 MAX_WARNED: Final = 10_000
-"""Pairs of cause and session with a warning; the oldest is dropped, and its cause would be reported again."""
+"""Pairs of cause and session that were reported; the oldest pair is dropped, and may then be reported again."""
 
 _LIBRARIES: Final = (
     "warmroute",
@@ -78,13 +81,13 @@ class GuardEvent:
     usd_lost: float | None
     """The extra price of `tokens_lost` over cached tokens; None if no rates are known."""
     line: int | None
-    """The line of the difference in that part's text, from 1."""
+    """The number of the first line that differs in the part's text, from 1."""
     repaired_by: Rule | None = None
     """The rule that repaired the prompt before it was sent; no tokens are lost then."""
 
     @property
     def fix(self) -> str:
-        """The change that removes the cause."""
+        """What to change in order to remove the cause."""
         return WORDS[self.cause].fix
 
     @property
@@ -105,7 +108,7 @@ class GuardEvent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The results of a check that are kept while its call runs: no part of the prompt, since calls may run long."""
+    """The results of a check that are kept while its call runs. Calls may run long, so the prompt is not kept."""
 
     event: GuardEvent | None
     repairs: tuple[GuardEvent, ...]
@@ -116,7 +119,7 @@ class Found:
     """Tokens of the earlier prompt; 0 if they are not known."""
     idle_s: float
     tip: int
-    """The last hash of the prompt's chain, by which the memory finds the prompt."""
+    """A hash of the whole prompt, by which the memory finds the prompt."""
 
 
 @dataclass(slots=True)
@@ -179,7 +182,8 @@ class Guard:
         usd_per_token: float | None,
         prompt: Prompt | None = None,
     ) -> Checked:
-        """Compare a prompt with those of its lineage, and repair it by the rules. `prompt`: the body, if read.
+        """Compare a prompt with earlier ones of its lineage, and repair it by the rules. `prompt`: the body as parts,
+        if it was read before.
 
         `usd_per_token`: the extra price of an uncached token over a cached one.
         """
@@ -197,7 +201,7 @@ class Guard:
         return Checked(found.body, reading, event, usd_per_token, repairs)
 
     def sent(self, lineage: str, checked: Checked) -> None:
-        """Keep a prompt that is sent as the newest of its lineage, and count its bytes."""
+        """Remember the prompt that is now sent as its lineage's newest, and count its bytes."""
         reading = checked.reading
         self.prompt_bytes += reading.prompt.size
         self.repeated_bytes += repeated_bytes(reading)
@@ -210,7 +214,7 @@ class Guard:
         return event
 
     def is_news(self, event: GuardEvent) -> bool:
-        """Whether the event's cause is new in its session. This call marks the cause as known."""
+        """Whether the event's cause is new in its session. From this call on, the cause counts as known."""
         key = (event.cause, event.session)
         if key in self._warned:
             return False
@@ -223,7 +227,7 @@ class Guard:
         self, session: str, lineage: str, reading: Reading, broken: Break, usd_per_token: float | None
     ) -> GuardEvent:
         assert reading.before is not None
-        lost_bytes = min(broken.lost_bytes, reading.prompt.size - broken.kept_bytes)  # removed bytes are not computed
+        lost_bytes = min(broken.lost_bytes, reading.prompt.size - broken.kept_bytes)  # removed bytes cost nothing
         tokens = max(int(lost_bytes / self.memory.session(lineage).bytes_per_token), 0)
         if reading.before.tokens:
             tokens = min(tokens, reading.before.tokens)
@@ -248,7 +252,7 @@ def announce(event: GuardEvent) -> None:
 
 
 def _callers_line() -> tuple[str, int]:
-    """File and line of the call: the innermost frame outside of this package and the libraries below it."""
+    """File and line of the caller: the innermost frame outside of this package and of the libraries that it uses."""
     caller = sys._getframe(1)
     while caller is not None:
         module = str(caller.f_globals.get("__name__", "")).partition(".")[0]

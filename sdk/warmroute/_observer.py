@@ -1,8 +1,8 @@
-"""Prepare each call before it is sent, and watch it until its usage is known, for clients of both kinds.
+"""Prepares each call before it is sent, and watches it until its usage is known.
 
-Nothing in this module makes a call fail, except `guard="raise"`. Each step runs in a shelter that counts an exception
-and continues without the step's result. A call whose whole preparation failed is sent as the client's library would
-send it.
+Nothing in this module makes a call fail, except `guard="raise"`. Each step runs in a *shelter*, a block that counts an
+exception and continues without the step's result. If the whole preparation fails, the call is sent as the client's
+library would send it.
 """
 
 import copy
@@ -39,10 +39,10 @@ from warmroute.contract.homes import lineage_of
 from warmroute.contract.providers import Provider
 from warmroute.guard.outcome import Keeping
 
-# Opt-in telemetry: a span for each turn, with OpenTelemetry's attributes for generative AI and our own.
+# Opt-in telemetry: a span for each turn.
 #
-# Names that begin with `gen_ai` are of the semantic conventions 1.40 (opentelemetry.io/docs/specs/semconv/gen-ai); the
-# others are our own. No attribute has text of a prompt.
+# Attributes with names that begin with `gen_ai` are those of OpenTelemetry's semantic conventions 1.40
+# (opentelemetry.io/docs/specs/semconv/gen-ai); the others are warmroute's. No attribute has text of a prompt.
 
 OPERATION: Final = "gen_ai.operation.name"
 MODEL: Final = "gen_ai.request.model"
@@ -84,7 +84,7 @@ class Telemetry:
         return carrier
 
     def settled(self, turn: Turn) -> None:
-        """End the span of a turn whose usage is known; the span began with the request."""
+        """End the span of a turn whose usage is known."""
         span = turn.span or self._started(turn)
         span.set_attributes(attributes_of(turn))
         span.end(end_time=time.time_ns())
@@ -101,7 +101,7 @@ class Telemetry:
 
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:
-    """The attributes of a turn; unknown ones are left out."""
+    """The span's attributes for a turn, without attributes whose value is unknown."""
     found: dict[str, object] = {OPERATION: "chat", MODEL: turn.model, CONVERSATION: turn.session}
     if (measured := turn.measured) is not None:
         found |= {INPUT_TOKENS: measured.prompt_tokens, CACHED_TOKENS: measured.cached_tokens}
@@ -130,7 +130,9 @@ _RAW_HEADER: Final = "x-stainless-raw-response"
 
 
 class Call:
-    """One call: what the caller gave, what is sent, and the watch over its answer (None for calls without usage)."""
+    """One call: the caller's options, the options to send, and the `Watch` over its answer (None if the call has no
+    usage).
+    """
 
     __slots__ = (
         "added_usage",
@@ -180,19 +182,19 @@ class Call:
             self.sent = copy.copy(self.given)
 
     def continues(self, conversation: Conversation) -> None:
-        """Note the conversation of which this call, without a session, is the newest request."""
+        """Note the conversation whose newest request is this call, which names no session."""
         self.conversation = conversation
         self.tip = conversation.newest.tip
 
     def ended(self) -> None:
-        """The call has returned or failed. If it failed, a repetition of it continues the same conversation."""
+        """Note that the call has returned or failed. If it failed, a repetition continues the call's conversation."""
         if self.telemetry is not None and self.watch is not None and not self.answered:
             self.telemetry.failed(self.watch.turn)
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
 
     def retry_as_given(self, status: int) -> bool:
-        """Whether to repeat a failed call as it was given, because the added field may be the reason."""
+        """Whether to repeat a failed call without the field that the SDK added: the field may be the reason."""
         if not self.added_usage or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
             return False
         self.added_usage = False
@@ -201,7 +203,7 @@ class Call:
         return True
 
     def field_refused(self) -> None:
-        """The repeated call succeeded, so this server refuses the added field."""
+        """Remember that this server refuses the added field, since the repeated call succeeded without it."""
         if self.server is not None:
             SERVERS.learn(self.server, takes=False)
 
@@ -211,19 +213,19 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 
 
 class Callers(NamedTuple):
-    """The calls that `client.cache` makes; those of an asynchronous client have to be awaited."""
+    """The calls that `client.cache` makes. Results of an asynchronous client have to be awaited."""
 
     get: Callable[[str], Any]
     """Takes a path, and returns the answer of a GET."""
     ahead: dict[str, Ahead]
     """Methods that compute prompts, by the argument that takes the prompt."""
     expect: Callable[[str | None, str], Callable[[], Any] | None]
-    """Takes a session (None: the one of calls made now) and a value of `x-warmroute-expect`, and returns a call that
-    sends both to the server. Returns None if the server is not warmroute; `ValueError` if there is no session."""
+    """Takes a session (None: the session of calls made now) and a value of `x-warmroute-expect`, and returns a call
+    that sends session and value. Returns None if the server is not warmroute; `ValueError` if there is no session."""
 
 
 class Observer:
-    """Prepares the calls of one client and keeps its books, which its copies share."""
+    """Prepares the calls of one client, and keeps what they showed in `Books`, which the client's copies share."""
 
     def __init__(
         self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False
@@ -236,7 +238,7 @@ class Observer:
         backend_of(backend, "")  # raises ValueError for an unknown name
 
     def pinned(self, session: str | None) -> "Observer":
-        """The observer of a `with_options()` copy."""
+        """The observer of a client's `with_options()` copy, all of whose calls have this session."""
         twin = copy.copy(self)
         if session is not None:
             twin._pinned = checked_key(session)
@@ -299,7 +301,7 @@ class Observer:
         return call
 
     def _guard(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> None:
-        """Have the guard compare the prompt, and send the repaired one in its place."""
+        """Have the guard compare the prompt. If the guard repaired the prompt, the repaired one is sent."""
         try:
             with self.books.shelter():
                 found = self.books.check(turn, body)
@@ -311,7 +313,7 @@ class Observer:
             raise
 
     def answered(self, call: Call | None, response: Any) -> None:
-        """Note the head of a successful answer. `response` has been read unless it is a stream."""
+        """Note the head of a successful answer. Unless `response` is a stream, its body has been read."""
         if call is None:
             return
         call.answered = True
@@ -349,7 +351,7 @@ class Observer:
         return identity
 
     def _derived(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> Identity:
-        """The identity of a call without a named session: that of its conversation."""
+        """The identity of a call that names no session: the key of the conversation that it continues."""
         conversation = self.books.conversation(turn, body)
         if conversation is None:
             return Identity(None, None, False)
@@ -405,7 +407,7 @@ def _observed(stream_cls: Any) -> Any:
 
 
 def _of_block(key: str | None, block: Named | None) -> str:
-    """The key of the lineage in which prompts are compared: the session, with kind and agent of its block if set."""
+    """The key under which prompts are compared: the session, with kind and agent of its `session()` block."""
     if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

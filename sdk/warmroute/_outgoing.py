@@ -2,14 +2,14 @@
 
 *Session.* The first of these that is present names the session:
 
-    1. a session header set by the caller (on the call, the client or its http client): nothing is added
+    1. a session header set by the caller (on the call, the client or its http client): the SDK adds nothing
     2. `with_options(session=...)`, then the `with warmroute.session(...)` block, then the client's own `session=`
-    3. a session field of the body (`prompt_cache_key` and similar ones): repeated as the header
-    4. the key of the conversation that the prompt continues or begins, marked as derived
+    3. a session field of the body (`prompt_cache_key` and similar ones): the SDK repeats its value in a header
+    4. the key of the conversation that the prompt continues or begins, marked as derived from the prompt
 
-*Usage.* A stream has its receipt in the usage chunk, which a server sends only when `stream_options.include_usage` is
-set. So the SDK sets the option if the caller did not, and withholds the chunk from the caller. A few servers refuse the
-option; `Servers` remembers which.
+*Usage.* The usage of a stream, with its receipt (cached tokens, losses, price), comes in a chunk that a server sends
+only if `stream_options.include_usage` is set. So the SDK sets the option if the caller did not, and withholds the chunk
+from the caller. A few servers refuse the option; `Servers` remembers which.
 """
 
 import threading
@@ -26,14 +26,14 @@ from warmroute.contract.identity import (
 )
 
 MAX_SERVERS: Final = 1000
-"""Servers whose answer to `stream_options` is remembered; the least recently used is dropped."""
+"""Servers of which it is remembered whether they accept `stream_options`; the least recently used is dropped."""
 
 _REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
 """Statuses with which servers refuse unknown fields."""
 
 
 class Identity(NamedTuple):
-    """The session of a call. `header`: the key to send for it; None if, for example, the caller sends it already."""
+    """The session of a call. `header`: the key that the SDK sends; None if it need not, such as if the caller does."""
 
     key: str | None
     header: str | None
@@ -48,7 +48,7 @@ class Server(NamedTuple):
 
 
 class Servers:
-    """Which servers accept `stream_options`, and which refuse it, as far as known. Bounded by `MAX_SERVERS`."""
+    """Which servers are known to accept `stream_options`, and which to refuse it. Bounded by `MAX_SERVERS`."""
 
     def __init__(self) -> None:
         self._takes: OrderedDict[Server, bool] = OrderedDict()
@@ -71,7 +71,7 @@ class Servers:
 
 
 SERVERS: Final = Servers()
-"""One instance for the process, since some programs make a client for each call."""
+"""All clients of the process share this instance, since some programs make a client for each call."""
 
 
 def may_be_refusal(status: int) -> bool:
@@ -87,7 +87,7 @@ def lower_headers(*sources: object) -> dict[str, object]:
 
 
 def body_of(json_data: object, extra_json: object) -> dict[str, Any]:
-    """The top-level fields that will be sent."""
+    """The top-level fields of the body that will be sent."""
     return {
         **(json_data if isinstance(json_data, Mapping) else {}),
         **(extra_json if isinstance(extra_json, Mapping) else {}),
@@ -95,7 +95,9 @@ def body_of(json_data: object, extra_json: object) -> dict[str, Any]:
 
 
 def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity | None:
-    """The identity that a call names, or None; `named` is the key that the program chose through warmroute, if any."""
+    """The identity that a call names, or None. `named`: the key that the program set by `session()`, a copy or the
+    client, if any.
+    """
     if any(name in caller for name in SESSION_HEADERS):
         values = (caller.get(name) for name in SESSION_HEADERS)
         return Identity(next((value for value in values if isinstance(value, str) and value), None), None, False)
@@ -104,7 +106,7 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
     try:
         found = session_of({}, body)
     except InvalidSessionKey:
-        return Identity(None, None, False)  # the server's error is clearer
+        return Identity(None, None, False)  # left to the server, whose error is clearer
     if found:
         sendable = found.key.isascii() and found.key == found.key.strip()
         return Identity(found.key, found.key if sendable else None, False)
@@ -112,8 +114,8 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
 
 
 def added_signal(identity: Identity, found: Signal, caller: Mapping[str, object], body: Mapping[str, Any]) -> Signal:
-    """The part of a session's signal that the caller has not set. Body fields are left out if a header or field of the
-    caller names a session.
+    """The headers and fields of a session that the caller has not set. Body fields are left out if a header or field
+    of the caller names a session.
     """
     fields = found.fields if identity.header and not any(body.get(name) for name in SESSION_FIELDS[:-1]) else {}
     return Signal({name: value for name, value in found.headers.items() if name not in caller}, fields)
@@ -122,7 +124,7 @@ def added_signal(identity: Identity, found: Signal, caller: Mapping[str, object]
 def stream_options_with_usage(body: Mapping[str, Any], *, in_extra: bool) -> dict[str, Any] | None:
     """The `stream_options` that request usage, or None if the caller has set the option.
 
-    `in_extra`: the caller gave the field through `extra_body`, which would replace the added one as a whole.
+    `in_extra`: the caller gave `stream_options` through `extra_body`, which would replace the SDK's field as a whole.
     """
     given = body.get("stream_options")
     if in_extra or (given is not None and (not isinstance(given, Mapping) or "include_usage" in given)):

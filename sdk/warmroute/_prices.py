@@ -1,8 +1,9 @@
-"""Prices of models whose server sends none, USD per million tokens, as of November 2026. They are estimates.
+"""Estimated prices of models whose server sends no prices, USD per million tokens, as of November 2026.
 
-A row is for models whose name, after its last slash, begins with the row's name; the longest such row wins. Turns with
-a receipt use the receipt's rates instead. Source: `model_prices_and_context_window_backup.json` of LiteLLM 1.106.2,
-which takes its numbers from the vendors' pages; `deepseek-v3.1` is from DeepSeek's page.
+A row is for models whose name, after its last slash, begins with the row's name; if several rows fit, the longest name
+wins. For turns with a receipt (`usage.warmroute`), the receipt's rates are used instead. Source:
+`model_prices_and_context_window_backup.json` of LiteLLM 1.106.2, whose numbers are from the vendors' pages. The row
+`deepseek-v3.1` is from DeepSeek's page.
 """
 
 import math
@@ -20,7 +21,10 @@ class Price(NamedTuple):
 
     @property
     def hour_factor(self) -> float:
-        """`write_factor` of a one-hour cache. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
+        """`write_factor` for a cache that lives an hour: at least 2, or 1 if writes cost no more than `input`.
+
+        Source: docs.anthropic.com, prompt caching (1.25 for five minutes, 2 for an hour).
+        """
         return 1.0 if self.write_factor == 1.0 else max(self.write_factor, 2.0)
 
     @property
@@ -34,7 +38,7 @@ class Price(NamedTuple):
         return self.cached / self.input if self.input > 0 else None
 
     def worst_nanousd(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """The highest cost of a turn: that of no cached token, with all written to a cache that lives an hour."""
+        """The highest cost of a turn: no token is cached, and all are written to a cache that lives an hour."""
         return math.ceil((prompt_tokens * self.input * self.hour_factor + completion_tokens * self.output) * 1000)
 
 

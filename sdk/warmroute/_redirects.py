@@ -1,7 +1,7 @@
-"""Remove the session's headers from a request that a redirect sends to another host.
+"""Removes the session's headers from a request that a redirect sends to another host.
 
-httpx itself removes the API key. A request that follows a redirect has the extensions of the first request, so a hook
-notes the first request's origin there. The hook runs after the client's own hooks, which may change the host.
+httpx itself removes the API key. httpx copies a request's `extensions` to the requests that follow its redirects, so a
+hook notes the first request's origin there. The hook runs after the client's other hooks, which may change the host.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ def has_left(request: Any) -> bool:
 
 
 def follow(http_client: Any, hook: Any) -> None:
-    """Have a client of httpx call `hook` with each request, also with those that follow a redirect."""
+    """Have a client of httpx call `hook` with each request, including those that follow a redirect."""
     hooks = http_client.event_hooks
     if hook not in hooks["request"]:
         http_client.event_hooks = {**hooks, "request": [*hooks["request"], hook]}

@@ -1,8 +1,9 @@
-"""What `client.cache` returns: its report and its explanations. The counting is in `_books`.
+"""The reports and explanations that `client.cache` returns. `_books` counts what they show.
 
 Mappings are plain dicts, copied for each report, so that a report can be pickled and given to `dataclasses.asdict`.
-A figure that no server reported is None, never 0: without cached tokens there is no hit ratio, and without prices no
-cost.
+A figure that no server reported is None, never 0: the hit ratio is None if no server reported cached tokens, and the
+cost is None if no prices are known. A *receipt* is the part of a turn's usage in which a proxy states cached tokens,
+losses and price.
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,9 @@ class Totals:
     turns: int
     """Turns whose answer began."""
     turns_measured: int
-    """Turns with a usage; the token counts below are sums over them."""
+    """Turns whose usage is known; the token counts below are sums over these turns."""
     receipts: int
-    """Turns with a receipt; the losses below are sums over them."""
+    """Turns with a receipt; `losses` are sums over these turns."""
     estimated: int
     """Turns without a receipt, priced by the SDK's table."""
     continued: int
@@ -34,7 +35,7 @@ class Totals:
     cached_tokens: int | None
     """None if no server reported cached tokens."""
     cached_of_tokens: int
-    """Prompt tokens of the turns with reported cached tokens: the divisor of `hit_ratio`."""
+    """Prompt tokens of the turns for which a server reported cached tokens: the divisor of `hit_ratio`."""
     list_nanousd: int | None
     """Cost of the turns if no token had been cached, nanodollars."""
     cost_nanousd: int | None
@@ -86,9 +87,9 @@ class CacheReport(Totals):
     receipts_pending: int
     """Receipts that were announced in a response head but not read yet: `client.cache.pending()` has their ids."""
     violations: tuple[str, ...]
-    """The newest hundred faults of receipts, newest last."""
+    """The newest hundred faults found in receipts, newest last."""
     violations_found: int
-    """The number of all faults of receipts."""
+    """The number of all faults found in receipts."""
     internal_errors: int
     """Errors of the SDK that were suppressed so that calls did not fail."""
     by_session: Mapping[str, Totals]

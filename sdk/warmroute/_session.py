@@ -1,7 +1,7 @@
 """Sessions that the program names: `with warmroute.session("...")`, stored in a context variable.
 
-A context variable follows the rules of threads and tasks. A task started inside the block keeps the session, blocks of
-two tasks do not affect each other, and blocks nest.
+As with any context variable, a task that is started inside the block keeps the session, blocks of two tasks do not
+affect each other, and blocks nest.
 """
 
 import uuid
@@ -14,8 +14,8 @@ from warmroute.contract import headers
 from warmroute.contract.identity import InvalidSessionKey, check_key
 
 Kind = Literal["main", "sub", "title", "compaction", "auxiliary"]
-"""The purpose of a session's calls, as in the header `x-warmroute-kind` and in receipts. Prompts of a kind other than
-`main` are not compared with the main loop's.
+"""The purpose of a block's calls, as in the header `x-warmroute-kind` and in receipts. Prompts of a kind other than
+`main` are not compared with prompts of the main loop.
 """
 
 _KINDS: Final = get_args(Kind)
@@ -45,10 +45,10 @@ def session(
     The server gets the key unchanged in `x-session-affinity`. A key has at most 256 printable ASCII characters; any
     other key raises `ValueError` before a call is made.
 
-    `parent`: the session that started this one, for servers that read it. `kind`: calls of a kind such as `title` or
-    `compaction` keep the session's key and engine, but the guard compares their prompts only with those of that kind.
-    `agent`: a name that separates the agents of one session in the same way. `name`: a readable name, such as
-    `fix the tests`; warmroute shows it in receipts and usage tables.
+    `parent`: the session that started this one, for servers that read the parent. `kind`: calls of a kind such as
+    `title` or `compaction` keep the session's key and engine, but the guard compares their prompts only with prompts of
+    that kind. `agent`: the name of one of the session's agents; the guard compares its prompts only with prompts of
+    that agent. `name`: a readable name, such as `fix the tests`; warmroute shows it in receipts and usage tables.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(_KINDS)}")
@@ -63,14 +63,14 @@ def session(
 
 
 def purpose(named: Named) -> dict[str, str]:
-    """The headers that tell a warmroute server what a block's calls are for, for their receipts."""
+    """The headers by which a warmroute server shows the purpose of a block's calls in their receipts."""
     found: dict[str, str] = {} if named.kind == "main" else {headers.KIND: named.kind}
     found |= {headers.AGENT: named.agent} if named.agent else {}
     return found | ({headers.NAME: named.name} if named.name else {})
 
 
 def current() -> Named | None:
-    """The session of the innermost block, or None outside of any."""
+    """The session of the innermost block, or None outside of all blocks."""
     return _current.get()
 
 

@@ -1,7 +1,7 @@
 """openai's streams, with the usage chunk withheld from callers who did not request it.
 
-openai's own code makes these streams from `stream_cls`. They are subclasses of openai's, which override only the
-generator `__stream__`, as openai's own subclasses do.
+openai's own code makes these streams from `stream_cls`. The classes are subclasses of openai's `Stream` and
+`AsyncStream`, and override only the generator `__stream__`, as openai's own subclasses do.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TurnStream(openai.Stream[T]):
-    """A stream of one turn; `usage` is that of the turn once the stream has been read to its end."""
+    """A stream of one turn. `usage` is known once the stream has been read to its end."""
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
@@ -37,7 +37,7 @@ class TurnStream(openai.Stream[T]):
 
 
 class AsyncTurnStream(openai.AsyncStream[T]):
-    """A stream of one turn; `usage` is that of the turn once the stream has been read to its end."""
+    """A stream of one turn. `usage` is known once the stream has been read to its end."""
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
@@ -59,7 +59,7 @@ class AsyncTurnStream(openai.AsyncStream[T]):
 
 
 def observed(stream_cls: Any) -> Any:
-    """The observed stream class for openai's `Stream[X]` or `AsyncStream[X]`; None for any other."""
+    """The class of this module that replaces openai's `Stream[X]` or `AsyncStream[X]`; None for any other class."""
     origin, arguments = get_origin(stream_cls), get_args(stream_cls)
     if origin is openai.Stream:
         return TurnStream[arguments[0]]  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""One turn from its request to its usage, and sums of turns while they grow."""
+"""One turn from its request to its usage, and running sums over turns."""
 
 import time
 from dataclasses import dataclass, field
@@ -19,20 +19,22 @@ class Turn:
     streamed: bool
     model: str = ""
     lineage: str = ""
-    """The session, and kind and agent of its block if set. Prompts of one lineage are compared."""
+    """The key under which prompts are compared: the session, with the kind and agent of its `session()` block, if set.
+    """
     at: Lineage | None = None
-    """The lineage whose home is the region that answers; None without a session."""
+    """The turn's lineage (turns whose prompts continue each other); the region that answers becomes its home. None
+    without a session."""
     withhold: bool = False
     """Whether only the SDK requested usage, so that the caller must not get the usage chunk."""
     checked: Found | None = None
-    """What the guard found; None if it compares nothing."""
+    """What the guard found; None if the guard compares nothing."""
     prompt: Prompt | None = None
     """The prompt of a call that named no session, which was read to find its conversation."""
     begun_ns: int = field(default_factory=time.time_ns)
     ahead: bool = False
-    """Whether the turn computes a prompt ahead, and is counted separately."""
+    """Whether the turn computes a prompt before it is needed. Such turns are counted separately."""
     keeping: Keeping = UNKNOWN
-    """How long the server keeps prompts, and from which size on."""
+    """How long the server caches prompts, and the shortest prompt that it caches."""
     miss: GuardEvent | None = None
     """Why an intact prefix was not cached."""
     receipt_id: str | None = None
@@ -43,7 +45,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Counts:
-    """Sums while they grow; the fields are those of `Totals`."""
+    """Running sums over turns; the fields are those of `Totals`."""
 
     turns: int = 0
     turns_measured: int = 0

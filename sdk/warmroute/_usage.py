@@ -1,4 +1,7 @@
-"""Tokens and cost of a turn, from the `usage` of its answer: by its receipt, or by our own table of prices."""
+"""Tokens and cost of a turn, from the `usage` of its answer.
+
+The cost is that of the turn's receipt (`usage.warmroute`), or an estimate by the table in `_prices`.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -22,7 +25,7 @@ class Amounts(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One turn's numbers. `faults` are sentences about its receipt."""
+    """One turn's numbers. `faults`: what is wrong with its receipt, a sentence each."""
 
     prompt_tokens: int
     cached_tokens: int | None
@@ -34,13 +37,13 @@ class Measured(NamedTuple):
     continued: bool
     faults: tuple[str, ...]
     is_estimated: bool
-    """Whether the amounts come from our own table of prices."""
+    """Whether the amounts come from the table in `_prices`."""
     rates: Price | None
-    """The rates of the receipt, or of our own table."""
+    """The rates of the receipt, or of the table."""
 
 
 def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") -> Measured:
-    """The numbers of `usage`. `announced`: the receipt id in the response head; the receipt must have the same id."""
+    """The numbers of `usage`. `announced`: the receipt's id in the response head, with which the receipt must agree."""
     tokens = tokens_of(usage)
     found = usage.get("warmroute")
     receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
@@ -100,7 +103,7 @@ def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str
     identifier = receipt.get("id")
     try:
         found = contract.check(usage)
-    except Exception as error:  # a receipt can be wrong in ways that the checks do not foresee
+    except Exception as error:  # a receipt that is wrong in an unforeseen way counts as faulty, too
         found = [f"the receipt cannot be checked: {type(error).__name__}: {error}"]
     if announced is not None and identifier != announced:
         found = [*found, f"its id is not the {announced} of the response head"]

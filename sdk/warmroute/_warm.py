@@ -1,9 +1,9 @@
 """Prompts that are computed ahead: `client.cache.warm` before the user has asked, `keep_warm` between turns.
 
-Such calls ask for the shortest answer that the server allows. Their turns and receipts are counted separately
-(`CacheReport.warmed`). A ping repeats the last prompt of a session, so that the whole prompt stays cached. A ping is
-sent only if the budget covers its highest cost: that of no cached token, with all written to the cache. Without known
-rates, no ping is sent.
+Both methods ask for the shortest answer that the server allows. Their turns and receipts are counted separately
+(`CacheReport.warmed`). A *ping* of `keep_warm` repeats the last prompt of a session, so that the whole prompt stays
+cached. A ping is sent only if the budget covers its highest cost: no token is cached, and all are written to the cache.
+Without known rates, no ping is sent.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from warmroute.contract.providers import Provider
 from warmroute.guard.prompt import Prompt
 
 DEFAULT_INTERVAL_S: Final = 240.0
-"""The interval if the server's time to keep a prompt is not known: within the five minutes of many servers."""
+"""The interval if it is not known how long the server keeps an idle prompt: many servers keep it five minutes."""
 
 MARGIN: Final = 0.8
 """A ping comes after this share of the time that a server keeps an idle prompt."""
 
 MAX_ANSWER_TOKENS: Final = 16
-"""The longest answer of such a call: the smallest `max_output_tokens` that Responses accepts."""
+"""The longest answer of a call made ahead: the smallest `max_output_tokens` that Responses accepts."""
 
 NANO_PER_USD: Final = 1_000_000_000
 
@@ -52,7 +52,7 @@ class Ping:
     """The arguments of the next ping, and its highest cost."""
 
     arguments: Mapping[str, Any]
-    """Empty while a call of the session runs, which keeps it warm."""
+    """Empty while a call of the session runs: that call keeps the prompt warm."""
     worst_nanousd: int | None
 
 
@@ -86,7 +86,7 @@ def arguments_of(prompt: Prompt) -> dict[str, Any] | None:
     """A prompt as the arguments of a call; None if its text is gone, or if no method of `ahead_of` can send it."""
     system, messages = prompt.system, prompt.messages
     thinking = (prompt.set_to or {}).get("thinking")
-    thinks = isinstance(thinking, Mapping) and "budget_tokens" in thinking  # which needs a longer answer
+    thinks = isinstance(thinking, Mapping) and "budget_tokens" in thinking  # thinking needs a longer answer
     if messages.name not in ("messages", "input") or messages.raw is None or system.raw is None or thinks:
         return None
     found: dict[str, Any] = {"model": prompt.model, messages.name: _given(messages.raw)}
@@ -97,7 +97,7 @@ def arguments_of(prompt: Prompt) -> dict[str, Any] | None:
     if prompt.tools.raw:
         found["tools"] = list(prompt.tools.raw)
     if prompt.set_to:
-        found["extra_body"] = dict(prompt.set_to)  # no client has arguments for all settings
+        found["extra_body"] = dict(prompt.set_to)  # since no client has an argument for each setting
     return found
 
 
@@ -132,7 +132,7 @@ def reason_to_stop(plan: Plan, spent_nanousd: int, ping: Ping | None, now_s: flo
 
 @contextmanager
 def warming() -> Iterator[None]:
-    """Calls inside the block are counted as computed ahead."""
+    """Count calls inside the block as computed ahead."""
     outer = is_warming.get()
     is_warming.set(True)
     try:
@@ -149,7 +149,7 @@ class KeptWarm:
         self.pings = 0
         self.spent_nanousd = 0
         self.stopped_because: str | None = None
-        """The reason of the end; None while the pings continue."""
+        """Why the pings ended; None while they continue."""
 
     @property
     def goes_on(self) -> bool:

@@ -1,4 +1,4 @@
-"""Watch the answer of a turn while it is read: note its usage, and tell which chunk the caller must not get."""
+"""Watches the answer of a turn while it is read: notes its usage, and tells which chunk the caller must not get."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -14,7 +14,7 @@ _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response
 
 
 class Watch:
-    """Observes a turn's answer while it is read. Stored in the `extensions` of httpx's response."""
+    """Observes a turn's answer while it is read. The `extensions` of httpx's response hold this object."""
 
     __slots__ = ("_books", "_turn", "usage")
 
@@ -31,8 +31,8 @@ class Watch:
         response.extensions[_EXTENSION] = self
 
     def observe(self, data: object) -> None:
-        """Note the usage in parsed data: the whole answer, or an event of a stream. Later counts replace earlier ones:
-        Anthropic sends the prompt's counts with the first event, and the rest with the last.
+        """Note the usage in parsed data, which is a whole answer or an event of a stream. Later counts replace earlier
+        ones: Anthropic sends the prompt's counts with the first event, and the other counts with the last event.
         """
         with self._books.shelter():
             if not isinstance(data, Mapping):
@@ -44,11 +44,11 @@ class Watch:
                 self.finished()
 
     def withholds(self, chunk: object) -> bool:
-        """Whether a chunk has the usage that the SDK requested, and the caller did not."""
+        """Whether a chunk has usage that only the SDK requested, so that the caller must not get the chunk."""
         return self._turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
 
     def finished(self) -> None:
-        """Settle the turn, whose answer has been read to its end, or dropped."""
+        """Settle the turn (count its usage): its answer has been read to the end, or dropped."""
         with self._books.shelter():
             if self.usage is not None:
                 self._books.settle(self._turn, self.usage)
@@ -63,11 +63,11 @@ def watch_of(response: Any) -> Watch | None:
 
 def receipt_of(answer: object) -> Receipt | None:
     """The receipt (`usage.warmroute`) of an answer of any API, of a chunk, or of a stream that has been read to its
-    end; None without one. Streams of openai's `.stream()` have it, too.
+    end, including openai's `.stream()`. None if there is no receipt.
     """
     response = getattr(answer, "response", None) or getattr(answer, "_response", None)
     watch = watch_of(response)
-    for each in (answer, watch, response):  # an event of Responses has the answer in `response`
+    for each in (answer, watch, response):  # an event of Responses has its answer in `response`
         usage = getattr(each, "usage", None)
         receipt = usage.get("warmroute") if isinstance(usage, Mapping) else getattr(usage, "warmroute", None)
         if isinstance(receipt, Mapping):

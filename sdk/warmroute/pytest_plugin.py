@@ -1,13 +1,13 @@
 """The pytest fixture `warmroute_cache` checks that an agent keeps its prompts cached.
 
     def test_agent(warmroute_cache):
-        run_agent()                                 # with clients of warmroute, wrapped clients, or its transport
+        run_agent()                                 # by warmroute's clients, wrapped clients or warmroute's transport
         warmroute_cache.assert_hit_ratio(0.85)
         warmroute_cache.assert_nothing_broken()
 
-The fixture sees the clients that are made during the test, and the clients passed to `add`. The hit ratio is that of
-the servers' usage. If no server reports cached tokens, as with a mock, the ratio is the share of the prompts that
-repeats earlier prompts of their session.
+The fixture sees the clients that are made during the test, and the clients passed to `add`. The hit ratio follows from
+the `usage` of the servers' answers. If no server reports cached tokens, as with a mock, the ratio is the share of the
+prompts that repeats earlier prompts of their session.
 """
 
 from collections.abc import Iterator

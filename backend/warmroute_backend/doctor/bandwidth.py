@@ -1,8 +1,10 @@
-"""Measure how fast network cards and NVLink move data, by `ib_write_bw` of perftest and `all_reduce_perf` of
-nccl-tests. The programs load the cards and some GB of each GPU for seconds, so the doctor runs them only if asked.
+"""Measures how fast network cards and NVLink move data, by perftest and nccl-tests.
 
-Without a peer, a node writes from each card to itself: over the card and its slot, and not over the cable. With a peer
-that runs `ib_write_bw -d CARD`, the node writes over the fabric.
+The programs are `ib_write_bw` and `all_reduce_perf`. They occupy the cards and some GB of each GPU for seconds, so the
+doctor runs them only if asked.
+
+Without a peer, a node writes from each card to itself, which tests the card and its slot but not the cable. With a peer
+(another host that runs `ib_write_bw -d CARD`), the node writes over the fabric.
 """
 
 import contextlib
@@ -28,8 +30,8 @@ ITERATIONS: Final = 5_000
 RDMA_TIMEOUT_S: Final = 30.0
 NCCL_TIMEOUT_S: Final = 180.0
 RATE_SHARE: Final = 0.85
-"""The least share of a link's rate without a warning. Headers and congestion cost some percent; a slot of half its
-width costs half.
+"""The least share of a link's rate without a warning. Headers and congestion cost a few percent; a card in a slot of
+half its width loses half.
 """
 NVLINK_SHARE: Final = 0.6
 """The least share of NVLink's rate in one direction without a warning: NCCL's ring reaches 370 of 450 GB/s on an H100
@@ -65,8 +67,8 @@ def nccl_gb_s(text: str) -> tuple[float, bool] | None:
 
 
 def of_cards(ports: Sequence[Rdma], peer: str) -> Iterator[Finding]:
-    """Measure a write from each active card to `peer`, a host that runs the server of `ib_write_bw`; empty:
-    this node.
+    """Measure a write from each active card to `peer`, a host that runs the server of `ib_write_bw`. If `peer` is
+    empty, this node writes to itself.
     """
     active = [port for port in ports if port.is_active][:MAX_CARDS]
     if active and shutil.which(RDMA) is None:
@@ -142,8 +144,8 @@ def _written(port: Rdma, peer: str) -> float | str:
 
 
 def _wait_until_it_listens(server: subprocess.Popen[str], port: int) -> None:
-    """Wait until `server` listens, has ended or is late. The server would take a test connection for the client's, so
-    the system's list of sockets is read instead. The server's output stays in its buffer.
+    """Wait until `server` listens, has ended or is late. The server would mistake a test connection for its client, so
+    this function reads the system's list of sockets. The server's output cannot be used: it stays buffered.
     """
     deadline_s = time.monotonic() + RDMA_TIMEOUT_S
     while server.poll() is None and not is_listening(port) and time.monotonic() < deadline_s:
@@ -151,7 +153,7 @@ def _wait_until_it_listens(server: subprocess.Popen[str], port: int) -> None:
 
 
 def _ran(command: Sequence[str], timeout_s: float) -> str:
-    """The first `MAX_CHARS` of a command's output, or a sentence that says why it has none."""
+    """The first `MAX_CHARS` of a command's output, or a sentence that says why there is no output."""
     begun_s = time.monotonic()
     try:
         with _started(command, timeout_s) as program:
@@ -164,7 +166,7 @@ def _ran(command: Sequence[str], timeout_s: float) -> str:
 
 @contextlib.contextmanager
 def _started(command: Sequence[str], timeout_s: float) -> Iterator[subprocess.Popen[str]]:
-    """Run a program. It and its children are ended on exit, or after `timeout_s`. Raises: OSError."""
+    """Run a program, which is ended with its children after the block or after `timeout_s`. Raises: OSError."""
     with subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The facts that are read from a machine. Values only; None: the fact could not be read."""
+"""The facts that the doctor reads from a machine, as plain values. None means that a fact could not be read."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -39,19 +39,19 @@ class Gpu:
     ecc_errors: int = 0
     """Uncorrected errors since the driver's start."""
     remap_pending: bool = False
-    """Whether the next reset will remap rows of its memory."""
+    """Whether rows of the GPU's memory wait to be remapped, which the next reset does."""
     slowed_by: str = ""
     """Why the GPU is slowed, in words: heat or power."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """All GPUs. `problem`: why they could not be read; then the other fields are empty."""
+    """All GPUs. `problem`: why the GPUs could not be read; if it is set, the other fields are empty."""
 
     problem: str = ""
     driver: str = ""
     cuda: tuple[int, int] = (0, 0)
-    """The newest CUDA version that the driver runs."""
+    """The newest CUDA version that the driver supports."""
     devices: tuple[Gpu, ...] = ()
     peers: tuple[tuple[int, int], ...] = ()
     """Pairs of GPUs that reach each other's memory by NVLink."""
@@ -104,7 +104,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What stands between devices, and the limits of this process' cgroup. A limit of None: unlimited.
+    """What slows traffic between devices (IOMMU, PCI bridges), and the limits of this process' cgroup. A limit of None
+    means unlimited.
 
     `redirecting_bridges`: addresses of PCI bridges. `xids`: bus address and number of errors that the driver logged.
     """
@@ -120,8 +121,8 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """How fast a folder is written (to the disk) and read, in bytes a second. `free_bytes`: bytes that are free there,
-    or that the shared store has taken already.
+    """How fast a folder is written and read on its disk, in bytes a second. `free_bytes`: bytes that are free there,
+    plus those that the shared KV store has taken already.
     """
 
     folder: str
@@ -133,8 +134,8 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions of packages in the Python that has SGLang. `cuda`: the CUDA of its torch; None if torch is missing or is
-    built for a CPU. `modules`: those of `versions.MODULES` that this Python finds.
+    """Versions of packages in the Python that has SGLang. `cuda`: the CUDA version of its torch; None if torch is
+    missing or built for a CPU. `modules`: those of `reading.MODULES` that this Python finds.
     """
 
     python: str

@@ -1,4 +1,4 @@
-"""Judge the health of GPUs and of the paths between them: errors, heat, PCI bridges, limits of the cgroup. Pure."""
+"""Judges the health of GPUs and of the paths between them: errors, heat, PCI bridges, limits of the cgroup. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,8 +9,8 @@ from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.tiers import host_bytes
 
 FATAL_XIDS: Final = frozenset({48, 63, 64, 74, 79, 94, 95, 119, 120})
-"""Xid errors of ECC, remapped rows, NVLink, a GPU that fell off the bus, and the GSP
-(docs.nvidia.com/deploy/xid-errors).
+"""Xid errors (errors that NVIDIA's driver logs) of ECC, remapped rows, NVLink, a GPU that fell off the bus, and the GPU
+system processor (docs.nvidia.com/deploy/xid-errors).
 """
 
 ROCE_MTU: Final = 4096
@@ -39,7 +39,7 @@ def of_gpus(gpus: Gpus, isolation: Isolation, plan: Plan | None) -> Iterator[Fin
 
 
 def of_paths(isolation: Isolation, gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
-    """Whether GPUs and cards reach each other without the root complex."""
+    """Findings if traffic between GPUs and cards goes through the root complex or the IOMMU."""
     if not gpus.devices:
         return
     level = Level.NOTE if plan is None else Level.WARNING
@@ -67,8 +67,8 @@ def of_cards(ports: tuple[Rdma, ...], plan: Plan | None) -> Iterator[Finding]:
 
 
 def reads_gpu_memory(isolation: Isolation, host: Host) -> bool:
-    """Whether cards can read GPU memory: by a kernel module, or by dma-buf, which the open driver has from Linux 5.12
-    on.
+    """Whether network cards can read GPU memory: by a kernel module, or by dma-buf, which the open driver supports from
+    Linux 5.12 on.
     """
     numbers = tuple(int(word) for word in (host.kernel or "").partition("-")[0].split(".")[:2] if word.isdecimal())
     return host.peer_memory is not None or (isolation.has_open_driver and numbers >= DMABUF_KERNEL)
@@ -93,7 +93,7 @@ def of_cgroup(isolation: Isolation, host: Host, plan: Plan | None) -> Iterator[F
 
 
 def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Finding]:
-    """Whether each NUMA node has memory for the host pools of its GPUs: SGLang binds each rank to its GPU's node."""
+    """Findings if a NUMA node lacks memory for its GPUs' host pools, since SGLang binds each rank to its GPU's node."""
     if plan is None or len(host.numa_nodes) < 2:
         return
     if not host.has_numactl:
@@ -115,7 +115,7 @@ def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Fi
 
 
 def pinned_bytes(plan: Plan | None) -> float:
-    """Bytes that host pools and parts of the shared store take on the fullest node."""
+    """Host memory that KV pools and parts of the shared store take on the node on which they take most."""
     if plan is None:
         return 0.0
     taken = dict.fromkeys(range(plan.cluster.nodes), 0.0)

@@ -1,5 +1,6 @@
-"""Read memory, NUMA, limits and clock of this machine from /proc and /sys (proc(5); Linux,
-Documentation/admin-guide).
+"""Reads memory, NUMA, limits and clock of this machine from /proc and /sys, and measures its disk.
+
+Sources: proc(5); Linux, Documentation/admin-guide.
 """
 
 import ctypes
@@ -19,11 +20,11 @@ from warmroute_backend.plan.files.proxy import STORE
 SIZE_BYTES: Final = 256 << 20
 BLOCK_BYTES: Final = 4 << 20
 LIMIT_S: Final = 10.0
-"""Writing ends after this time; on a slow disk, fewer bytes are then measured."""
+"""The longest time of writing: on a slow disk, fewer bytes are written and measured."""
 
 
 def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
-    """Measure a folder or, if it does not exist, its nearest parent that does."""
+    """Measure the disk of a folder or, if the folder does not exist, of its nearest parent that does."""
     nearest = folder
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -45,7 +46,7 @@ def _taken(folder: Path) -> int:
     taken = 0
     for root, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # a running store deletes files
+            with suppress(OSError):  # the file is gone: a running store deletes files
                 taken += (Path(root) / name).lstat().st_blocks * 512
     return taken
 
@@ -118,7 +119,7 @@ _NODE: Final = re.compile(r"node(\d+)")
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """Memory, limits and clock of the machine. Limits and clock are those of this process, whatever `root` is."""
+    """Memory, limits and clock of the machine. Limits and clock are always those of this process, not of `root`."""
     memory = _meminfo(root / "proc/meminfo")
     return Host(
         cpus=_cpus(root),
@@ -142,7 +143,7 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def clock_is_synchronised() -> bool | None:
-    """Whether the kernel says that its clock follows another clock; None if the kernel cannot be asked."""
+    """Whether the kernel says that its clock is synchronised (such as by NTP); None if it cannot be asked."""
     fields = ctypes.create_string_buffer(512)  # struct timex: 208 bytes on 64 bits; its `status` is at 40
     try:
         if ctypes.CDLL(None, use_errno=True).adjtimex(fields) < 0:
@@ -154,7 +155,7 @@ def clock_is_synchronised() -> bool | None:
 
 
 def _meminfo(path: Path) -> dict[str, int]:
-    """Name of a line -> bytes."""
+    """The entries of a `meminfo` file: name of a line -> bytes."""
     found = {}
     for line in (text_of(path) or "").splitlines():
         name, _, rest = line.partition(":")
@@ -217,6 +218,6 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(path: Path) -> int | None:
-    """The number in a file of the kernel; None if the file cannot be read or has another text."""
+    """The number in a file of the kernel; None if the file cannot be read or does not hold a number."""
     text = text_of(path)
     return int(text) if text is not None and text.isdecimal() else None

@@ -1,7 +1,7 @@
-"""Judge the facts of a machine: findings, and what to do about each. Pure.
+"""Judges the facts of a machine: findings, and what to do about each. Pure.
 
-Without a plan, a missing thing is a note, since nothing needs it. With a plan, it is a problem if the plan cannot run
-or would fall back to TCP, and a warning if the plan would run badly.
+Without a plan (`plan.toml`), a missing device or program is only a note, since nothing needs it. With a plan, the
+finding is a problem if the plan cannot run or would fall back to TCP, and a warning if the plan would run badly.
 """
 
 from collections.abc import Iterator
@@ -14,21 +14,24 @@ from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.speed import Load, prefill_tokens_per_s
 
 SGLANG: Final = "0.5.23"
-"""The SGLang version whose rules the planner repeats."""
+"""The SGLang version whose rules the planner follows."""
 BUSY_MIB: Final = 1_024
-"""More memory than this in use means a busy GPU: a driver alone takes some hundred MiB."""
+"""More memory than this in use means a busy GPU: a driver alone takes a few hundred MiB."""
 LEAST_OPEN_FILES: Final = 65_536
 LEAST_SHM_BYTES: Final = 32 * GIB
 """The `--shm-size` of SGLang's own instructions (docs.sglang.io, install)."""
 SHM: Final = "/dev/shm"  # noqa: S108 (its own name)
 MOONCAKE: Final = "mooncake-transfer-engine"
 LMCACHE_TODO: Final = "pip install --no-deps lmcache==0.5.6 and what it imports: docs/reference/plan.md, LMCache"
-"""pip cannot install LMCache's own requirements beside SGLang 0.5.23: the two need different versions of grpcio."""
+"""`--no-deps`, because pip cannot install LMCache's requirements beside SGLang 0.5.23: the two need different versions
+of grpcio."""
 RATE_SHARE: Final = 0.95
 
 
 def judge(machine: Machine, plan: Plan | None, node: int = 0) -> list[Finding]:
-    """All findings, in the order in which a deployment needs things. `node`: the machine's number in the plan."""
+    """All findings, in the order in which a deployment needs what they are about. `node`: the machine's number in the
+    plan.
+    """
     return [
         *_gpus(machine.gpus, plan),
         *health.of_gpus(machine.gpus, machine.isolation, plan),
@@ -82,8 +85,8 @@ def _gpus(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _driver(gpus: Gpus, versions: Versions) -> Iterator[Finding]:
-    """CUDA runs on any driver of the same major version, but without what a newer minor version added
-    (docs.nvidia.com/deploy/cuda-compatibility)."""
+    """Findings if the driver is too old for SGLang's CUDA. CUDA runs on any driver of the same major version, but
+    without the features of a newer minor version (docs.nvidia.com/deploy/cuda-compatibility)."""
     if gpus.problem or versions.cuda is None:
         return
     built = _numbers(versions.cuda)
@@ -234,8 +237,8 @@ def _disk(disk: Disk | None, plan: Plan | None) -> Iterator[Finding]:
 
 
 def _slower_than_computing(read_bytes_s: float, plan: Plan) -> Iterator[str]:
-    """Engines whose file tier reads fewer tokens a second than the engine computes. Each attention rank reads its own
-    part of a token's KV.
+    """A sentence for each engine whose file tier reads fewer tokens a second than the engine computes. Each attention
+    rank reads a separate part of a token's KV.
     """
     for engine in plan.engines:
         if plan.keeps_files(engine):
@@ -287,12 +290,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 TOLERANCE = 0.02
-"""The share by which a GPU's memory may differ from the plan's: drivers report some hundred MiB more or less."""
+"""The share by which a GPU's memory may differ from the plan's: drivers report a few hundred MiB more or less."""
 
 
 def mismatches(plan: Plan, gpus: Gpus) -> list[str]:
-    """Why this machine is not a node of the plan. Empty if it is one, or if the plan's GPUs are AMD's, which are
-    not compared.
+    """Why this machine is not a node of the plan. Empty if the machine is a node, or if the plan's GPUs are AMD's,
+    which are not compared.
     """
     wanted, count = plan.cluster.gpu, plan.cluster.per_node
     trial = "`--engine embedded` tries the plan without GPUs"

@@ -1,4 +1,4 @@
-"""Read this machine's GPUs by NVML's Python binding (nvidia-ml-py, the extra `doctor`). Nothing is set."""
+"""Reads this machine's GPUs by NVML's Python binding (nvidia-ml-py, the extra `doctor`), without changing a setting."""
 
 import contextlib
 from importlib import import_module

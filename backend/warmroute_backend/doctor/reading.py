@@ -1,4 +1,4 @@
-"""Read all facts of this machine."""
+"""Reads all facts of this machine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import is_taken, listener_of
 from warmroute_backend.plan.deployment import Plan
 
-# Between GPUs, network cards and this process: IOMMU, PCI bridges, the cgroup, errors of the driver.
+# What stands between GPUs, network cards and this process: IOMMU, PCI bridges, the cgroup, errors of the driver.
 #
 # Sources: Linux, Documentation/admin-guide/cgroup-v2.rst; PCI Express Base Specification, 7.7.11 (Access Control
 # Services); docs.nvidia.com/deploy/xid-errors.
@@ -28,12 +28,13 @@ _ACS: Final = 0x000D
 _FIRST_EXTENDED: Final = 0x100
 _CONTROL: Final = 6
 _REDIRECTS: Final = 0b0_1100
-"""The bits of P2P request redirect and completion redirect: packets between two devices go by the root complex."""
+"""The bits of P2P request redirect and completion redirect, which send packets between two devices through the root
+complex."""
 _XID: Final = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 
 
 def read_isolation(root: Path = Path("/")) -> Isolation:
-    """What stands between devices. A fact that needs root and cannot be read is empty."""
+    """What slows traffic between devices, and the cgroup's limits. Without root, some facts are empty."""
     groups = root / "sys/kernel/iommu_groups"
     return Isolation(
         has_iommu=groups.is_dir() and any(groups.iterdir()),
@@ -72,7 +73,7 @@ def _redirects(config: bytes) -> bool:
 
 
 def _cgroup_cpus(path: Path) -> float | None:
-    """CPUs of a file with `QUOTA PERIOD`; None for `max PERIOD`, which sets no limit."""
+    """The CPUs that a file with `QUOTA PERIOD` allows; None for `max PERIOD`, which sets no limit."""
     words = (text_of(path) or "").split()
     if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
         return None
@@ -93,7 +94,7 @@ def _xids(path: Path) -> tuple[tuple[str, int], ...]:
                 break
             taken += len(record)
             found += [(bus, int(number)) for bus, number in _XID.findall(record.decode(errors="replace"))]
-    except OSError:  # the log has no more, or a record was overwritten meanwhile
+    except OSError:  # the log has no more records, or one was overwritten meanwhile
         pass
     finally:
         os.close(descriptor)
@@ -137,7 +138,7 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found, "cuda": c
 
 
 def read_versions(python: str) -> Versions:
-    """Versions in a Python; `problem` if that Python cannot be asked."""
+    """Versions of the packages of a Python program. If it cannot be run, only `problem` is set."""
     try:
         done = subprocess.run(  # noqa: S603 (the operator's own Python)
             [python, "-c", _ASK, " ".join(PACKAGES), " ".join(MODULES)],
@@ -163,7 +164,7 @@ ROOT = Path("/")
 
 
 def read(python: str, plan: Plan | None, disk: Path | None, root: Path = ROOT) -> Machine:
-    """Read everything. `disk`: the folder to measure; None: the one in which the plan keeps KV in files, if any."""
+    """Read everything. `disk`: the folder to measure; None: the folder in which the plan keeps KV in files, if any."""
     folder = disk
     if folder is None and plan is not None and any(plan.keeps_files(engine) for engine in plan.engines):
         folder = Path(plan.site.storage_dir)
@@ -192,7 +193,7 @@ def ports(programs: tuple[Program, ...]) -> list[Finding]:
 
 
 def model(plan: Plan) -> list[Finding]:
-    """Whether the checkpoint is at the plan's path."""
+    """A finding on whether the checkpoint is at the plan's path."""
     path = plan.site.model_path
     if not path:
         return [Finding(Level.NOTE, "model", f"{plan.model.path} is downloaded at the first start", "site.model_path")]

@@ -1,4 +1,7 @@
-"""What works on a machine without GPUs: an embedded engine is started; SGLang on a CPU is only looked up."""
+"""Finds out what works on a machine without GPUs: the simulated engine, and SGLang on a CPU.
+
+The simulated (embedded) engine is started. SGLang is not: the doctor only looks for its installation.
+"""
 
 import http.client
 import json
@@ -41,7 +44,7 @@ def embedded() -> Finding:
 
 
 def sglang_on_cpu(host: Host) -> Finding:
-    """Whether the real SGLang with the tiny model would start here."""
+    """A finding on whether the real SGLang with the tiny model would start here."""
     topic = "SGLang on a CPU"
     if host.available_bytes is not None and host.available_bytes < PAIR_BYTES:
         text = f"{host.available_bytes / GIB:.1f} GiB of memory are available, and a pair takes {PAIR_BYTES // GIB}"

@@ -1,5 +1,6 @@
-"""The launcher: runs a node's part of a plan, and keeps it up. It knows engines; the proxy is just another program.
+"""The launcher: starts the programs of a plan that run on this node, and restarts those that fail.
 
-The launcher needs Linux: /proc and file descriptors of processes. The modules that decide (states, back-off,
-comparison, progress) are pure. The others start, watch, wait for and end processes.
+A *plan* is the planner's deployment of SGLang (`plan.toml`). The launcher knows the states of engines; the proxy is
+only another program to run. The launcher needs Linux, for /proc and for file descriptors of processes. The modules that
+decide (states, back-off, comparison, progress) are pure. The other modules start, watch and end processes.
 """

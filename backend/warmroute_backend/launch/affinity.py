@@ -1,10 +1,11 @@
-"""Find the NUMA node and the network cards near each GPU by `nvidia-smi topo -m`, and give them to engines.
+"""Finds the NUMA node and the network cards near each GPU by `nvidia-smi topo -m`, and passes them to engines.
 
-The matrix has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over the sockets' link), each
-GPU's NUMA node, and the cards' names in its second legend. GPUs are numbered as by `nvidia-smi`, so engines whose
-environment has `CUDA_VISIBLE_DEVICES` get nothing. SGLang 0.5.23 takes a NUMA node for each GPU of the machine
-(`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and, for the store, cards
-for each rank (`mem_cache/storage/mooncake_store/mooncake_store.py`).
+The matrix that `nvidia-smi` prints has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over
+the link between sockets), each GPU's NUMA node, and, in the second legend, the cards' names. GPUs have the numbers of
+`nvidia-smi`. `CUDA_VISIBLE_DEVICES` changes these numbers, so nothing is passed to engines whose environment has it.
+SGLang 0.5.23 accepts a NUMA node for each GPU of the machine (`utils/numa_utils.py`, by `numactl`), cards for each GPU
+(`arg_groups/validation_hook.py`), and, for the Mooncake store, cards for each rank
+(`mem_cache/storage/mooncake_store/mooncake_store.py`).
 """
 
 import json
@@ -36,7 +37,7 @@ class Near:
 
 
 def read_matrix() -> str:
-    """The output of `nvidia-smi topo -m`; empty if it cannot be run."""
+    """The output of `nvidia-smi topo -m`; empty if the program cannot be run."""
     try:
         done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -46,7 +47,7 @@ def read_matrix() -> str:
 
 def near_gpus(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Near, ...]:
     """The surroundings of each GPU, in order. `gbit_s`: the rate of each active RDMA card. Of a GPU's nearest cards
-    only the fastest count, so a slow card for storage beside the GPU's own is left out.
+    only the fastest count, which leaves out a slow card that is there for storage.
     """
     matrix = _ESCAPES.sub("", matrix)
     names = dict(_NAME.findall(matrix))
@@ -78,7 +79,9 @@ def _nearest(links: Mapping[str, str], gbit_s: Mapping[str, float]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """What one engine is given on one node. `cards`: by GPU; empty: SGLang finds the cards, or the plan names them."""
+    """The NUMA nodes and cards that one engine gets on one node. `cards`: by GPU; empty if SGLang finds the cards, or
+    if the plan names them.
+    """
 
     numa_nodes: tuple[int, ...] = ()
     cards: tuple[tuple[int, str], ...] = ()
@@ -95,17 +98,15 @@ class Affinity:
         return ("--disaggregation-ib-device", json.dumps({str(gpu): cards for gpu, cards in self.cards}))
 
     def store_device(self, first_rank: int) -> str:
-        """The device of the store's configuration: cards by rank, as JSON. `first_rank`: the first rank of this
-        node.
-        """
+        """The `device` in the store's configuration: cards by rank, as JSON. `first_rank`: this node's first rank."""
         return (
             json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)}) if self.cards else ""
         )
 
 
 def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affinity:
-    """What an engine is given. The site's choices win: `ib_devices` is kept, and `CUDA_VISIBLE_DEVICES`, which
-    renumbers GPUs, turns this off.
+    """The NUMA nodes and cards that an engine gets. The site's choices win: cards in `ib_devices` stay, and with
+    `CUDA_VISIBLE_DEVICES`, which renumbers GPUs, the engine gets neither.
     """
     count = engine.shape.tp // engine.nodes
     gpus = range(engine.first_gpu, engine.first_gpu + count)

@@ -1,4 +1,4 @@
-"""Compare engines' reports with the plan, and a prefill engine with its decode engine. Pure."""
+"""Compares engines' reports with the plan, and a prefill engine with its decode engine. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,14 +7,15 @@ from warmroute_backend.launch.program import Expected
 from warmroute_backend.launch.start_log import Pool
 
 TOLERANCE: Final = 0.05
-"""The usual difference, by drivers and communicators. A larger one has a cause."""
+"""The share by which a pool usually differs from the plan, because of drivers and communicators. A larger difference
+has another cause."""
 ROUNDED_BYTES: Final = 0.005 * (1 << 30)
-"""The log rounds sizes to hundredths of a GB, separately for K and V."""
+"""The error of a size in the log, which is rounded to hundredths of a GB, separately for K and V."""
 
 
 def against_plan(expected: Expected | None, pool: Pool) -> list[str]:
-    """Sentences on a pool that differs by more than `TOLERANCE`, with the likely cause. Empty: the pool is as
-    planned.
+    """Sentences on a pool that differs from the plan by more than `TOLERANCE`, with the likely cause. Empty if the pool
+    is as planned.
     """
     if expected is None:
         return []
@@ -41,8 +42,8 @@ def _size_off(expected: Expected, pool: Pool) -> float:
 
 
 def _cause(tokens_off: float, bytes_off: float, pool: Pool) -> str:
-    """The likely cause. Fewer tokens in less memory: memory is missing. In the same memory: each token takes more of
-    it.
+    """The likely cause of a difference in tokens. If the pool has as much memory as planned, a token takes more or
+    fewer bytes than planned. Otherwise the GPU had less or more memory left than planned.
     """
     if pool.kv_bytes is not None and abs(bytes_off) <= TOLERANCE:
         return _cell_cause()
@@ -73,9 +74,9 @@ _AGREED: Final[tuple[tuple[str, str], ...]] = (
 def disagreements(
     route: Mapping[str, Any], prefill: Mapping[str, Any], decode: Mapping[str, Any], names: tuple[str, str]
 ) -> list[str]:
-    """The settings on which a prefill and a decode engine disagree. `route`: the answer of prefill's bootstrap server,
-    whose keys win over those of `prefill` (SGLang's has no version); `prefill`, `decode`: the engines' `/server_info`;
-    `names`: their names.
+    """The settings on which a prefill and a decode engine disagree. `prefill`, `decode`: the engines' `/server_info`.
+    `route`: the answer of the prefill engine's bootstrap server, which lacks SGLang's version; its keys win over those
+    of `prefill`. `names`: the engines' names.
     """
     found = []
     for key, words in _AGREED:

@@ -1,4 +1,4 @@
-"""Choose the source of an engine's weights at a restart, among those of SGLang 0.5.23. Pure.
+"""Chooses the source from which an engine loads its weights at a restart, among those of SGLang 0.5.23. Pure.
 
     daemon      another process keeps the weights in GPU memory, and the engine maps them
                 (`sglang/srt/weight_cache/daemon.py`, `--weight-cache-mode client`)
@@ -6,17 +6,17 @@
                 (`PreshardedModelLoader`)
     disk        the checkpoint
 
-SGLang refuses the daemon with drafts (`arg_groups/model_path_hook.py`) and in all formats but bf16 and block-wise fp8
-(`weight_cache/protocol.py`, `IPC_QUANT_ALLOWLIST`). An engine over several nodes reads its checkpoint: a daemon would
-need another port, and pre-sharded files a folder that all nodes share.
+SGLang refuses the daemon with draft models (`arg_groups/model_path_hook.py`) and in all formats but bf16 and block-wise
+fp8 (`weight_cache/protocol.py`, `IPC_QUANT_ALLOWLIST`). An engine over several nodes always reads its checkpoint: a
+daemon would need another port, and pre-sharded files would need a folder that all nodes share.
 
-SGLang finds the pre-sharded files by the shapes of tensors, not by their values, so each checkpoint has its own folder.
-Each engine has its own folder too: two engines that write the same files at once remove each other's.
+SGLang finds the pre-sharded files by the shapes of tensors, not by their values, so each checkpoint has a separate
+folder. Each engine also has a separate folder: two engines that write the same files at once would remove each other's.
 
 Three other ways are not used. `--startup-weight-load-mode overlap` is for one or two GPUs, bf16, without drafts or
-groups (`startup_weight_load.py`). With `--gated-launch-port` a second engine waits beside the first; it needs a second
-set of ports, and saves only imports. `sglang.compile_deep_gemm` is one more complete start: SGLang compiles these
-kernels at the first start anyway, and keeps them in `SGLANG_CACHE_DIR`.
+attention groups (`startup_weight_load.py`). With `--gated-launch-port` a second engine waits beside the first; the
+second engine needs further ports, and saves only the time of imports. `sglang.compile_deep_gemm` takes as long as a
+complete start: SGLang compiles these kernels at the first start anyway, and keeps them in `SGLANG_CACHE_DIR`.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ DAEMON_READY: Final = "weight cache daemons on node"
 
 @dataclass(frozen=True, slots=True)
 class FastStart:
-    """`flags` are added to the engine's command line; `because`: why no faster source is used."""
+    """The chosen source. `flags` are added to the engine's command line; `because`: why no faster source is used."""
 
     source: Source
     flags: tuple[str, ...] = ()

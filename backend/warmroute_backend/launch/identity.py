@@ -3,9 +3,9 @@
 Signals go through a descriptor of the process (`pidfd_open(2)`). The descriptor is opened, then the start time is
 compared, and then the signal is sent to the descriptor. If the process has ended meanwhile, no process gets a signal.
 
-A launched process leads a session, and its children stay in it. All of them also inherit the variable `MARK`. Until
-the leader has ended and is reaped, no other process gets its session number. Afterwards, only members that were noted
-before, and processes that carry the mark, belong to the leader.
+A launched process leads a session (`setsid(2)`), and its children stay in that session. Leader and children also have
+the environment variable `MARK`. Until the leader has ended and is reaped, no other process gets its session number.
+Afterwards, a process counts as the leader's only if it was noted before as a member of the session, or has the mark.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "WARMROUTE_LAUNCH"
-"""The variable of a launched process: launch id, slash, name."""
+"""The environment variable of a launched process. Its value is launch id, slash, name of the process."""
 
 PROC: Final = Path("/proc")
 _AFTER_NAME_STATE: Final = 0
@@ -33,7 +33,7 @@ class Identity:
 
 
 def identity_of(pid: int) -> Identity | None:
-    """The process that has this number now, or None. A process that has ended and is not reaped yet counts, too."""
+    """The process that has this pid now, or None. A process that has ended and is not reaped yet counts, too."""
     found = _stat(pid)
     return None if found is None else Identity(pid, int(found[_AFTER_NAME_START]))
 
@@ -47,7 +47,7 @@ def is_alive(identity: Identity) -> bool:
 
 
 def signal_process(identity: Identity, number: signal.Signals) -> bool:
-    """Send a signal to this very process; False if it is gone. Raises: PermissionError."""
+    """Send a signal to this very process; False if the process is gone. Raises: PermissionError."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -76,7 +76,7 @@ def session_members(leader: Identity) -> set[Identity]:
 
 
 def marked(mark: str) -> set[Identity]:
-    """The live processes that have this value of `MARK`: launched ones, and their children, which inherit it."""
+    """The live processes with this value of `MARK`: a launched process, and its children, which inherit the value."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
     for pid in _pids():
@@ -98,7 +98,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of `/proc/PID/stat` behind the program's name. That name may itself have spaces and brackets."""
+    """The fields of `/proc/PID/stat` after the program's name, which may contain spaces and brackets."""
     try:
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[-1].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""The launcher: brings the programs of a node up in stages, keeps them up, and ends them in the reverse order.
+"""The launcher: starts the programs of a node in stages, restarts those that fail, and ends all in the reverse order.
 
-The launcher looks at each process every `POLL_S`, or when a child ends, and acts by the process' state (`states`). An
+The launcher looks at each process every `POLL_S`, and when a child ends, and acts by the process' state (`states`). An
 engine that is ready gets no test requests for tokens, since a busy engine answers late. The launcher reads the engine's
 metrics instead, and restarts an engine that hangs (`hangs`) or has ended, or whose start takes too long.
 """
@@ -29,7 +29,9 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Waker:
-    """`with Waker() as waker`: a signal is counted and ends the wait. `stops`: how many signals asked for a stop."""
+    """Counts signals, and ends a wait when one comes: `with Waker() as waker`. `stops`: how many signals asked for a
+    stop.
+    """
 
     def __init__(self) -> None:
         self.stops = 0
@@ -61,7 +63,7 @@ class Waker:
 
 
 def _nothing(_number: int, _stack: FrameType | None) -> None:
-    """A handler that does nothing: with it, the signal is not ignored and ends the wait."""
+    """A handler that does nothing. A signal with a handler is not ignored, so it ends the wait."""
 
 
 POLL_S: Final = 0.25
@@ -72,12 +74,12 @@ LOG_LINES_READ: Final = 2_000
 
 
 class Drains(Protocol):
-    """Asks the proxy to give an engine no new work. Each method may raise OSError: then the launcher goes on
-    without.
+    """Asks the proxy to give an engine no new work. Each method may raise OSError; the launcher then continues without
+    the proxy.
     """
 
     def drain(self, engine: str) -> bool:
-        """Give the engine no new work. False if it drained already, so that the drain must not be undone."""
+        """Give the engine no new work. False if the engine was draining already: then the launcher must not undo it."""
         ...
 
     def is_drained(self, engine: str) -> bool: ...
@@ -98,7 +100,7 @@ class Limits:
 
     @property
     def read_every_s(self) -> float:
-        """The period of reading metrics. A single reading never reaches `hang_s` (`hangs.LONGEST_STEP`)."""
+        """The period of reading metrics: so short that one reading never reaches `hang_s` (`hangs.LONGEST_STEP`)."""
         return min(READ_EVERY_S, self.hang_s / 4)
 
 
@@ -142,10 +144,9 @@ class Launcher:
         self._shown: dict[str, tuple[str, float]] = {}  # by name of a process
 
     def run(self, waker: Waker, up: Callable[[], None]) -> int:
-        """Bring everything up, call `up`, and stay until a signal; then stop everything. Returns 1 if a process has
-        failed.
+        """Start everything, call `up`, watch until a signal, then stop everything. Returns 1 if a process has failed.
 
-        Raises: LaunchError if a process does not come up, after everything was stopped. Any other error leaves all
+        Raises: LaunchError if a process does not become ready; everything is stopped before. Any other error leaves all
         processes running, as a kill of the launcher does.
         """
         was_up = False
@@ -164,7 +165,7 @@ class Launcher:
         return 1 if failed else 0
 
     def stop(self, waker: Waker | None = None) -> None:
-        """Stop everything, the proxy first, since it lets requests end. A second signal kills what is left."""
+        """Stop everything, beginning with the proxy, which lets requests end. A second signal kills what still runs."""
         for stage in reversed(range(len(STAGES))):
             members = [process for process in self.processes if process.program.stage == stage]
             for process in members:
@@ -186,7 +187,7 @@ class Launcher:
     def _round(self) -> None:
         for name in state_file.take_restarts(self._state_dir):
             self._order_restart(name)
-        goes = state_file.take_start(self._state_dir)  # always, or a later launch would take it
+        goes = state_file.take_start(self._state_dir)  # even if not needed now, or a later launch would take it
         if self._nodes is not None:
             self._look_at(self._nodes, goes=goes)
         for process in self.processes:
@@ -209,7 +210,7 @@ class Launcher:
         found = nodes.troubles()
         if self._has_looked and [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
             return
-        self._has_looked = True  # the first look also says so if all answer
+        self._has_looked = True  # from the second look on, only changes are shown
         known = {_fact(text) for text in self.troubles}
         self.troubles[:] = found
         self._save()  # before the line is shown: its reader may ask for the status
@@ -256,8 +257,8 @@ class Launcher:
         return [name for name in process.program.needs if name not in ready]
 
     def _lacks_needs(self, process: Process) -> bool:
-        """Whether a program that the process needs has gone. One that an earlier launcher started with another command
-        line needs none.
+        """Whether a program that the process needs has gone. A process that an earlier launcher started with another
+        command line needs no other program.
         """
         if process.state not in {State.STARTING, State.READY, State.DRAINING}:
             return False
@@ -269,7 +270,7 @@ class Launcher:
             if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
                 return False
         if any(process.name in other.program.needs and other.state in ALIVE for other in self.processes):
-            return False  # an earlier launcher's engine runs without it, in the same memory
+            return False  # an engine of an earlier launcher runs without this program, in the same memory
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)
 
@@ -341,7 +342,9 @@ class Launcher:
             self._show(f"{process.name}: {what}, {waited_s:.0f} s{line}")
 
     def _pair_problems(self, process: Process) -> list[str]:
-        """The settings on which the process disagrees with engines of the other role that serve already."""
+        """The settings on which the process disagrees with engines that serve already in the other role (prefill or
+        decode).
+        """
         kind = process.program.kind
         if kind not in {"prefill", "decode"}:
             return []
@@ -359,7 +362,7 @@ class Launcher:
         return found
 
     def _step_ready(self, process: Process) -> None:
-        """Read its metrics if a period has passed, and act on a hang."""
+        """Read the process' metrics if a period has passed, and act on a hang."""
         now_s = time.monotonic()
         before = process.progress or Progress(now_s)
         if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
@@ -425,7 +428,7 @@ class Launcher:
             self._stop(process)
 
     def _drain(self, process: Process) -> bool:
-        """Have the proxy drain it; False if the proxy does not answer."""
+        """Ask the proxy to give the process no new work; False if the proxy does not answer."""
         try:
             process.entry.is_drained = self._drains.drain(process.name)
         except OSError as error:
@@ -474,5 +477,5 @@ class Launcher:
 
 
 def _fact(trouble: str) -> str:
-    """A sentence without its seconds, so that the same trouble is shown once."""
+    """A sentence without its seconds, so that a trouble that goes on is shown once."""
     return trouble.partition(" for ")[0]

@@ -1,5 +1,7 @@
-"""Reports of launchers to each other over HTTP. Each launcher answers `GET /launch` to a bearer of the fleet's key, and
-asks all others every `ASK_EVERY_S`. A launcher answers nothing but its report.
+"""Exchanges reports between the launchers of a plan's nodes over HTTP.
+
+Each launcher answers `GET /launch` to a bearer of the fleet's key, and asks all other launchers every `ASK_EVERY_S`. A
+launcher answers nothing but its report.
 """
 
 import contextlib
@@ -34,14 +36,15 @@ MAX_CONNECTIONS: Final = 64
 
 
 class NodeReports:
-    """`with NodeReports(...) as nodes`. `addresses`: host and port of each node, of this one too. Raises:
-    LaunchError.
+    """Answers and asks the other launchers: `with NodeReports(...) as nodes`. `addresses`: host and port of each node,
+    including this one. Raises: LaunchError.
     """
 
     def __init__(self, own: Report, addresses: Sequence[tuple[str, int]], key: str, bind: str = "0.0.0.0") -> None:
         self.own = own
         self._reported: Report | None = None
-        """None until the first report: before it, other nodes cannot know for which stores they have to wait."""
+        """None until the first report. Until then other launchers get no answer, since they could not know for which
+        stores they have to wait."""
         self._addresses = addresses
         self._key = key
         self._others = [OtherNode(node, host) for node, (host, _) in enumerate(addresses) if node != own.node]
@@ -66,7 +69,7 @@ class NodeReports:
         self._server.server_close()
 
     def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None:
-        """Set what the next asker gets. An order to start that was heard once stays."""
+        """Set the report that other launchers get from now on. Once an order to start is known, the report keeps it."""
         goes = goes or self.own.goes or may_start(self.own, self._others, time.monotonic())
         self.own = Report(self.own.node, self.own.plan, goes, dict(states), dict(stores))
         self._reported = self.own
@@ -144,7 +147,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore it: a client that is gone is not an error of ours."""
+        """Ignore the error: it only means that a client is gone."""
 
 
 def _end(connection: socket.socket) -> None:

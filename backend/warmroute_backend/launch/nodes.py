@@ -1,8 +1,8 @@
 """The launchers of a plan's nodes: what each reports, when all start, and what is wrong on another node. Pure.
 
-A launcher starts nothing until all others answer with the same plan and one of them was ordered to start. Engines also
-wait for the stores of all nodes. Later troubles of another node are shown, but stop nothing: the engines that are left
-may serve.
+A launcher starts nothing until all other launchers report the same plan, and one launcher was ordered to start. Engines
+also wait for the KV stores of all nodes. Later troubles of another node are shown, but stop nothing, because the
+remaining engines can serve.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,9 @@ MAX_CHARS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of a launcher on its node. `plan`: digest of the file; `goes`: whether it knows of an order to start;
-    `states`: states of all its processes; `stores`: states of the stores that engines of all nodes wait for.
+    """The report of a launcher on its node. `plan`: digest of the plan's file; `goes`: whether the launcher knows of an
+    order to start; `states`: states of all its processes; `stores`: states of those processes that are stores, for
+    which engines of all nodes wait.
     """
 
     node: int
@@ -32,7 +33,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class OtherNode:
-    """What is known of another node. `answered_s`: time of its last answer; None: it never answered."""
+    """What is known of another node. `answered_s`: time of its launcher's last answer; None if it never answered."""
 
     node: int
     host: str
@@ -41,7 +42,7 @@ class OtherNode:
 
 
 def observed(before: OtherNode, report: Report | None, now_s: float) -> OtherNode:
-    """The other node after a request to it. `report`: None if it did not answer."""
+    """The other node after a request to its launcher. `report`: None if the launcher did not answer."""
     return before if report is None else replace(before, answered_s=now_s, report=report)
 
 
@@ -58,7 +59,7 @@ def stores_serve(others: Iterable[OtherNode]) -> bool:
 
 
 def trouble(own: Report, other: OtherNode, now_s: float) -> str:
-    """What is wrong with another node; empty if nothing is."""
+    """What is wrong with another node; empty if nothing is wrong."""
     who = f"node {other.node} ({other.host})"
     if other.report is None or other.answered_s is None:
         return f"{who}: no launcher has answered yet"

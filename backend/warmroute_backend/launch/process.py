@@ -1,4 +1,4 @@
-"""One launched process: start it or find it again, watch it, and end it with all processes that it has started."""
+"""One launched process: starts it or finds it again, watches it, and ends it with all processes that it has started."""
 
 import os
 import secrets
@@ -37,10 +37,10 @@ class Process:
         self.program = program
         self.entry = entry
         self.changed_s = time.monotonic()
-        """When its state last changed."""
+        """When the process' state last changed."""
         self.retry_s = 0.0
         self.progress: Progress | None = None
-        """What its metrics have shown since it serves."""
+        """What the process' metrics have shown since it became ready."""
         self._mark = mark
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -65,8 +65,8 @@ class Process:
         self.changed_s = time.monotonic()
 
     def start(self, save: Callable[[], None]) -> None:
-        """Start the process. The entry is saved before, so that the process can be found, and after. Raises:
-        LaunchError.
+        """Start the process. Its entry is saved before the start, so that a later launcher can find the process, and
+        after it. Raises: LaunchError.
         """
         self.happen(Event.START)
         entry, program = self.entry, self.program
@@ -96,14 +96,14 @@ class Process:
         save()
 
     def find(self) -> bool:
-        """Find a process of an earlier launcher, by its entry or by its mark. False if it is gone."""
+        """Find a process that an earlier launcher started, by its entry or its mark. False if it is gone."""
         if self.entry.identity is None and self.state in ALIVE:
             found = marked(self._mark)
             self.entry.identity = min(found, key=lambda each: each.start_ticks) if found else None
         return self.entry.identity is not None and is_alive(self.entry.identity)
 
     def has_ended(self) -> bool:
-        """Whether its main process is gone. Its children are noted before the system forgets their parent."""
+        """Whether the main process is gone. If so, its children are noted before the system forgets their parent."""
         identity = self.entry.identity
         if identity is None:
             return True
@@ -118,7 +118,7 @@ class Process:
         return True
 
     def note_members(self) -> bool:
-        """Note the other processes of its session. Returns whether they have changed."""
+        """Note the other processes of the process' session. Returns whether they have changed."""
         if self.entry.identity is None:
             return False
         found = sorted(session_members(self.entry.identity))
@@ -138,7 +138,7 @@ class Process:
         self.end_leftovers()
 
     def end_leftovers(self) -> None:
-        """Kill what is left of its session. The kernel takes tens of seconds to release a large pinned pool."""
+        """Kill what is left of the process' session. The kernel needs tens of seconds to free a large pinned pool."""
         for member in {*self.entry.members, *marked(self._mark)} - {self.entry.identity}:
             if is_alive(member):
                 signal_process(member, signal.SIGKILL)
@@ -158,13 +158,13 @@ class Process:
         return f"ended with status {code}"
 
     def last_words(self) -> str:
-        """The last lines of its log since its start."""
+        """The last lines that the process logged since its start."""
         lines = tail(self.log, SHOWN_LINES, self.entry.log_begin)
         return "".join(f"\n    {line[:MAX_LINE_CHARS]}" for line in lines)
 
 
 def found_identity(pid: int) -> Identity:
-    """The identity of this launcher's process. Raises: LaunchError without /proc."""
+    """The identity of this launcher's process. Raises: LaunchError if there is no /proc."""
     identity = identity_of(pid)
     if identity is None:
         raise LaunchError("/proc is not there: processes can be watched on Linux only")
@@ -176,8 +176,8 @@ LOGS = "logs"
 
 @dataclass(slots=True)
 class Adopted:
-    """`processes`: one for each program, in the same order. `stray`: processes that run and belong to no program any
-    more.
+    """The processes of the programs, some of them adopted from an earlier launcher. `processes`: one for each program,
+    in the order of the programs. `stray`: processes that run and belong to no program any more.
     """
 
     record: Record
@@ -192,8 +192,8 @@ class Adopted:
 
 
 def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, node: int, own: Identity) -> Adopted:
-    """Match programs with running processes. `own`: the launcher's identity. Raises: LaunchError if another engine kind
-    runs.
+    """Match programs with the processes that still run. `own`: the launcher's identity. Raises: LaunchError if these
+    processes have another kind of engine.
     """
     old = load(state_dir)
     (state_dir / LOGS).mkdir(parents=True, exist_ok=True)
@@ -222,8 +222,8 @@ def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, 
 
 
 def left_running(record: Record) -> list[Process]:
-    """The processes of a record that still run, in the order of their start. Children without a main process serve
-    nobody, and are killed.
+    """The processes of a record that still run, in the order of their start. Children whose main process is gone are
+    killed, since they serve nobody.
     """
     found = []
     for name, entry in record.entries.items():
@@ -246,7 +246,7 @@ def _note(process: Process) -> str:
 
 
 def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
-    """A new entry, with what an earlier launch knows of its starts and restarts."""
+    """A new entry for a program, with what an earlier launcher knew of the program's starts and restarts."""
     before = None if old is None else old.entries.get(program.name)
     served = before is not None and before.state in {State.READY, State.DRAINING, State.BACKING_OFF}
     entry = Entry(
@@ -267,6 +267,6 @@ def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
 
 
 def _bare(entry: Entry) -> Program:
-    """A program with just the fields of an entry that a stop needs."""
-    kind: Kind = entry.kind  # type: ignore[assignment]  # saved from a Kind
+    """A program with only those fields of an entry that are needed to stop it."""
+    kind: Kind = entry.kind  # type: ignore[assignment]  # the value was a Kind when it was saved
     return Program(entry.name, kind, (), ports=tuple(entry.ports.items()))

@@ -1,4 +1,4 @@
-"""The programs that the launcher runs: a command line, an address, and what the log should say. Values only."""
+"""The programs that the launcher runs, as plain values: command line, address, and what the log should say."""
 
 import hashlib
 import json
@@ -21,17 +21,17 @@ STAGES: Final[tuple[tuple[Kind, ...], ...]] = (
     ("prefill", "aggregated", "decode"),
     ("proxy",),
 )
-"""Kinds in the order of their start. A stage begins when all programs of earlier stages serve. All engines load at
-once.
+"""Kinds of programs in the order of their start. A stage begins when all programs of earlier stages serve. So all
+engines load at the same time.
 """
 
 START_TIMEOUT_S: Final = 3_600.0
-"""Weights of a trillion parameters load for up to half an hour, and then graphs are captured."""
+"""Long enough for a trillion parameters, which load for up to half an hour before graphs are captured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The plan's values for one rank: tokens in its pool, and bytes of their KV on one GPU."""
+    """The plan's values for one rank: tokens in its KV pool, and the bytes of the pool on one GPU."""
 
     tokens: int
     kv_bytes: float
@@ -42,8 +42,9 @@ class Program:
     """One process to run. `host`: its address as seen from this machine; `ports`: name of a use -> port.
 
     `ready_path`: the path that answers 200 once the program serves. If it is empty, the program serves once its port
-    `http` takes connections, or at once without such a port. `ready_line`: in place of both, a part of a line of its
-    log. `needs`: names of programs that have to serve as long as this one runs. `source`: where its weights come from.
+    `http` accepts connections, or at once if it has no such port. `ready_line`: if set, the program serves once its log
+    has this text, and path and port do not count. `needs`: names of programs that have to serve as long as this one
+    runs. `source`: where an engine's weights come from.
     """
 
     name: str
@@ -73,8 +74,8 @@ class Program:
 
     @property
     def has_metrics(self) -> bool:
-        """Whether this process shows an engine's metrics. Of an engine over several nodes, only the first
-        process does.
+        """Whether this process serves an engine's metrics. Of an engine over several nodes, only the first process
+        serves them.
         """
         return self.is_engine and self.port("http") is not None
 

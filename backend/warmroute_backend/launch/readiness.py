@@ -1,4 +1,4 @@
-"""Whether programs can start (they are installed, and their ports are free), and whether they serve."""
+"""Tells whether programs can start (they are installed, and their ports are free), and whether they serve."""
 
 import contextlib
 import http.client
@@ -16,13 +16,14 @@ from warmroute_backend.launch.program import Program
 PROBE_TIMEOUT_S: Final = 2.0
 MAX_ANSWER_BYTES: Final = 8 << 20
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-"""If all ranks in the query are -1, the answer has facts of the whole group, or is 503 until all ranks have registered
-(`sglang/srt/disaggregation/common/conn.py`, `_handle_route_get`)."""
+"""The query to a prefill engine's bootstrap server. If all ranks in it are -1, the answer has facts on all of the
+engine's ranks, or is 503 until all of them have registered (`sglang/srt/disaggregation/common/conn.py`,
+`_handle_route_get`)."""
 
 
 def serves(program: Program) -> bool:
-    """Whether the program is ready and, for prefill, whether all ranks are at the bootstrap server. A program without a
-    port is ready once it runs.
+    """Whether the program is ready and, for a prefill engine, whether all ranks have registered with its bootstrap
+    server. A program without a port is ready once it runs.
     """
     if not program.ready_path:
         port = program.port("http")
@@ -39,14 +40,14 @@ def listens(host: str, port: int) -> bool:
 
 
 def route(bootstrap_url: str) -> Mapping[str, Any]:
-    """The group's facts from a prefill engine's bootstrap server; empty if the group is incomplete or nothing
-    answers.
+    """The facts on a prefill engine's ranks, from its bootstrap server; empty if ranks are missing or the server does
+    not answer.
     """
     return _object(_get(bootstrap_url + ROUTE))
 
 
 def metrics(url: str) -> str | None:
-    """The text of `/metrics`; None without an answer, empty if the engine has no metrics."""
+    """The text of `/metrics`; None if nothing answers, empty if the engine has no metrics."""
     answer = _get(f"{url}/metrics")
     if not answer.status:
         return None
@@ -54,7 +55,7 @@ def metrics(url: str) -> str | None:
 
 
 def server_info(url: str) -> Mapping[str, Any]:
-    """An engine's answer about itself; empty without one."""
+    """An engine's `/server_info`; empty if the engine does not answer."""
     return _object(_get(f"{url}/server_info"))
 
 
@@ -65,7 +66,7 @@ class _Answer:
 
 
 def _get(url: str) -> _Answer:
-    """Status and body; status 0 without an answer."""
+    """Status and body of an answer; status 0 if there is no answer."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT_S)
     try:
@@ -108,7 +109,7 @@ def is_taken(port: int) -> bool:
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # this machine has no such family
+        except OSError:  # this machine lacks IPv4 or IPv6
             continue
         with listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,11 +1,11 @@
-"""Read the log of a starting engine: how far the start is, and how large the pool became. Pure.
+"""Reads the log of a starting engine: how far the start is, and how large the pool became. Pure.
 
 The lines are those of SGLang 0.5.23: `Load weight begin` (`model_executor/model_runner.py:1274`), tqdm's bars of the
 loaders (`model_loader/weight_utils.py:1166`, `:1371`), `KV Cache is allocated` (`mem_cache/memory_pool.py:2084-2098`;
 `KV size` of latent attention, else `K size` and `V size`), `Post-capture KV sizing`
 (`model_executor/model_runner_components/kv_pool_runtime.py:195`), graphs (`cuda_graph_setup.py:685`,
-`runner/decode_cuda_graph_runner.py:1343`), `max_total_num_tokens` (`managers/scheduler.py:1269`). The embedded engine
-writes the two lines about its pool.
+`runner/decode_cuda_graph_runner.py:1343`), `max_total_num_tokens` (`managers/scheduler.py:1269`). The embedded
+(simulated) engine writes only the two lines about its pool.
 """
 
 import os
@@ -72,15 +72,15 @@ def _numbered(log: Path, number: int) -> Path:
 
 
 PHASES: Final = ("imports, warm-up", "weights", "KV pool", "graphs", "host pool", "other")
-"""`other` has communicators, attention back ends and the radix cache. The embedded engine has no phases."""
+"""`other` includes communicators, attention back ends and the radix cache. The embedded engine reports no phases."""
 
 _LINE: Final = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)([^\]]*)\] (.*)")
 _PINS: Final = re.compile(r"Allocating .* GB host memory")
 
 
 def phases_s(total_s: float, server_info: Mapping[str, Any], lines: Sequence[str]) -> dict[str, float]:
-    """Phase -> seconds, of `PHASES`; in sum `total_s`. Empty if the server does not say. `lines`: the log of this
-    start.
+    """The seconds of each of `PHASES`, in sum `total_s`; empty if the server does not report them. `lines`: the log of
+    this start.
     """
     found = server_info.get("startup_time")
     if not isinstance(found, Mapping) or not isinstance(found.get("scheduler_e2e"), int | float):
@@ -99,9 +99,7 @@ def phases_s(total_s: float, server_info: Mapping[str, Any], lines: Sequence[str
 
 
 def _pinning_s(lines: Sequence[str]) -> float:
-    """Seconds of pinning host memory, of the slowest rank: from the line before a rank pins to that rank's next
-    line.
-    """
+    """Seconds in which the slowest rank pins host memory: from its line that announces the pinning to its next line."""
     begun: dict[str, datetime] = {}
     spent: dict[str, float] = {}
     for line in lines:
@@ -124,7 +122,7 @@ def _seconds(value: Any) -> float:
 
 
 GB: Final = 1 << 30
-"""SGLang's GB in log lines on memory (`mem_cache/memory_pool.py`, `GB = 1024**3`)."""
+"""What SGLang calls a GB in log lines on memory (`mem_cache/memory_pool.py`, `GB = 1024**3`)."""
 
 _TOKENS: Final = re.compile(r"\bmax_total_num_tokens=(\d+), chunked_prefill_size")
 _SIZE: Final = re.compile(
@@ -144,11 +142,11 @@ _PHASES: Final[tuple[tuple[str, str], ...]] = (
     ("max_total_num_tokens=", "warming up"),
     ("The server is fired up", "serving"),
 )
-"""Part of a line -> the phase that it shows. If a line has several parts, the last row wins."""
+"""A text in a line -> the phase that it shows. If a line has several of these texts, the last row wins."""
 
 _UNREGISTERED: Final = "failed to register to bootstrap server"
-"""The line of a prefill that goes on without its ranks at the bootstrap server, and answers probes
-(`disaggregation/common/conn.py:1661`).
+"""A line of a prefill engine whose ranks could not register with its bootstrap server. The engine runs on and answers
+probes (`disaggregation/common/conn.py:1661`).
 """
 
 UNREGISTERED: Final = "not at its bootstrap server, so no decode can reach it: restart it"
@@ -158,7 +156,7 @@ MAX_LINE_CHARS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pool of a rank: tokens, and bytes of their KV on one GPU, rounded as in the log. None: not logged yet."""
+    """The KV pool of a rank: its tokens, and its bytes on one GPU as rounded in the log. None: not logged yet."""
 
     tokens: int | None
     kv_bytes: float | None
@@ -166,7 +164,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class StartProgress:
-    """How far a start is. `percent`: of the phase, if a bar shows it."""
+    """How far a start is. `percent`: how much of the phase is done, if a progress bar shows it."""
 
     phase: str
     percent: int | None
@@ -174,8 +172,8 @@ class StartProgress:
 
 
 def pool(lines: Sequence[str]) -> Pool:
-    """The pool by the last lines about it. A draft model's cache with as many tokens is a part of the pool. All GPUs
-    of an engine write the same lines."""
+    """The pool, from the last lines about it. A draft model's cache with as many tokens counts as a part of the pool.
+    All GPUs of an engine write the same lines, so each line counts once."""
     tokens: int | None = None
     sizes: dict[tuple[str, int], float] = {}
     for line in lines:

@@ -1,8 +1,9 @@
 """`state.json` in the state directory: the processes that a launcher has started, so that the next launcher finds them.
 
-The whole file is replaced with each change, and also before a process is started. If a launcher is killed between the
-start and the note of the pid, the entry has no pid, and the next launcher looks for the mark (`identity.MARK`). Only
-one launcher at a time has the directory. The system releases its `lock` however the launcher ends.
+The whole file is replaced with each change, and also before a process is started. If a launcher is killed after it has
+started a process and before it has noted the pid, the entry has no pid, and the next launcher finds the process by an
+environment variable (`identity.MARK`). Only one launcher at a time uses the directory: it holds the file `lock`, which
+the system releases however the launcher ends.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ def give_restart(state_dir: Path, name: str) -> None:
 
 
 def give_start(state_dir: Path) -> None:
-    """Order the start of all nodes. Raises: OSError."""
+    """Leave the order to start all nodes in the state directory. Raises: OSError."""
     folder = state_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / _START).touch()
 
 
 def take_start(state_dir: Path) -> bool:
-    """Take the order to start, if there is one. Returns whether there was; an order is taken once."""
+    """Take the order to start, if there is one, so that it is obeyed only once. Returns whether there was an order."""
     try:
         (state_dir / FOLDER / _START).unlink()
     except FileNotFoundError:
@@ -47,7 +48,7 @@ def take_start(state_dir: Path) -> bool:
 
 
 def take_restarts(state_dir: Path) -> Iterator[str]:
-    """Take the orders to restart: the names of processes. Each order is taken once."""
+    """Take the orders to restart processes, so that each is obeyed only once. Yields the names of the processes."""
     folder = state_dir / FOLDER
     if not folder.is_dir():
         return
@@ -77,7 +78,7 @@ class StartRecord:
 
 @dataclass(slots=True)
 class Entry:
-    """One process. Times are unix seconds. `members`: other processes of its session, as last seen."""
+    """One process. Times are unix seconds. `members`: other processes of its session (`setsid(2)`) when last seen."""
 
     name: str
     kind: str
@@ -93,19 +94,19 @@ class Entry:
     starts: int = 0
     started_s: float = 0.0
     ready_s: float | None = None
-    """When its current run began to serve."""
+    """When the current run of the process began to serve."""
     has_served: bool = False
     is_ordered: bool = False
-    """Whether an operator's order to restart it is under way."""
+    """Whether an operator's order to restart the process is being carried out."""
     is_drained: bool = False
-    """Whether the launcher had the proxy drain it, and has to undo that."""
+    """Whether the launcher asked the proxy to give the process no new work, and has to undo that."""
     restarts_s: list[float] = field(default_factory=list)
     last_words: str = ""
-    """The last lines of its log when it last ended unasked."""
+    """How the process last ended unasked, with the last lines of its log."""
     findings: list[str] = field(default_factory=list)
-    """How it differs from the plan, and whether it hangs."""
+    """How the process differs from the plan, and whether it hangs."""
     start_records: list[StartRecord] = field(default_factory=list)
-    """The newest successful starts."""
+    """The last few successful starts."""
 
 
 @dataclass(slots=True)

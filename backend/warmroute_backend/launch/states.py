@@ -1,6 +1,6 @@
-"""The life of a launched process: a table of states and events, and the rule for restarts. Pure.
+"""The life cycle of a launched process: a table of states and events, and the rule for restarts. Pure.
 
-`next_state` raises `IllegalTransition` for an event that the table does not have. `docs/reference/launch.md` shows the
+`next_state` raises `IllegalTransition` for an event that cannot happen in a state. `docs/reference/launch.md` shows the
 table as a diagram.
 """
 
@@ -16,14 +16,14 @@ class State(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-    """The proxy gives it no new work. The launcher stops it when its requests have ended."""
+    """The proxy gives the process no new work. The launcher stops the process when its requests have ended."""
     STOPPING = "stopping"
-    """Asked to end."""
+    """The process was asked to end."""
     STOPPED = "stopped"
     BACKING_OFF = "backing_off"
-    """Ended unasked; will start again after a pause."""
+    """The process ended unasked, and will be started again after a pause."""
     FAILED = "failed"
-    """Ended too often. Only an operator's order starts it again."""
+    """The process ended too often. Only an operator's order starts it again."""
 
 
 class Event(StrEnum):
@@ -65,8 +65,8 @@ def next_state(state: State, event: Event) -> State:
 class Backoff:
     """At most `limit` restarts within `window_s`, after pauses that double from `first_s` up to `longest_s`.
 
-    Each restart within the window doubles the pause, so a process that ends at once is not restarted without end. A
-    process that has run for the whole window begins again with the first pause.
+    Each restart within the window doubles the pause, so that a process that ends at once is not restarted forever. If a
+    process has run for the whole window, the next pause is the first one again.
     """
 
     first_s: float = 1.0
@@ -75,7 +75,7 @@ class Backoff:
     window_s: float = 1_800.0
 
     def recent(self, restarts_s: Sequence[float], now_s: float) -> list[float]:
-        """The restarts that count at `now_s`, on the same clock."""
+        """The restarts that count at `now_s`, which is on the clock of `restarts_s`."""
         return [at_s for at_s in restarts_s if now_s - at_s < self.window_s]
 
     def pause_s(self, restarts_s: Sequence[float], now_s: float) -> float | None:

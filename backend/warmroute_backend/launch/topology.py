@@ -1,13 +1,13 @@
 """The programs of a plan on a node: its engines and, on the first node, the Mooncake master. The caller adds the proxy.
 
-The same plan runs in one of three ways:
+A plan can run in one of three ways:
 
     sglang       as planned
-    embedded     each engine is the embedded one, with the ranks, pools, pages, tiers and ports of the plan
-    sglang-cpu   each engine is the real SGLang on a CPU with the tiny model: one rank, a small pool, KV by Mooncake
-                 over TCP, which is also the store
+    embedded     each engine is a simulated one, with the ranks, pools, pages, tiers and ports of the plan
+    sglang-cpu   each engine is the real SGLang on a CPU with a tiny model: one rank and a small pool; Mooncake moves KV
+                 over TCP and is also the store
 
-The last two are trials. `Topology.notes` lists what they leave out or replace. Pure, but for the given paths.
+The ways `embedded` and `sglang-cpu` are trials. `Topology.notes` lists what a trial leaves out or replaces. Pure.
 """
 
 import json
@@ -34,14 +34,14 @@ TRIAL_START_S: Final = 60.0
 CPU_START_S: Final = 300.0
 ENGINE_STOP_S: Final = 60.0
 NODE_PORTS: Final = 1_000
-"""The distance between the ports of two nodes if both are this machine."""
+"""The distance between the ports of two nodes if both nodes are this machine."""
 _SOURCES: Final[Mapping[Source, str]] = {
     "daemon": "restarts map weights that stay in GPU memory",
     "presharded": "restarts read files that the first start writes",
     "disk": "restarts read the checkpoint",
 }
 CPU_SEGMENT_BYTES: Final = 128 * 2**20
-"""Memory of an engine in the store of a trial: some 30,000 tokens of the tiny model."""
+"""The memory that an engine gives to the store in a trial: about 30,000 tokens of the tiny model."""
 STORAGE: Final = "hicache"
 """The folder of a trial's file tier, in the state directory."""
 
@@ -49,8 +49,9 @@ STORAGE: Final = "hicache"
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where and how a plan runs. `python`: the Python that has SGLang; `installation`: SGLang on a CPU; `slowness`:
-    how much slower this machine is than the reference; `speed`: of embedded engines; `cache_dir`: a folder for fast
-    restarts, None: no fast restarts; `near`: the surroundings of each GPU, empty: unknown."""
+    how many times slower this machine is than the reference; `speed`: the speed of embedded engines; `cache_dir`: a
+    folder for fast restarts, or None for no fast restarts; `near`: NUMA node and cards of each GPU, empty if unknown.
+    """
 
     kind: EngineKind
     node: int
@@ -72,7 +73,9 @@ class Topology:
 
 
 def here(plan: Plan) -> Plan:
-    """A plan whose nodes are all this machine: with local addresses, and with other ports for each further node."""
+    """The plan changed so that this machine is all of its nodes: local addresses, and other ports for each further
+    node.
+    """
     engines = []
     for engine in plan.engines:
         moved = {name: port + NODE_PORTS * engine.node for name, port in asdict(engine.ports).items()}
@@ -82,7 +85,7 @@ def here(plan: Plan) -> Plan:
 
 
 def topology(plan: Plan, setting: Setting) -> Topology:
-    """The programs of the setting's node. In a trial, they are those of all nodes of a plan from `here`."""
+    """The programs of the setting's node. In a trial, the plan is from `here`, and all its programs are returned."""
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
@@ -102,12 +105,12 @@ def topology(plan: Plan, setting: Setting) -> Topology:
 
 
 def _ordered(programs: list[Program]) -> list[Program]:
-    """By stage, and prefill before decode, since decode asks prefill for its ranks."""
+    """The programs by stage, and prefill before decode, since a decode engine asks prefill engines for their ranks."""
     return sorted(programs, key=lambda program: (program.stage, program.kind == "decode"))
 
 
 def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) -> Iterator[str]:
-    """What is near each engine's GPUs, and where its weights come from at a fast restart."""
+    """Notes on what is near each engine's GPUs, and where the engine's weights come from at a fast restart."""
     for engine in engines:
         yield from described(engine.name, affinity(plan, engine, setting.near))
         if setting.cache_dir is not None:
@@ -117,13 +120,13 @@ def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) ->
 
 
 def config_files(plan: Plan, setting: Setting) -> dict[str, str]:
-    """Name of a file in the state directory -> configuration of a store, which engines read."""
+    """The configurations of stores that engines read: name of a file in the state directory -> its text."""
     found = {name: json.dumps(made, indent=2) + "\n" for name, made in mooncake_files(plan, setting).items()}
     return found | ({LMCACHE_CONFIG: config_text(plan)} if has_daemon(plan) else {})
 
 
 def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
-    """The store's configuration of each engine on this node; of all engines in a trial on a CPU."""
+    """The Mooncake store's configuration for each engine on this node, or for all engines in a trial on a CPU."""
     configs, found = mooncake_configs(plan), {}
     if setting.kind == "sglang-cpu":
         return {name: _on_a_cpu(config, setting.state_dir) for name, config in configs.items()}
@@ -145,7 +148,7 @@ def _on_a_cpu(config: dict[str, Any], state_dir: Path) -> dict[str, Any]:
 
 
 def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
-    """The pool that the log of an engine should show."""
+    """The KV pool that the log of an engine should show."""
     memory = plan.memory(engine)
     return Expected(memory.tokens, memory.tokens * memory.cell)
 
@@ -160,8 +163,8 @@ def _ports(engine: PlannedEngine) -> tuple[tuple[str, int], ...]:
 
 
 def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Program]:
-    """An engine's process on this node, after the daemon that keeps its weights, if one fits. Of an engine over several
-    nodes only the first process serves HTTP; the others are ready once they run.
+    """An engine's process on this node, preceded by the daemon that keeps its weights, if the engine can use one. Of an
+    engine over several nodes only the first process serves HTTP; the others are ready once they run.
     """
     rank = setting.node - engine.node
     near = affinity(plan, engine, setting.near)
@@ -210,7 +213,9 @@ def _local(word: str, state_dir: Path) -> str:
 
 
 def _lmcache(plan: Plan, setting: Setting) -> Program:
-    """The daemon for all engines of this machine. On a CPU it has little memory, and no CUDA to move KV."""
+    """LMCache's daemon for all engines of this machine. On a CPU the daemon has little memory, and moves KV without
+    CUDA.
+    """
     if setting.installation is not None:
         tool = str(setting.installation.lmcache)
         site = plan.site
@@ -298,7 +303,9 @@ def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
 
 
 def _file_tier(engine: PlannedEngine, setting: Setting) -> tuple[tuple[str, str], ...]:
-    """The folder of an engine's file tier: its own, or one that all embedded engines share in place of the store."""
+    """The folder of an engine's file tier: a separate one, or one that all embedded engines share in place of the
+    store.
+    """
     if engine.storage == "none":
         return ()
     folder = setting.state_dir / STORAGE / ("shared" if engine.storage == "mooncake" else engine.name)

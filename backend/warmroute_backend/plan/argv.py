@@ -1,7 +1,7 @@
 """The command line and the environment of each process of a plan.
 
-Flags have their full names, since SGLang 0.5.23 accepts abbreviations, and some in recipes have become ambiguous.
-Nothing is left to a default that another version may change.
+Flags have their full names: SGLang 0.5.23 accepts abbreviations, but some that recipes use have become ambiguous.
+Every setting is given, since another version may change a default.
 """
 
 import json
@@ -21,18 +21,19 @@ CONFIG_FOLDER: Final = "/etc/warmroute"
 ENGINE_INFO_PORT: Final = 6789
 HTTP_PORT: Final = 30000
 LMCACHE_CONFIG: Final = "lmcache.yaml"
-"""One file for all engines: on each node, the daemon has the same local address (`lmcache`)."""
+"""The configuration of all engines that use LMCache: on each node, its daemon has the same local address."""
 
 PD_TIMEOUT_S: Final = 120
-"""The limit of the bootstrap and of the wait for KV, not SGLang's 300 s: a stuck pair fails while its client waits."""
+"""The limit of the bootstrap and of the wait for KV. SGLang's 300 s are too long: a stuck pair must fail while its
+client still waits."""
 
 LEAST_FREE_DISK: Final = "64Gi"
-"""The least free space on the file tier's disk: SGLang evicts the oldest files for it. Without this bound the tier
-fills the disk.
+"""The free space that SGLang keeps on the file tier's disk, by evicting the oldest files. Without this bound the tier
+would fill the disk.
 """
 
 KEEP_ALIVE_S: Final = 120
-"""SGLang closes idle connections after 5 s by default, possibly while a proxy is sending."""
+"""How long SGLang keeps an idle connection. After its default of 5 s, it may close one while a proxy is sending."""
 
 PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "kimi-k2": ("kimi_k2", "kimi_k2"),
@@ -54,7 +55,7 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "llama-3.3": ("", "llama3"),
     "llama-4": ("", "pythonic"),
 }
-"""Begin of a model's name -> its parsers of reasoning and of tool calls (SGLang's cookbook)."""
+"""The beginning of a model's name -> its parsers for reasoning and for tool calls (SGLang's cookbook)."""
 
 DEEPEP_MODES: Final[Mapping[Role, str]] = {"aggregated": "auto", "prefill": "normal", "decode": "low_latency"}
 
@@ -72,9 +73,9 @@ def argv(plan: Plan, engine: PlannedEngine, node_rank: int = 0) -> list[str]:
 
 
 def mooncake_file(engine: PlannedEngine) -> str:
-    """The file name of the store's configuration for an engine. Each engine has its own file: the segment depends on
-    its attention groups and stages, and two engines with one folder on disk overwrite each other's files
-    (`mooncake_store.py:548`).
+    """The file name of the Mooncake store's configuration for an engine. Each engine has a separate file: the segment
+    of host memory depends on the engine's attention groups and stages, and two engines with one folder on disk would
+    overwrite each other's files (`mooncake_store.py:548`).
     """
     return f"mooncake-{engine.name}.json"
 
@@ -101,8 +102,9 @@ def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
 
 
 def _store_disk(plan: Plan) -> dict[str, str]:
-    """The bounds of what each rank keeps on disk: bytes by the store's own count, and blocks of the file system
-    (Mooncake, docs/source/deployment/ssd/ssd-offload.md). Without them the store fills nine tenths of the disk.
+    """Variables that limit what each rank keeps on disk, both as the store counts bytes and as the file system counts
+    blocks (Mooncake, docs/source/deployment/ssd/ssd-offload.md). Without limits the store fills nine tenths of the
+    disk.
     """
     if not plan.site.store_disk_gb:
         return {}
@@ -142,7 +144,9 @@ def _parallel(plan: Plan, engine: PlannedEngine, node_rank: int) -> Flags:
 
 
 def _experts(model: Model, shape: EngineShape) -> Flags:
-    """Flags of DeepEP (sgl-project/sglang#6017): its kernels by role, and copies of experts that are chosen by load."""
+    """Flags of DeepEP (sgl-project/sglang#6017): the kernels for the engine's role, and second copies of the experts
+    that are used most.
+    """
     command = ["--moe-a2a-backend", "deepep", "--deepep-mode", DEEPEP_MODES[shape.role]]
     command += ["--moe-dense-tp-size", "1"]
     command += ["--enable-dp-lm-head"] if shape.attention_dp > 1 else []
@@ -164,11 +168,11 @@ def _memory(model: Model, engine: PlannedEngine) -> Flags:
 
 
 def _kernels(plan: Plan, engine: PlannedEngine) -> Flags:
-    """Flags for KV of 4 bits, and for sparse attention, whose kernels decide how wide a row of the cache is
-    (`overrides.py:713-726`)."""
+    """Flags that choose attention kernels: for KV of 4 bits, and for sparse attention, whose kernels decide how wide a
+    row of the cache is (`overrides.py:713-726`)."""
     gpu = plan.cluster.gpu
     if engine.shape.kv_type == "nvfp4":
-        return ["--attention-backend", "trtllm_mha"]  # it reads and writes these rows and their scales
+        return ["--attention-backend", "trtllm_mha"]  # it supports 4-bit rows and their scales
     if plan.model.kind is not CacheKind.SPARSE or gpu.vendor != "nvidia":
         return []
     if engine.shape.kv_type == "fp8_e4m3":
@@ -179,8 +183,8 @@ def _kernels(plan: Plan, engine: PlannedEngine) -> Flags:
 
 
 def _reports(engine: PlannedEngine) -> Flags:
-    """Flags for what the proxy reads: cached tokens, counters, KV events. A decode engine keeps no prefix, so it has no
-    events.
+    """Flags for what the proxy reads: cached tokens, counters, KV events. A decode engine has no prefix cache, so it
+    sends no KV events.
     """
     command = ["--enable-cache-report", "--enable-metrics"]
     if engine.role == "decode":
@@ -209,7 +213,7 @@ def _tiers(plan: Plan, engine: PlannedEngine) -> Flags:
 
 
 def _host_size(plan: Plan, engine: PlannedEngine, size_gb: int) -> Flags:
-    """The size of the host pool. DeepSeek V4 has no `--hicache-size`, so a ratio is given
+    """The flag for the size of the host pool. For DeepSeek V4, SGLang supports only a ratio and no `--hicache-size`
     (`hybrid_pool_assembler.py:659`).
     """
     if plan.model.kind is not CacheKind.COMPRESSED:

@@ -11,15 +11,16 @@ from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.words import KvType
 
 WINDOW_RATIO: Final = 0.8
-"""SGLang's `--swa-full-tokens-ratio`: tokens of the pool of window layers for each of the pool of full layers."""
+"""SGLang's default of `--swa-full-tokens-ratio`: tokens in the pool of layers with sliding-window attention, for each
+token in the pool of full layers."""
 
 _SCALE_BLOCK: Final = 128
 _SCALE_BYTES: Final = 4
 
 
 NVFP4_BYTES: Final = 0.5 + 1 / 16
-"""Bytes of a value: half a byte, and a scale of one byte for 16 values (`NVFP4KVCacheMethod.compute_cell_size`, only
-with the kernels' own layout).
+"""Bytes of a value in nvfp4: half a byte, and a scale of one byte for 16 values
+(`NVFP4KVCacheMethod.compute_cell_size`, only with the kernels' own layout).
 """
 
 
@@ -36,15 +37,16 @@ def cell_bytes(
     window_ratio: float = WINDOW_RATIO,
     raw_rows: bool = False,
 ) -> float:
-    """Bytes of a token of `max_total_num_tokens` on each GPU of an attention group of `attention_tp`.
+    """Bytes of one token of `max_total_num_tokens`, on each GPU of an attention group of `attention_tp` GPUs.
 
     LATENT   layers * (kv_rank + rope) * bytes, on every GPU of the group
-    SPARSE   bf16: that + layers * (index + index/128*4); fp8: layers * (kv_rank + kv_rank/128*4 + rope*2 + ...), where
-             `raw_rows` (TensorRT-LLM kernels) has no scales: kv_rank + rope
-    HEADS    2 * layers * max(1, kv_heads/tp) * head_dim * bytes: heads are repeated if there are more GPUs
+    SPARSE   bf16: as LATENT, + layers * (index + index/128*4) for the indexer; fp8: layers * (kv_rank + kv_rank/128*4
+             + rope*2) + the indexer; with `raw_rows` (TensorRT-LLM kernels, no scales), layers * (kv_rank + rope) + the
+             indexer
+    HEADS    2 * layers * max(1, kv_heads/tp) * head_dim * bytes: heads are repeated if there are more GPUs than heads
     WINDOW   (full layers + window_ratio * window layers) * 2 * max(1, kv_heads/tp) * head_dim * bytes
-    COMPRESSED  see `_compressed`; the same for each `kv_type`
-    A draft model adds its layers, each as large as one of the target's, and always with an indexer.
+    COMPRESSED  see `_compressed`; equal for each `kv_type`
+    A draft model adds its layers, each as large as one of the target model's, and always with an indexer.
     """
     if model.kind is CacheKind.COMPRESSED:
         return _compressed(model, draft_layers, window_ratio)
@@ -56,24 +58,24 @@ def cell_bytes(
 
 
 COMPRESSED_WINDOW_RATIO: Final = 0.1
-"""SGLang's ratio for DeepSeek V4 (`model_overrides/deepseek_v4.py:49`)."""
+"""SGLang's default of `--swa-full-tokens-ratio` for DeepSeek V4 (`model_overrides/deepseek_v4.py:49`)."""
 
 COMPRESSED_PAGE_TOKENS: Final = 256
 COMPRESSED_ROW_BYTES: Final = 149_760 / COMPRESSED_PAGE_TOKENS
-"""A row has 448 values of 1 byte, 64 of 2 and 8 of scales. A page of 256 rows is rounded up to multiples of 576
-bytes.
+"""A row has 448 values of 1 byte, 64 values of 2 bytes, and 8 bytes of scales. A page of 256 rows is rounded up to a
+multiple of 576 bytes.
 """
 
 _COARSE_ROW_BYTES: Final = 864
-"""Bytes of a row of a page that has two rows."""
+"""Bytes of a row of the layers with one vector for 128 tokens, whose pages have two rows."""
 
 _STATE_BYTES: Final = 4
 
 
 def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
-    """`DSV4PoolConfigurator` of `pool_configurator.py`. The ratio scales rows of the window pool and the states of
-    its compression. Each 4 tokens also have a row and an index key, and each 128 a row. A draft adds its layers to all
-    of these."""
+    """Bytes of a token in DeepSeek V4's pools (`DSV4PoolConfigurator` of `pool_configurator.py`). The ratio scales the
+    rows of the window pool and the states of its compression. In addition, each 4 tokens have a row and an index key,
+    and each 128 tokens have a row. A draft adds its layers to all of these."""
     ring = 16 if draft_layers else 8
     states = 4 * (model.head_dim + model.index_dim) * _STATE_BYTES * ring / COMPRESSED_PAGE_TOKENS
     window = COMPRESSED_ROW_BYTES * model.layers + states * model.quarter_layers
@@ -84,8 +86,8 @@ def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
 
 
 def state_bytes(model: Model, requests: int, *, drafts: bool) -> int:
-    """Bytes of a rank beside its pools: for each request, incomplete vectors, each for 128 tokens
-    (`_get_c128_state_fixed_bytes`)."""
+    """Bytes that a rank needs beside its pools: for each request, the states of vectors that do not have their 128
+    tokens yet (`_get_c128_state_fixed_bytes`)."""
     ring = 256 if drafts else 128
     rows = -(-((requests + 2) * ring + 1) // 128) * 128
     return rows * 2 * model.head_dim * _STATE_BYTES * model.coarse_layers

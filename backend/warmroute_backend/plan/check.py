@@ -1,8 +1,7 @@
-"""Find the problems of a plan, also of one that was edited by hand. Each problem is a sentence that says what would
-work.
+"""Finds the problems of a plan, even of one that was edited by hand. Each is a sentence that says what would work.
 
 The problems are settings with which SGLang 0.5.23 stops, or starts but serves badly. If no formula covers a model's
-cache, only flags are judged, since the memory that it needs is not known.
+cache, only flags are judged, since the memory that the model needs is not known.
 """
 
 from collections import defaultdict
@@ -39,7 +38,7 @@ def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     shape_problems = list(_shape(plan, engine))
     yield from shape_problems
     if shape_problems:
-        return  # the memory of such a shape is not defined
+        return  # the memory of an engine with such a shape cannot be computed
     yield from _context(plan, engine)
     if plan.model.kind is not CacheKind.UNKNOWN:
         yield from _memory(plan, engine)
@@ -194,7 +193,9 @@ def _host(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _together(plan: Plan) -> Iterator[str]:
-    """Settings on which engines must agree, and things that they must not share."""
+    """Problems between engines: settings on which they must agree, and GPUs, ports and folders that they must not
+    share.
+    """
     prefills, decodes = plan.of("prefill"), plan.of("decode")
     if bool(prefills) != bool(decodes):
         yield "prefill and decode engines only serve together: add the other role, or make them aggregated."
@@ -225,8 +226,8 @@ def _host_memory(plan: Plan) -> Iterator[str]:
 
 
 def _store_disk(plan: Plan) -> Iterator[str]:
-    """Whether the store's share of each node's disk and its folder are valid (`FileStorageConfig::ValidatePath` of
-    Mooncake).
+    """Problems of the Mooncake store's folder, and of its share of each node's disk (`FileStorageConfig::ValidatePath`
+    of Mooncake).
     """
     disk_gb, folder = plan.site.store_disk_gb, plan.site.storage_dir
     if disk_gb and not any(engine.storage == "mooncake" for engine in plan.engines):
@@ -250,8 +251,8 @@ def _pairs(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[
 
 
 def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[str]:
-    """Problems of decode engines that divide the KV otherwise than prefill. SGLang needs a prefill engine that keeps
-    the KV whole, or divides it in the same way (`disaggregation/common/conn.py:531`).
+    """Problems of decode engines that divide the KV in another way than prefill engines. SGLang needs a prefill engine
+    that keeps the KV whole, or divides it as the decode engine does (`disaggregation/common/conn.py:531`).
     """
     for other in others:
         if first.shape.dcp not in {1, other.shape.dcp}:
@@ -260,7 +261,7 @@ def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Itera
 
 
 def _answers(plan: Plan, first: PlannedEngine, decodes: tuple[PlannedEngine, ...]) -> Iterator[str]:
-    """Decode engines whose stored answers could not be found by prefill engines."""
+    """Problems of decode engines that write answers to the store in a form that prefill engines would not find."""
     for engine in decodes:
         if engine.storage == "mooncake" and not shares_answers(plan.model, first.shape, engine.shape):
             yield f"{engine.name} writes answers to the store that {first.name} would not find; set storage to none."
@@ -272,7 +273,7 @@ def _drafting(engine: PlannedEngine) -> str:
 
 
 def _collisions(plan: Plan) -> Iterator[str]:
-    """GPUs and ports that two engines of a node would both take."""
+    """Problems of GPUs and ports that two engines of a node would both take."""
     taken: dict[tuple[int, str], list[str]] = defaultdict(list)
     for engine in plan.engines:
         each = max(1, engine.shape.gpus // max(1, engine.nodes))

@@ -1,4 +1,4 @@
-"""Make a plan: the engines of a cluster for a model and its traffic. Each choice has its reason.
+"""Makes a plan: the engines of a cluster for a model and its traffic, with a reason for each choice.
 
 The order of choices: KV type, context, division into prefill and decode, engines, drafts, host memory and storage. Each
 step reads only what earlier steps have fixed, so equal requests give equal plans.
@@ -36,9 +36,7 @@ DISTRIBUTED_PORT: Final = 20000
 EVENTS_PORT: Final = 5557
 REPLAY_PORT: Final = 5657
 RANK_PORTS: Final = 100
-"""The distance between the event ports of two engines on a node: a rank's port is the first one plus the rank's
-number.
-"""
+"""The ports that an engine reserves for its ranks: a rank's port is the engine's first port plus the rank's number."""
 
 ALTERNATIVE_GPUS: Final = ("H100", "H200", "B200", "B300", "MI300X")
 _NO_TRAFFIC: Final = Load(16_384, 4_096, 512)
@@ -61,8 +59,8 @@ class Placed(NamedTuple):
 
 
 def make_plan(request: PlanRequest) -> Plan:
-    """The plan for a request. Raises PlanError, which says what is too large and, unless `compared`, the nearest shapes
-    that fit.
+    """The plan for a request. Raises PlanError, which says what is too large and, unless `request.compared`, which
+    requests would fit.
     """
     request.checked()
     found = _plan(request)
@@ -131,7 +129,7 @@ def average_load(request: PlanRequest) -> Load:
 
 
 def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
-    """The roles, with their GPUs and the layout of their engines; None if one of them does not fit."""
+    """The roles, with their GPUs and the layout of their engines; None if an engine of a role does not fit."""
     cluster = request.cluster
     split = request.split
     if split is None:
@@ -151,8 +149,8 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 
 
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
-    """An engine on at most `gpus` GPUs. The engine spans nodes if one node does not hold the model, if it has pipeline
-    stages, or if DeepEP moves tokens to experts on all nodes. Otherwise it is inside a node."""
+    """An engine on at most `gpus` GPUs. The engine spans nodes if one node does not hold the model, if the engine has
+    pipeline stages, or if DeepEP moves tokens to experts on all nodes. Otherwise the engine is inside one node."""
     wide = _wide(wanted, cluster, gpus, role)
     if wide is not None:
         layout = next(layouts(wanted, wide, role), None) if wide <= gpus else None
@@ -166,7 +164,7 @@ def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layou
 
 
 def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None:
-    """GPUs of an engine with pipeline stages or DeepEP; None if it has neither."""
+    """GPUs of an engine with pipeline stages or DeepEP; None for an engine with neither."""
     stages = stages_of(wanted.pp, role)
     if stages == 1 and wanted.all_to_all != "deepep":
         return None
@@ -174,7 +172,9 @@ def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None
 
 
 def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
-    """For latency on two or more nodes, a split by the work of both sides; else aggregated engines."""
+    """GPUs of prefill and of decode. For latency on two or more nodes, they follow from the work of prefill and of
+    decode; otherwise engines are aggregated.
+    """
     cluster = request.cluster
     if cluster.nodes < 2 or request.objective != "latency" or request.lmcache:
         return AGGREGATED
@@ -187,8 +187,8 @@ def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
 
 
 def prefill_share(request: PlanRequest, engine: Layout) -> float:
-    """The share of GPU time that goes into prompts: seconds of prefill over those of prefill and decode, for one
-    request.
+    """The share of a request's GPU time that goes into its prompt: seconds of prefill over seconds of prefill and
+    decode.
     """
     gpu, model, load = request.cluster.gpu, request.model, average_load(request)
     shape = engine.shape
@@ -212,7 +212,7 @@ def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
 
 
 def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
-    """The draft model, or None for a plan without drafts. Both sides of a pair have the same."""
+    """The draft model of all engines, or None for a plan without drafts."""
     draft = draft_of(request.model)
     refused = request.speculation is False or request.divides_kv or request.has_stages
     if refused or (request.lmcache and request.speculation is None):
@@ -229,7 +229,9 @@ def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
 
 
 def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Draft | None) -> Layout:
-    """The layout with memory for the draft, and for latency with only as many requests as drafts pay for."""
+    """The layout with memory for the draft model. For latency, the number of running requests is also lowered to the
+    most with which drafts pay.
+    """
     if draft is None:
         return layout
     shape = layout.shape
@@ -274,7 +276,7 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
 
 
 def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
-    """Engines with names, and with ports that no other engine of their node has."""
+    """The engines with names, and with ports that no other engine of their node has."""
     of_role: dict[str, int] = {}
     of_node: dict[int, int] = {}
     for engine in engines:
@@ -296,7 +298,7 @@ def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
 
 
 def _with_context(plan: Plan, request: PlanRequest) -> Plan:
-    """Give every engine the same context: the longest request that a rank of each engine holds, at most the model's
+    """Give all engines one context: the longest request that a rank of every engine can hold, but at most the model's
     context.
     """
     held = min(plan.memory(engine).tokens for engine in plan.engines)

@@ -1,4 +1,7 @@
-"""The records of a plan: engines on GPUs of nodes, and choices with reasons. `choose` makes it, `check` judges it."""
+"""The records of a plan: engines on GPUs of nodes, and choices with reasons.
+
+`choose` makes a plan, and `check` finds its problems.
+"""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +23,8 @@ from warmroute_backend.plan.words import (
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The average traffic: tokens in and out for each request, requests a second, and the share of a prompt that an
-    earlier turn of its session has computed."""
+    """The average traffic: prompt and answer tokens of a request, requests a second, and the share of a prompt that an
+    earlier turn of its session has computed already."""
 
     input_tokens: int
     output_tokens: int
@@ -35,8 +38,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class HiCache:
-    """Host memory below the GPU's pool. `size_gb` (in 1e9 bytes) counts for each rank, like `--hicache-size`
-    (`sglang/srt/mem_cache/pool_host/base.py:223`)."""
+    """Host memory as the cache tier below the GPU's pool. `size_gb` (in 1e9 bytes) is the size for each rank, like
+    `--hicache-size` (`sglang/srt/mem_cache/pool_host/base.py:223`)."""
 
     size_gb: int
     write_policy: str = "write_through"
@@ -46,7 +49,7 @@ class HiCache:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """A draft model. `path` is None if the target's own layers draft (MTP)."""
+    """A draft model. `path` is None if layers of the target model draft (multi-token prediction, MTP)."""
 
     algorithm: str
     path: str | None = field(default=None, kw_only=True)
@@ -106,10 +109,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Facts about the place where a plan runs, which the planner cannot know. They go into the files unchanged."""
+    """Facts about the place where a plan runs. The planner cannot know them, and writes them to the files unchanged."""
 
     model_path: str = ""
-    """The folder of the checkpoint on each node. If empty, SGLang downloads the model by the repository's name."""
+    """The folder of the checkpoint on each node. If empty, SGLang downloads the model by the name of its repository."""
     hosts: tuple[str, ...] = ()
     """Addresses of the nodes, in order. A node without an address is called node-0, node-1, ... by its number."""
     ib_devices: str = ""
@@ -121,18 +124,19 @@ class Site:
     store_port: int = STORE_PORT
     """The port of the Mooncake master, on the first node."""
     store_metrics_port: int = STORE_METRICS_PORT
-    """The HTTP port of the Mooncake master: its metrics, and the list of its segments."""
+    """The HTTP port of the Mooncake master, for its metrics and the list of its segments."""
     lmcache_port: int = LMCACHE_PORT
     """The port of LMCache's daemon on each node, for the engines of that node."""
     lmcache_http_port: int = LMCACHE_HTTP_PORT
     """The HTTP port of LMCache's daemon."""
     cache_dir: str = CACHE_DIR
-    """A folder on each node, for pods: kernels that SGLang compiles, and the checkpoint if `model_path` is empty."""
+    """A folder on each node in which pods keep kernels that SGLang compiles, and the checkpoint if `model_path` is
+    empty."""
     rdma_resource: str = RDMA_RESOURCE
-    """The resource name that a device plugin gives to network cards. If empty, pods are privileged and get the node's
-    /dev/infiniband."""
+    """The resource name that a Kubernetes device plugin gives to network cards. If empty, pods are privileged and get
+    the node's /dev/infiniband."""
     token_secret: str = ""
-    """The name of a Kubernetes secret, whose key `token` opens a gated model at Hugging Face. Empty: no secret."""
+    """The name of a Kubernetes secret whose entry `token` opens a gated model at Hugging Face. Empty: no secret."""
 
     user: str = "sglang"
     python: str = "/opt/sglang/bin/python"
@@ -147,7 +151,8 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens, as decimal text, for the config of the proxy. `why` explains how they were made."""
+    """USD per million tokens, as decimal text, for the proxy's configuration. `why` explains how the prices were
+    computed."""
 
     input: str
     cached: str
@@ -157,7 +162,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A deployment. `model_name` is what clients ask for."""
+    """A deployment. `model_name` is the name by which clients request the model."""
 
     model: Model
     model_name: str

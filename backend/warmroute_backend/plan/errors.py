@@ -1,4 +1,4 @@
-"""The error for a plan that cannot be made: one sentence, and inputs that would work instead."""
+"""The error for a plan that cannot be made: one sentence, and requests that would work instead."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ NAMES_SHOWN = 4
 
 
 class PlanError(ValueError):
-    """A plan that cannot be made. `alternatives`: inputs that would work, the nearest first."""
+    """A plan that cannot be made. `alternatives`: requests that would work, the nearest first."""
 
     def __init__(self, sentence: str, alternatives: Iterable[str] = ()) -> None:
         self.sentence = sentence
@@ -17,7 +17,7 @@ class PlanError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
-    """The error for a name that is not in a table, with the nearest names, or all."""
+    """The error for a name that is not in a table, with the nearest known names, or all names if none is near."""
     names = sorted(known)
     near = get_close_matches(name.lower(), [each.lower() for each in names], NAMES_SHOWN, 0.4)
     shown = [each for each in names if each.lower() in near] or names

@@ -1,6 +1,6 @@
 """GPUs and their nodes: memory as the driver reports it, dense speeds, host memory, network cards.
 
-A `[[gpu]]` of a TOML file adds a GPU to the table, or replaces values of one.
+A `[[gpu]]` table of a TOML file adds a GPU to the table of this module, or replaces values of a known GPU.
 """
 
 import re
@@ -23,7 +23,7 @@ Speed = Annotated[float, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU in a node of `per_node`.
+    """A kind of GPU. A node has `per_node` of these GPUs.
 
     `memory_mib` is `nvidia-smi --query-gpu=memory.total` (`rocm-smi` on AMD). `context_mib` is the memory that the
     driver and the first libraries have taken when weights begin to load: `memory_mib` less the `avail mem` of SGLang's
@@ -47,14 +47,14 @@ class Gpu:
     vendor: str = "nvidia"
     per_node: Count = 8
     bf16_share: Speed = 0.0
-    """The share of the peak, as `python -m scripts.gpu` measures it. For this and the other shares, 0 means the
-    generation's (`kernels`).
+    """The share of the peak that matrix products in bf16 reach, as `python -m scripts.gpu` measures it. For this share
+    and the following ones, 0 means the share of the GPU's generation (`kernels`).
     """
     fp8_share: Speed = 0.0
     attention_share: Speed = 0.0
-    """The share of the bf16 peak for prompts with heads of keys and values."""
+    """The share of the bf16 peak that attention reaches in prompts, for models with heads of keys and values."""
     read_share: Speed = 0.0
-    """The share of HBM's bandwidth."""
+    """The share of HBM's bandwidth that reads reach."""
 
     @property
     def memory_bytes(self) -> int:
@@ -66,7 +66,9 @@ class Gpu:
 
     @property
     def is_blackwell(self) -> bool:
-        """Whether it has compute capability 10. SGLang then prefers other kernels, and fp8 KV for sparse attention."""
+        """Whether the GPU has compute capability 10. SGLang then prefers other kernels, and fp8 KV for sparse
+        attention.
+        """
         return self.compute_capability.startswith("10.")
 
 
@@ -101,7 +103,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """GPUs of one kind: `nodes` of `per_node` each."""
+    """GPUs of one kind, on `nodes` nodes with `per_node` GPUs each."""
 
     gpu: Gpu
     nodes: int
@@ -119,8 +121,8 @@ _CLUSTER: Final = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<gpu>[A-Za-z
 
 
 def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
-    """The cluster of a text: `8xH200`, or `2x8xH200` for two nodes. Raises PlanError for another form, an unknown GPU
-    or a bad number.
+    """The cluster of a text such as `8xH200`, or `2x8xH200` for two nodes. Raises PlanError for another form, an
+    unknown GPU or a bad number.
     """
     found = _CLUSTER.fullmatch(text.strip())
     if found is None:
@@ -140,8 +142,8 @@ def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
 
 
 def gpus_with(tables: object, where: str) -> dict[str, Gpu]:
-    """The table of GPUs with the `[[gpu]]` tables of a file. A table with a known name changes that GPU; any other
-    must have every key. Raises PlanError with the key that is wrong."""
+    """The known GPUs, with changes and additions from the `[[gpu]]` tables of a file. A table with a known name changes
+    that GPU; any other table must have every key. Raises PlanError with the key that is wrong."""
     if not isinstance(tables, list):
         raise PlanError(f"{where}: gpu is not a list of tables [[gpu]].")
     found = dict(GPUS)

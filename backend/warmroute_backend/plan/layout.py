@@ -1,6 +1,6 @@
-"""Divide GPUs into engines: the GPUs of an engine, and how its attention and experts are divided among them.
+"""Divides GPUs into engines: the GPUs of an engine, and how its attention and experts are divided among them.
 
-Each layout is tried by its memory: an engine must hold the longest request on one rank.
+A layout fits if its memory is enough: one rank must hold the longest request.
 """
 
 from collections.abc import Iterator
@@ -28,33 +28,35 @@ from warmroute_backend.plan.request import WHOLE_GROUP
 from warmroute_backend.plan.words import AllToAll, KvType, Objective
 
 PAGE_TOKENS: Final = 64
-"""Sparse attention allows only this size. HiCache and KV events want at least this; SGLang's default is 1, with an
-event for each token.
+"""Sparse attention allows only this page size. HiCache and KV events work well from this size on; with SGLang's default
+of 1, each token would be an event.
 """
 
 LARGE_GPU_MIB: Final = 160 * 1024
 CHUNK_TOKENS: Final = 8192
 LARGE_CHUNK_TOKENS: Final = 16_384
 RANK_CHUNK_TOKENS: Final = 2048
-"""The chunk of one attention group. SGLang divides the engine's chunk among its groups (`handle_data_parallelism`), so
-the engine gets the sum.
+"""The chunk of a prompt that one attention group computes at once. SGLang divides the engine's chunk among its groups
+(`handle_data_parallelism`), so the engine's chunk is the sum.
 """
 
 MOST_RUNNING: Final = {"latency": 64, "throughput": 256}
-"""The most requests in a rank: with more, a step of any of these models is too slow for the reader of an answer."""
+"""The most requests that run in a rank: with more, the steps of any known model are too slow for the reader of an
+answer."""
 
 REQUEST_TOKENS: Final = 16_384
-"""The tokens of a request if no traffic is given: the median of a coding agent's prompts is above 10,000."""
+"""The tokens of a request if no traffic is given: the median prompt of a coding agent has more than 10,000 tokens."""
 
 POOL_SHARE: Final = 0.4
-"""For throughput, an engine takes the fewest GPUs on which at least this share of the static memory is left for KV."""
+"""For throughput, an engine takes the fewest GPUs on which at least this share of the memory for weights and KV is left
+for KV."""
 
 WINDOW_SPARE: Final = 1.2
-"""The window pool holds this many times as many requests as the other pool."""
+"""The pool of layers with sliding-window attention has room for this many times the requests of the other pool."""
 
 REDUNDANT_SHARE: Final = 8
 DISPATCH_TOKENS: Final = 1024
-"""The most tokens of a rank that DeepEP's low-latency kernels take in a step (`deepep.py:409`)."""
+"""The most tokens of a rank that DeepEP's low-latency kernels accept in a step (`deepep.py:409`)."""
 
 _WEIGHT_BLOCK: Final = 128
 
@@ -71,7 +73,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an engine must be. `context_tokens`: what a rank must hold. `fraction` or `attention_dp` None: to choose."""
+    """The requirements of an engine. `context_tokens`: the request that a rank must hold. If `fraction` or
+    `attention_dp` is None, it has still to be chosen.
+    """
 
     gpu: Gpu
     model: Model
@@ -91,14 +95,14 @@ class Wanted:
 
 
 def divides_kv(model: Model, shape: EngineShape) -> bool:
-    """Whether an engine can divide KV by its `dcp`. Only latent attention can. Sparse attention could, but only without
-    HiCache and without disaggregation (`model_overrides/deepseek_v2.py:18`). The KV of heads is divided by tensor
-    parallelism."""
+    """Whether an engine can divide the KV of a sequence among `dcp` GPUs. Only engines with latent attention can. With
+    sparse attention, SGLang allows it only without HiCache and without disaggregation
+    (`model_overrides/deepseek_v2.py:18`). The KV of heads is divided by tensor parallelism instead."""
     return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
 
 
 def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
-    """Engines of exactly `gpus` GPUs that hold the context, the preferred first."""
+    """Engines of exactly `gpus` GPUs that hold the context, the preferred engine first."""
     model = wanted.model
     stages = stages_of(wanted.pp, role)
     tp = gpus // stages
@@ -117,13 +121,13 @@ def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
 
 
 def stages_of(pp: int | None, role: Role) -> int:
-    """Pipeline stages of an engine. Decode engines have one, since each stage would wait for the token."""
+    """Pipeline stages of an engine. Decode engines have one stage, since further stages would wait for each token."""
     return 1 if role == "decode" else pp or 1
 
 
 def on_nodes(shape: EngineShape, per_node: int) -> bool:
-    """Whether an engine takes an even part of a node, or whole nodes. Of several nodes, each must have whole stages,
-    or each stage must have whole nodes (`_calculate_rank_ranges`, `sglang/srt/entrypoints/engine.py:2063`)."""
+    """Whether an engine takes an even part of a node, or whole nodes. If it takes several nodes, each node must have
+    whole stages, or each stage whole nodes (`_calculate_rank_ranges`, `sglang/srt/entrypoints/engine.py:2063`)."""
     if shape.gpus <= per_node:
         return per_node % shape.gpus == 0
     nodes, rest = divmod(shape.gpus, per_node)
@@ -131,11 +135,11 @@ def on_nodes(shape: EngineShape, per_node: int) -> bool:
 
 
 def redundant_experts(model: Model, gpus: int, per_node: int, role: Role) -> int:
-    """Second copies of experts with DeepEP. An engine inside a node has none, as in SGLang's cookbook. Aggregated
-    engines have none, since SGLang does not count how often experts are asked for in the mode `auto`
-    (`expert_distribution.py:412`). Other engines have at least an eighth of the experts, and the least number with
-    which all copies divide evenly among the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the recipe
-    of LMSYS (sgl-project/sglang#6017)."""
+    """The number of second copies of experts with DeepEP. An engine inside a node has no copies, as in SGLang's
+    cookbook. Aggregated engines have no copies, since in DeepEP's mode `auto` SGLang does not count how often experts
+    are used (`expert_distribution.py:412`). Other engines have copies of at least an eighth of the experts, and the
+    least number with which experts and copies divide evenly among the GPUs: 32 for DeepSeek's 256 experts on 32 or 72
+    GPUs, as in the recipe of LMSYS (sgl-project/sglang#6017)."""
     if gpus <= per_node or role == "aggregated":
         return 0
     copies = -(-model.experts // REDUNDANT_SHARE)
@@ -152,7 +156,9 @@ def holds(wanted: Wanted, layout: Layout) -> bool:
 
 
 def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None:
-    """For latency, the largest engine of at most `most_gpus`; for throughput, the smallest with enough KV memory."""
+    """The engine that is preferred among those of at most `most_gpus` GPUs. For latency, the largest; for throughput,
+    the smallest with enough memory for KV (`POOL_SHARE`), or the largest if no engine has enough.
+    """
     sizes = [1 << power for power in range(most_gpus.bit_length()) if 1 << power <= most_gpus]
     if wanted.tp is not None:
         sizes = [size for size in sizes if size == wanted.tp]
@@ -172,8 +178,8 @@ def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None
 
 
 def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
-    """The numbers of attention groups to try. More groups hold more tokens if the GPUs of one group would repeat the
-    same KV.
+    """The numbers of attention groups to try. If the GPUs of one group would hold copies of the same KV, more groups
+    hold more tokens.
     """
     if wanted.attention_dp is not None:
         return [wanted.attention_dp] if gpus % wanted.attention_dp == 0 else []
@@ -186,8 +192,8 @@ def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
 
 
 def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) -> Layout:
-    """The engine with as many running requests as its own pool holds. The pool depends on that number by the memory of
-    the graphs.
+    """The engine with as many running requests as its pool holds. The number changes the pool, because the CUDA graphs
+    for more requests take more memory.
     """
     model = wanted.model
     chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
@@ -210,8 +216,8 @@ def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) 
 
 
 def _with_window_ratio(wanted: Wanted, shape: EngineShape) -> EngineShape:
-    """The shape with the least ratio, to a hundredth, at which the window pool has room for as many requests as the
-    other pool. A smaller ratio leaves more memory to the other pool, which then holds more requests."""
+    """The shape with the least ratio of the pools, to a hundredth, at which the window pool does not limit the number
+    of requests. A smaller ratio leaves more memory to the other pool, which then holds more requests."""
     if wanted.model.kind is not CacheKind.WINDOW or wanted.window_ratio is not None:
         return shape
     tokens = request_tokens(wanted.traffic)
@@ -225,7 +231,7 @@ def _with_window_ratio(wanted: Wanted, shape: EngineShape) -> EngineShape:
 
 
 def default_chunk(gpu: Gpu, attention_dp: int) -> int:
-    """`--chunked-prefill-size`: SGLang's default for the GPU, or more if many groups divide it."""
+    """`--chunked-prefill-size`: SGLang's default for the GPU, or more if many attention groups divide it."""
     of_gpu = LARGE_CHUNK_TOKENS if gpu.memory_mib >= LARGE_GPU_MIB else CHUNK_TOKENS
     return max(of_gpu, RANK_CHUNK_TOKENS * attention_dp)
 
@@ -242,9 +248,9 @@ def request_tokens(traffic: Traffic | None) -> int:
 
 
 def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
-    """`--ep-size`. With DeepEP: all GPUs. For throughput with attention groups: all GPUs, so that each has whole
-    experts. Otherwise: the fewest groups that give each GPU a multiple of 128 columns of an expert, since that many
-    share a scale in fp8."""
+    """`--ep-size`, the number of groups among which experts are divided. With DeepEP, and for throughput with attention
+    groups, it is the number of GPUs, so that each GPU has whole experts. Otherwise it is the least number that gives
+    each GPU a multiple of 128 columns of an expert, since 128 columns share a scale in fp8."""
     model = wanted.model
     if not model.experts:
         return 1

@@ -1,10 +1,9 @@
-"""LMCache in place of HiCache: a daemon on each node, which all engines of the node share, and the engines'
-configuration.
+"""LMCache in place of HiCache: a daemon on each node for all engines of the node, and the engines' configuration.
 
-`lmcache server` keeps the KV in its own host memory, and outlives engines. Engines read the daemon's address from a
-file (`sglang/srt/mem_cache/storage/lmcache/README.md`, SGLang 0.5.23; LMCache 0.5.6). When a daemon ends, its engines
-must end too: SGLang polls a lookup without a limit, so each request waits for ever, while `/ready` and `/health` still
-answer 200.
+The daemon (`lmcache server`) keeps the KV in its host memory, and runs on when engines end. Engines read the daemon's
+address from a file (`sglang/srt/mem_cache/storage/lmcache/README.md`, SGLang 0.5.23; LMCache 0.5.6). When a daemon
+ends, its engines must end, too: SGLang polls a lookup without a limit, so each request would wait forever, while
+`/ready` and `/health` still answer 200.
 """
 
 from typing import Final
@@ -18,7 +17,8 @@ DAEMON: Final = "lmcache"
 LOCAL: Final = "127.0.0.1"
 HEALTH: Final = "/healthcheck"
 ENVIRONMENT: Final = (("LMCACHE_TRACK_USAGE", "false"), ("LMCACHE_DISABLE_BANNER", "1"))
-"""LMCache sends usage figures to its makers unless told not to (`lmcache/usage_telemetry/identity.py`)."""
+"""Variables of the daemon. LMCache sends usage figures to its makers unless it is told not to
+(`lmcache/usage_telemetry/identity.py`)."""
 
 
 def has_daemon(plan: Plan) -> bool:
@@ -31,8 +31,9 @@ def config_text(plan: Plan) -> str:
 
 
 def daemon_command(plan: Plan, gpus: int, program: str = "lmcache") -> list[str]:
-    """The command of the daemon for `gpus` GPUs. Each rank that moves KV has a thread. Window pools are kept apart, as
-    SGLang demands (`unified_lmcache_mp_connector.py`). Both ports are local: the second is an admin port without a key.
+    """The command of the daemon for `gpus` GPUs. The daemon has a thread for each rank that moves KV. Window pools are
+    kept apart, as SGLang demands (`unified_lmcache_mp_connector.py`). Both ports are local, because the HTTP port is an
+    admin port without a key.
     """
     command = [program, "server", "--host", LOCAL, "--port", str(plan.site.lmcache_port)]
     command += ["--http-host", LOCAL, "--http-port", str(plan.site.lmcache_http_port)]
@@ -41,13 +42,13 @@ def daemon_command(plan: Plan, gpus: int, program: str = "lmcache") -> list[str]
 
 
 def l1_gib(plan: Plan, gpus: int) -> int:
-    """Host memory of the daemon for `gpus` GPUs, in GiB, as LMCache counts."""
+    """Host memory of the daemon for `gpus` GPUs, in GiB, LMCache's unit."""
     return rank_l1_bytes(plan) * gpus // GIB
 
 
 def store_name(plan: Plan, engine: PlannedEngine) -> str | None:
-    """The daemon's name as a store in the proxy's config, if engines share the daemon; None if it serves this engine
-    alone.
+    """The daemon's name as a store in the proxy's configuration, if engines share the daemon; None if the daemon serves
+    this engine alone.
     """
     beside = [each for each in plan.engines if each.lmcache and each.node == engine.node]
     return f"{DAEMON}-node{engine.node}" if engine.lmcache and len(beside) > 1 else None

@@ -20,7 +20,7 @@ WIDTH: Final = 80
 
 
 def page(plan: Plan, more: Iterable[str] = ()) -> str:
-    """The page of a plan. `more`: sections that follow, such as the sizing."""
+    """The page of a plan. `more`: further sections at its end, such as the sizing."""
     sections = [_title(plan), _engines(plan)]
     if plan.model.kind is CacheKind.UNKNOWN:
         sections.append(unplanned(plan.model.name, plan.model.architecture))
@@ -31,7 +31,7 @@ def page(plan: Plan, more: Iterable[str] = ()) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of text: the first column is aligned left, the others right."""
+    """A table as text. The first column is aligned left, the other columns right."""
     lines = [tuple(heads), *map(tuple, rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     return "\n".join(
@@ -96,8 +96,8 @@ def _memory(plan: Plan) -> str:
 
 
 def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
-    """How many sessions of `tokens` stay warm in each tier, over all engines that keep prefixes. A session that is
-    also in a tier above counts in both."""
+    """How many sessions of `tokens` tokens stay cached in each tier, over all engines that keep prefixes. A session
+    that is also in a higher tier counts in both tiers."""
     found = {"device": 0, "host": 0, "store": store_tokens(plan) // tokens}
     for engine in plan.engines:
         if engine.role != "decode":
@@ -119,7 +119,7 @@ def _choices(plan: Plan) -> str:
 
 
 def _sentence(text: str) -> str:
-    """The reason below its choice, in lines of a terminal's width."""
+    """A reason, which stands below its choice, in lines of a terminal's width."""
     return _filled(text[:1].upper() + text[1:], indent="    ")
 
 
@@ -137,12 +137,12 @@ _FIGURES: Final = (
     ("attention_share", "attention_tflops", "bf16_tflops", "attention of prompts"),
     ("read_share", "read_gb_s", "bandwidth_gb_s", "reading memory"),
 )
-"""The field of a GPU, the key in the file, the field of the peak, and words."""
+"""For each measured share: its field of a GPU, its key in the file, the GPU's field of the peak, and its name."""
 
 
 def measured_gpu(document: Mapping[str, Any], gpus: Mapping[str, Gpu], where: str) -> Gpu:
-    """The GPU of a file, with its measured shares. Raises PlanError if the file has no measurements, or an
-    unknown GPU.
+    """The GPU that a file of `python -m scripts.gpu` is about, with its measured shares. Raises PlanError if the file
+    has no measurements, or an unknown GPU.
     """
     table = document.get("measured")
     if not isinstance(table, Mapping):

@@ -9,7 +9,8 @@ Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCac
     pool = free - weights - free * (1 - fraction) - vision cache
     tokens = floor(pool / (cell * dcp) / page) * page * dcp
 
-With several pipeline stages, weights and cell are those of the stage with the most layers.
+`cell` is the bytes of a token on a GPU, and `dcp` the number of GPUs that divide the KV of each sequence. With several
+pipeline stages, `weights` and `cell` are those of the stage with the most layers.
 """
 
 from dataclasses import dataclass
@@ -30,16 +31,16 @@ _BUCKET_MIB: Final = 8
 _LARGE_GRAPH: Final = 300
 _DISPATCHED_TOKENS: Final = 128
 _DISPATCH_MIB: Final = 4095
-"""Memory of DeepEP's buffers in its recipe for decode, see `_dispatch_mib`."""
+"""Memory of DeepEP's buffers in LMSYS' recipe for decode, as `_dispatch_mib` computes it."""
 
 _DEEPEP_PREFILL_MIB: Final = 12_234
 _DEEPEP_DECODE_MIB: Final = 13_457
-"""Reserves with DeepEP. They give the fractions 0.85 and 0.835 on H100, with 32 and 72 GPUs, `DEEPEP_CHUNK_TOKENS` a
-rank and batches of 256 (sgl-project/sglang#6017). SGLang's own rule counts the tokens of all groups for each GPU,
-and leaves no memory."""
+"""With DeepEP, this and the constant before it replace SGLang's reserve, whose rule counts the tokens of all groups for
+each GPU and would leave no memory. They give the fractions 0.85 (prefill) and 0.835 (decode) of the recipe on H100,
+with 32 and 72 GPUs, `DEEPEP_CHUNK_TOKENS` a rank and batches of 256 (sgl-project/sglang#6017)."""
 
 DEEPEP_CHUNK_TOKENS: Final = 16_384
-"""Tokens of prompts that a rank of a DeepEP prefill engine computes at once, in the recipe."""
+"""Tokens of prompts that a rank of a prefill engine with DeepEP computes at once in the recipe."""
 
 _VISION_CACHE_MIB: Final = 100
 _BASELINE_VISION: Final = 24 * 1024**2
@@ -47,8 +48,8 @@ _BASELINE_VISION: Final = 24 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """The settings of an engine that decide its memory. `chunk_tokens` is `--chunked-prefill-size`: each attention
-    group computes its share of it."""
+    """The settings of an engine that decide its memory. `chunk_tokens` is `--chunked-prefill-size`, which the attention
+    groups divide among them."""
 
     role: Role
     tp: int
@@ -61,7 +62,7 @@ class EngineShape:
     draft_layers: int = 0
     draft_tokens: int = 0
     draft_bytes: int = 0
-    """Bytes of a draft model's own weights on each GPU."""
+    """Bytes of a separate draft model's weights on each GPU."""
     draft_is_mtp: bool = False
     window_ratio: float = 0.8
     dcp: int = 1
@@ -83,7 +84,9 @@ class EngineShape:
 
 
 def takes_deepep(gpu: Gpu, model: Model) -> bool:
-    """Whether DeepEP can move the tokens of a model: its kernels in SGLang compute experts of fp8, on NVIDIA's GPUs."""
+    """Whether DeepEP can move the tokens of a model: in SGLang, its kernels compute only experts in fp8, on NVIDIA's
+    GPUs.
+    """
     return model.experts > 0 and model.weight_format == "fp8" and gpu.vendor == "nvidia"
 
 
@@ -102,21 +105,24 @@ class Memory:
     slack: int
     """Memory outside the pool, for activations and graphs: `free_before_weights * (1 - fraction)`."""
     pool: int
-    """Memory of the pool. If it is below 0, the engine does not start."""
+    """Memory of the KV pool. If it is below 0, the engine does not start."""
     cell: float
     tokens: int
     fraction: float
     window_tokens: int = 0
-    """Tokens of the second pool, for layers that see a window; 0 if there is no such pool."""
+    """Tokens of the second pool, which is for layers with sliding-window attention; 0 if the model has no such layers.
+    """
 
     @property
     def least_fraction(self) -> float:
-        """The fraction above which a pool exists, 1 - free after weights / free before, as in SGLang's error."""
+        """The fraction above which memory for a pool is left: 1 - free after weights / free before, as SGLang's error
+        states it.
+        """
         return self.weights / self.free_before_weights
 
 
 def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """MiB that SGLang keeps out of the static memory by default; with DeepEP, those of its recipe."""
+    """MiB that SGLang keeps out of the static memory (weights and KV) by default; with DeepEP, MiB of LMSYS' recipe."""
     if shape.all_to_all == "deepep":
         more = 1.5 * max(0, chunk_of_rank(shape) - DEEPEP_CHUNK_TOKENS) + 2 * max(0, shape.graph_batch - _LARGE_GRAPH)
         if shape.role == "prefill":
@@ -131,15 +137,16 @@ def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def _dispatch_mib(model: Model, shape: EngineShape) -> float:
-    """MiB of the buffers of DeepEP's low-latency kernels: two to send and two to receive. Each has a row with its
-    scales for each expert and token (`LowLatencyLayout`, deepseek-ai/DeepEP, csrc/config.hpp)."""
+    """MiB of the buffers of DeepEP's low-latency kernels: two to send and two to receive. Each buffer has, for each
+    expert and token, a row with its scales (`LowLatencyLayout`, deepseek-ai/DeepEP, csrc/config.hpp)."""
     row = model.hidden * (2 + 4 / 128)
     return 4 * (model.experts + shape.redundant_experts) * dispatched_tokens(shape) * row / MIB
 
 
 def _graphs_mib(model: Model, shape: EngineShape) -> float:
-    """MiB of graphs, by `reserve_for_graph_mb`: decode graphs by batch, more with attention groups, and prefill
-    graphs. Divided KV, pipeline stages and DeepSeek V4 have no prefill graphs (`cuda_graph_hook.py:150-213`)."""
+    """MiB of CUDA graphs, by `reserve_for_graph_mb`: decode graphs by batch size, more with attention groups, and
+    prefill graphs. With divided KV, pipeline stages or DeepSeek V4, there are no prefill graphs
+    (`cuda_graph_hook.py:150-213`)."""
     found = 0.0
     if shape.role != "prefill":
         found += 2 * shape.graph_batch
@@ -199,7 +206,7 @@ def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memor
 
 
 def engine_weights(model: Model, shape: EngineShape) -> int:
-    """Bytes of weights on each GPU of an engine, with those of a draft model."""
+    """Bytes of weights on each GPU of an engine, including a draft model's."""
     found = loaded_bytes(
         model,
         shape.tp,
@@ -213,16 +220,15 @@ def engine_weights(model: Model, shape: EngineShape) -> int:
 
 
 def dispatched_tokens(shape: EngineShape) -> int:
-    """Tokens of a rank for which DeepEP's low-latency kernels have buffers: a full batch, each request with its
-    drafts.
-    """
+    """Tokens of a rank for which DeepEP's low-latency kernels have buffers: those of a full batch with drafts."""
     batch = max(shape.graph_batch, shape.running_requests // shape.attention_dp)
     return max(_DISPATCHED_TOKENS, batch * max(1, shape.draft_tokens))
 
 
 def requests_held(found: Memory, model: Model, shape: EngineShape, request_tokens: int) -> int:
-    """Requests of `request_tokens` that a rank holds. The second pool holds the last window of each request, and the
-    chunk of a prompt that is being computed (`swa_radix_cache`: a prefix without its window is not a hit)."""
+    """The number of requests of `request_tokens` tokens that a rank holds. The second pool must hold the last window of
+    each request, since a prefix without its window is not a hit (`swa_radix_cache`), and the chunk of a prompt that is
+    being computed."""
     held = found.tokens // request_tokens
     if model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         return held
@@ -240,10 +246,10 @@ def chunk_of_rank(shape: EngineShape) -> int:
 
 
 def engine_cell(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """Bytes of a token on each GPU of this engine, on average: with `dcp` a token is on one of `dcp` GPUs.
+    """Bytes of a token on each GPU of this engine, on average: with `dcp`, each token is on only one of `dcp` GPUs.
 
-    In fp8, sparse attention has raw rows on Blackwell, where SGLang takes TensorRT-LLM's kernels, and rows with scales
-    on Hopper (`overrides.py:700-726`).
+    In fp8, sparse attention has raw rows on Blackwell, because SGLang uses TensorRT-LLM's kernels there, and rows with
+    scales on Hopper (`overrides.py:700-726`).
     """
     raw = model.kind is CacheKind.SPARSE and (gpu.is_blackwell or gpu.vendor == "amd")
     cell = cell_bytes(

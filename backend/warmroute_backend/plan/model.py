@@ -1,8 +1,8 @@
 """The shape of a model, as far as memory and speed depend on it, read from the `config.json` of its checkpoint.
 
-A model can be planned only if a formula of `cache.py` covers the KV cache of its family. For another architecture,
-`model_from_config` raises PlanError with its name, or returns a `Model` of which only flags can be checked. A capacity
-is never guessed.
+A model can be planned only if a formula of `cache.py` covers the KV cache of its family. For any other architecture,
+`model_from_config` raises PlanError with its name, or, with `flags_only`, returns a `Model` for which only flags can be
+checked. A capacity is never guessed.
 """
 
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ class CacheKind(Enum):
     LATENT = "latent"
     """MLA: one latent vector for each token and layer, equal on every GPU of an attention group."""
     SPARSE = "sparse"
-    """DSA: as MLA, with the keys of an indexer that selects tokens."""
+    """DeepSeek sparse attention: as MLA, plus the keys of an indexer that selects tokens."""
     HEADS = "heads"
     """MHA or GQA: keys and values of each KV head, divided among GPUs."""
     WINDOW = "window"
-    """As HEADS, but some layers see only a window or a chunk."""
+    """As HEADS, but some layers see only a window or a chunk of the context."""
     COMPRESSED = "compressed"
-    """DeepSeek V4: a window of latent vectors in each layer, and one vector for 4 tokens (with an indexer) or
-    for 128.
+    """DeepSeek V4: in each layer a window of latent vectors, and in some layers one vector for 4 tokens (with an
+    indexer) or for 128.
     """
     UNKNOWN = "unknown"
-    """No formula covers the cache: nothing about memory or speed is computed."""
+    """No formula covers the cache, so memory and speed are not computed."""
 
 
 ARCHITECTURES: Final[Mapping[str, CacheKind]] = {
@@ -56,7 +56,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "Qwen3_5ForConditionalGeneration": "hybrid (linear attention)",
     "Qwen3_5MoeForConditionalGeneration": "hybrid (linear attention)",
 }
-"""Family with another kind of cache -> that kind (`sglang/srt/model_executor/pool_configurator.py`)."""
+"""Architecture whose cache no formula covers -> its kind (`sglang/srt/model_executor/pool_configurator.py`)."""
 
 _EXPERT_FORMATS: Final[Mapping[str, float]] = {
     "bf16": 2.0,
@@ -66,20 +66,21 @@ _EXPERT_FORMATS: Final[Mapping[str, float]] = {
     "mxfp4": 0.5 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
 }
-"""Format -> bytes of a parameter with its share of a scale: fp32 for 128x128, bf16 for 32, e8m0 for 32, e4m3 for 16."""
+"""Format -> bytes of a parameter with its share of a scale. A scale is fp32 for 128x128 parameters, bf16 for 32, e8m0
+for 32, or e4m3 for 16."""
 
 _DENSE_FORMATS: Final[Mapping[str, float]] = {
     **dict.fromkeys(_EXPERT_FORMATS, 2.0),
     **dict.fromkeys(("fp8", "fp4"), _EXPERT_FORMATS["fp8"]),
 }
-"""Format of experts -> bytes of a parameter outside of experts: that of fp8 for "fp8" and "fp4". "fp4" is DeepSeek
-V4's: experts as in mxfp4, and the other weights in fp8.
+"""Format of experts -> bytes of a parameter outside of experts. For "fp8" and "fp4" the other weights are in fp8.
+"fp4" is DeepSeek V4's format, with experts as in mxfp4.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model. Widths are numbers of values; `expert_width` and `dense_width` are those of a feed-forward block.
+    """A model. Widths are numbers of values; `expert_width` and `dense_width` are widths of a feed-forward block.
 
     `checkpoint_bytes` is the size of all tensors (the index's `total_size`). A dimension that a family lacks is 0.
     """
@@ -135,8 +136,8 @@ class Model:
         return _DENSE_FORMATS[self.weight_format]
 
     def stage(self, stages: int) -> "Model":
-        """The model with the layers, and the numbers of layers of each kind, of the largest of `stages` pipeline
-        stages (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
+        """The model reduced to the layers of the largest of `stages` pipeline stages, also in the number of layers of
+        each kind (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
         if stages == 1:
             return self
         return replace(
@@ -162,8 +163,8 @@ class Model:
 def model_from_config(
     config: Config, name: str, path: str, checkpoint_bytes: int, *, flags_only: bool = False
 ) -> Model:
-    """The model of a `config.json`. Raises PlanError for a missing or wrong key and, unless `flags_only`, for a
-    family without a formula."""
+    """The model of a `config.json`. Raises PlanError for a missing or wrong key, and for a family without a formula
+    unless `flags_only`."""
     architecture = _architecture(config, name)
     if architecture not in ARCHITECTURES and not flags_only:
         raise PlanError(
@@ -209,7 +210,7 @@ def _architecture(config: Config, name: str) -> str:
 
 
 def unplanned(name: str, architecture: str) -> str:
-    """The sentence that says why the capacity of a family without a formula is not computed."""
+    """A sentence that says why the capacity for a family without a formula is not computed."""
     kind = REFUSED.get(architecture, "of a family without a checked formula")
     return f"{name}: the KV cache of {architecture} is {kind}, so its capacity is not computed."
 
@@ -293,7 +294,9 @@ def _indexed_layers(model: Model, read: _Reader) -> int:
 
 
 def _with_compressed(model: Model, read: _Reader) -> Model:
-    """The model with the ratios of DeepSeek V4's layers. Other ratios, which its successor has, need another pool."""
+    """The model with the compression ratios of DeepSeek V4's layers. Other ratios, which its successor has, are
+    refused, since they need another pool.
+    """
     ratios = read.config.get("compress_ratios")
     if not isinstance(ratios, list) or not set(ratios[: model.layers]) <= {0, 4, 128}:
         raise PlanError(f"{model.name}: compress_ratios of its config.json are not of 0, 4 and 128.")
@@ -313,8 +316,8 @@ def _with_compressed(model: Model, read: _Reader) -> Model:
 
 
 def _with_windows(model: Model, read: _Reader) -> Model:
-    """The model with the number of layers that see only a part of the context: by `layer_types`, or in Llama 4 all
-    but every fourth layer (`get_hybrid_layer_ids`, `sglang/srt/configs/model_config.py:2700`)."""
+    """The model with the number of layers that see only a part of the context: those of `layer_types`, or in Llama 4
+    all except each fourth layer (`get_hybrid_layer_ids`, `sglang/srt/configs/model_config.py:2700`)."""
     if model.architecture.startswith("Llama4"):
         return replace(
             model, window_layers=model.layers - model.layers // 4, window_tokens=read.whole("attention_chunk_size")
@@ -333,7 +336,7 @@ def _with_vision(model: Model, config: Config) -> Model:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return model
-    # `adjust_mem_fraction_for_vlm` (sglang/srt/arg_groups/memory_hook.py) takes 24 and 1024 if a key is missing.
+    # `adjust_mem_fraction_for_vlm` (sglang/srt/arg_groups/memory_hook.py) uses 24 and 1024 if a key is missing.
     read = _Reader(vision, model.name)
     layers = read.whole("num_hidden_layers", read.whole("vt_num_hidden_layers", 24))
     return replace(

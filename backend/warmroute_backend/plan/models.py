@@ -1,7 +1,7 @@
-"""Models that are known by name: the numbers of their `config.json` and the size of their checkpoint. No files.
+"""Models that are known by name: the numbers of their `config.json` and the size of their checkpoint.
 
-Each entry names the repository of its numbers. Sizes are the `total_size` of `model.safetensors.index.json`, rounded as
-in the source.
+No file is read for these models. Each entry names the repository from which its numbers come. Sizes are the
+`total_size` of `model.safetensors.index.json`, rounded as in the source.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from warmroute_backend.plan.model import Model, model_from_config
 
 _GB: Final = 10**9
 NOT_KNOWN: Final = 0
-"""The size of a checkpoint whose index was not at hand. Weights are then counted from the model's shape."""
+"""In place of the size of a checkpoint whose index was not available. Weights are then counted from the model's shape.
+"""
 
 
 class Known(NamedTuple):
@@ -106,7 +107,7 @@ def _kimi_k25(quantization: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deepseek_v4(ratios: list[int], **changes: Any) -> dict[str, Any]:
-    """The numbers of DeepSeek V4. The last ratio is that of the layer that drafts."""
+    """The numbers of DeepSeek V4. `ratios`: the compression ratio of each layer, the drafting layer last."""
     return {
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
@@ -276,7 +277,7 @@ _GLM_52: Final[dict[str, Any]] = {
     "indexer_types": ["full" if at < 3 or at % 4 == 2 else "shared" for at in range(78)],
     "max_position_embeddings": 1048576,
 }
-"""From its config.json: the first three layers have an indexer, then every fourth."""
+"""From the `config.json` of GLM-5.2: the first three layers have an indexer, then each fourth layer."""
 
 
 def _qwen3(layers: int, hidden: int, width: int, heads: int) -> dict[str, Any]:
@@ -409,9 +410,9 @@ def known_model(name: str) -> Model:
 
 
 def names_of(model: Model) -> tuple[str, ...]:
-    """The names in the table that fit a model. If its own name begins with one, in any case of letters, that is the
-    only one. Else they are all names with the model's shape, so a checkpoint in a folder with any name gets its model's
-    flags.
+    """The names in the table that fit a model. If the model's name begins with a name of the table, in upper or lower
+    case, only that name fits. Otherwise all names fit whose models have the model's shape, so that a checkpoint in a
+    folder with any name gets the right flags.
     """
     name = model.name.lower()
     own = max((key for key in MODELS if name.startswith(key)), key=len, default=None)
@@ -421,5 +422,5 @@ def names_of(model: Model) -> tuple[str, ...]:
 
 
 def _shape(model: Model) -> Model:
-    """The model without what quantisation, a longer context or another name changes."""
+    """The model without the fields that quantisation, a longer context or another name changes."""
     return replace(model, name="", path="", checkpoint_bytes=0, weight_format="", context_tokens=0, mtp_layers=0)

@@ -1,7 +1,7 @@
 """`plan.toml`: a plan as a file that can be edited and checked again.
 
-The model is a name of the table, or the path of a checkpoint's folder, which the caller reads. An unknown key is an
-error with the nearest known name, since a misspelt setting would have no effect.
+The model is a name in the table of `models`, or the path of a checkpoint's folder, which the caller reads. An unknown
+key is an error that states the nearest known key, since a misspelt setting would have no effect.
 """
 
 import re
@@ -81,7 +81,7 @@ def written(plan: Plan, model: str) -> str:
 
 
 def read(document: Mapping[str, Any], find_model: Callable[[str], Model], where: str) -> tuple[Plan, str]:
-    """The plan of a parsed file, and its model's name. Raises PlanError with the key that is wrong."""
+    """The plan in a parsed file, and the model's name. Raises PlanError with the key that is wrong."""
     known(document, ("plan", "gpu", "traffic", "price", "site", "engine"), where)
     head = _table(document, "plan", where)
     known(head, ("version", "model", "model_name", "gpus", "objective"), f"{where}: plan")

@@ -1,4 +1,4 @@
-"""The sentences that explain the choices of `choose`, with the numbers that decided."""
+"""The sentences that explain the choices of `choose`, with the numbers that decided them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The inputs of the planner. Everything but the model and the GPUs has a default, or is chosen."""
+"""The inputs of the planner. All inputs except the model and the GPUs have a default or are chosen by the planner."""
 
 from dataclasses import dataclass, field
 
@@ -11,15 +11,15 @@ from warmroute_backend.plan.words import AllToAll, KvType, Objective, Storage
 
 AGGREGATED = (0, 0)
 WHOLE_GROUP = 0
-"""A value of `dcp`: all GPUs of an attention group."""
+"""The value of `dcp` for all GPUs of an attention group."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """The inputs of a plan. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose.
-    For `hicache`, `speculation` and `window_ratio`, None also means to choose. `lmcache`: LMCache in place of
-    HiCache. `compared`: the traffic was also played on other divisions and groups of the same GPUs, and this one
-    won."""
+    """The inputs of a plan. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to let the
+    planner choose. For `hicache`, `speculation` and `window_ratio`, None also leaves the choice to the planner.
+    `lmcache`: LMCache in place of HiCache. `compared`: the traffic was simulated on other divisions and groups of these
+    GPUs, too, and this request was the best."""
 
     model: Model
     cluster: Cluster
@@ -30,27 +30,28 @@ class PlanRequest:
     split: tuple[int, int] | None = None
     attention_dp: int | None = None
     decode_dp: int | None = None
-    """Attention groups of decode engines, if not `attention_dp`."""
+    """Attention groups of decode engines; None: `attention_dp`."""
     tp: int | None = None
     """GPUs of an engine."""
     dcp: int | None = None
-    """GPUs that divide the KV of each sequence, or `WHOLE_GROUP`. None: the KV is not divided. Prefill engines never
-    divide it.
+    """The number of GPUs that divide the KV of each sequence, or `WHOLE_GROUP`. None: the KV is not divided. Prefill
+    engines never divide the KV.
     """
     pp: int | None = None
-    """Pipeline stages of an engine that computes prompts. Engines that only decode have one."""
+    """Pipeline stages of an engine that computes prompts. Engines that only decode have one stage."""
     all_to_all: AllToAll | None = None
-    """None: SGLang's collectives; then the search with traffic also tries DeepEP over nodes."""
+    """How tokens reach their experts. None: SGLang's collectives; a search with given traffic then also tries DeepEP
+    over several nodes."""
     chunk_tokens: int | None = None
     fraction: float | None = None
     most_fraction: bool = False
-    """Whether to take the largest fraction that leaves what SGLang reserves, without more for a vision tower. Ignored
-    if a fraction is given.
+    """Whether `--mem-fraction-static` is the largest that leaves what SGLang reserves, without more for a vision tower.
+    Ignored if a fraction is given.
     """
     hicache: bool | None = None
     speculation: bool | None = None
     draft_steps: int | None = None
-    """Drafts that one step verifies; None: three."""
+    """The number of draft tokens that one step verifies; None: three."""
     storage: Storage | None = None
     lmcache: bool = False
     compared: bool = False
@@ -65,8 +66,8 @@ class PlanRequest:
 
     @property
     def is_even(self) -> bool:
-        """Whether engines of the requested size divide the GPUs of each side. Only engines that compute prompts have
-        stages.
+        """Whether the GPUs of prefill and of decode divide evenly into engines of the requested size. Only engines that
+        compute prompts have several stages.
         """
         sizes = [(self.tp or 1) * (self.pp or 1), self.tp or 1]
         return not any(gpus % size for gpus, size in zip(self._sides(), sizes, strict=False))
@@ -108,8 +109,8 @@ class PlanRequest:
         return self
 
     def _check_division(self) -> None:
-        """Raises PlanError if stages, DeepEP, divided KV and drafts exclude each other, or if the model
-        excludes one.
+        """Raises PlanError if two of stages, DeepEP, divided KV and drafts exclude each other, or if the model excludes
+        one of them.
         """
         model = self.model
         if self.divides_kv and model.kind is not CacheKind.LATENT:

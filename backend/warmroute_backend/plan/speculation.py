@@ -1,8 +1,9 @@
-"""Draft models: a model's draft model, how many of its tokens are accepted, and up to which batch drafts pay.
+"""Draft models: the draft model of a model, how many drafts are accepted, and up to which batch size drafts pay.
 
-A step with drafts verifies `draft_tokens` for each sequence and brings `accept_length` tokens. Drafts pay while
-accept_length * step(batch) > verify(batch) + draft, by the roofline of `speed.py`. With experts, more tokens in a step
-also read more weights. Large batches are bound by computing, and rejected drafts cost as much as accepted tokens.
+A step with drafts verifies `draft_tokens` tokens for each sequence and brings `accept_length` tokens. Drafts pay while
+accept_length * step(batch) > verify(batch) + draft, by the roofline of `speed.py`. In models with experts, more tokens
+in a step also read more weights. Large batches are bound by computing, so rejected drafts cost as much as accepted
+tokens.
 """
 
 from functools import lru_cache
@@ -18,15 +19,15 @@ from warmroute_backend.plan.speed import Load, decode_step_s
 
 LARGEST_BATCH: Final = 1024
 PUBLISHED_STEPS: Final = 3
-"""The number of steps for the accept lengths of `DRAFTS`."""
+"""The number of draft steps with which the accept lengths of `DRAFTS` were measured."""
 
 _HALVINGS: Final = 40
 MTP: Final = "built-in MTP layer"
 
 
 class Draft(NamedTuple):
-    """A draft model. `parameters_bytes`: of its weights; `layers`: those with KV; `accept_length`: with 3 steps of one
-    candidate.
+    """A draft model. `parameters_bytes`: bytes of its weights; `layers`: number of its layers with KV; `accept_length`:
+    tokens that 3 steps with one candidate each bring.
     """
 
     algorithm: str
@@ -80,8 +81,8 @@ def draft_of(model: Model) -> Draft | None:
 @lru_cache(maxsize=64)  # a plan asks for it at each batch size
 def accepted_tokens(draft: Draft, steps: int) -> float:
     """Tokens that a verified step of `steps` drafts brings, with one candidate each. A draft can be accepted only if
-    those before it are. The probability is the same for each draft, and such that three steps bring the published
-    number."""
+    the drafts before it are. Each draft is assumed to be accepted with the same probability: the one with which three
+    steps bring the published number."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         share = (low + high) / 2
@@ -96,8 +97,8 @@ def _chain(share: float, steps: int) -> float:
 def speculation(
     gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = PUBLISHED_STEPS
 ) -> Speculation:
-    """The speculation with steps of one candidate. SGLang has three steps for all but Llama
-    (`_auto_choose_speculative_params`).
+    """The settings of speculation, with one candidate in each step. SGLang's default is three steps for all models but
+    Llama (`_auto_choose_speculative_params`).
     """
     topk = 1
     return Speculation(
@@ -109,7 +110,7 @@ def speculation(
 def speed_up(
     gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, batch: float, steps: int = PUBLISHED_STEPS
 ) -> float:
-    """Tokens a second with drafts, divided by those without."""
+    """Tokens a second with drafts, divided by tokens a second without drafts."""
     plain = decode_step_s(gpu, model, shape, load, batch)
     verify = decode_step_s(gpu, model, shape, load, batch, steps + 1)
     drafting = steps * draft.layers * layer_s(gpu, model) + steps * draft.layers / model.layers * plain

@@ -1,4 +1,4 @@
-"""Tables of TOML: a dataclass from a table's values, and the text of a table."""
+"""Makes a dataclass from the values of a TOML table, and writes the text of a table."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -21,8 +21,8 @@ _WANTED: Final[Mapping[Any, str]] = {
 
 
 def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str] | None = None) -> T:
-    """A dataclass with a table's values, checked against the types of its fields. `keys`: field -> its name in the
-    file.
+    """A dataclass with a table's values, checked against the types of its fields. `keys`: field -> the field's key in
+    the file.
 
     Raises: PlanError, with the key that is wrong.
     """
@@ -44,7 +44,7 @@ def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str]
 
 
 def _unlike(kind: Any) -> str:
-    """The words that say why a value does not fit a field's type."""
+    """Words that say why a value does not fit a field's type."""
     if isinstance(kind, UnionType):
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
     if get_origin(kind) is Literal:
@@ -67,5 +67,5 @@ def table(head: str, values: Mapping[str, Any]) -> str:
 
 
 def value(given: Any) -> str:
-    """The text of a value, as behind `key = `."""
+    """The text of a value, as it stands after `key = `."""
     return tomli_w.dumps({"_": given}).removeprefix("_ = ").rstrip("\n")

@@ -1,8 +1,8 @@
-"""Tiers below the GPU's pool: HiCache in host memory and a store behind it, or LMCache in their place.
+"""The cache tiers below the GPU's pool: HiCache in host memory with a store behind it, or LMCache in their place.
 
 SGLang itself keeps 10 GiB of host memory free (`HICACHE_HOST_MEMORY_RESERVE_BYTES`). A fifth of the rest is for the
-system, the page cache of the checkpoint and the processes. The remainder is divided among the node's GPUs: each rank
-pins its own pool, even if MLA ranks hold the same KV.
+system, the page cache of the checkpoint and the processes. The remainder is divided among the node's GPUs, since each
+rank pins a separate pool, even if several ranks hold the same KV (as with MLA).
 """
 
 from dataclasses import replace
@@ -20,9 +20,9 @@ RESERVE_GIB: Final = 10
 SYSTEM_SHARE: Final = 0.2
 GB: Final = 10**9
 STORE_SHARE: Final = 0.25
-"""The share of a rank's budget for the shared store, beside its own HiCache pool."""
+"""The share of a rank's host memory that the shared store gets; the rank's HiCache pool gets the rest."""
 LEAST_RATIO: Final = 1.2
-"""The least ratio of the host's pool to the GPU's: below it the host keeps little that the GPU does not have."""
+"""The least ratio of the host's pool to the GPU's pool: a smaller host pool has little that the GPU does not have."""
 
 STAGING_BYTES: Final = 1280 << 20
 """Host memory through which a rank's KV goes to the store's disk and back (Mooncake's default,
@@ -34,7 +34,7 @@ LMCACHE_NODES_RULE: Final = "lmcache/integration/sglang/unified_lmcache_mp_conne
 
 
 def host_budget_gb(plan: Plan) -> int:
-    """Memory of the pool of each rank on a node, in 1e9 bytes."""
+    """Host memory for the tiers of each rank on a node, in 1e9 bytes."""
     gpu = plan.cluster.gpu
     usable = (gpu.host_memory_gib - RESERVE_GIB) * (1 - SYSTEM_SHARE) * GIB
     return int((usable / gpu.per_node - _staging_bytes(plan)) / GB)
@@ -56,23 +56,23 @@ def rank_segment_bytes(plan: Plan) -> int:
 
 
 def rank_disk_bytes(plan: Plan) -> int:
-    """The part of its node's disk that each rank may fill for the shared store. A node has one such part for
-    each GPU.
+    """The part of a node's disk that each rank may fill for the shared store: the disk space divided by the node's
+    GPUs.
     """
     return plan.site.store_disk_gb * GB // plan.cluster.per_node
 
 
 def engine_segment_bytes(plan: Plan, engine: PlannedEngine) -> int:
-    """`global_segment_size` of an engine.
+    """`global_segment_size` of an engine: the host memory that it gives to the Mooncake store.
 
-    SGLang divides it by the ranks of one attention group in all stages, and not by all ranks of the engine
-    (`cache_controller._generate_storage_config`, `mooncake_store.py:446`). Each rank gives its part.
+    SGLang divides the size by the ranks of one attention group in all stages, and not by all ranks of the engine
+    (`cache_controller._generate_storage_config`, `mooncake_store.py:446`). Each rank gives one such part.
     """
     return rank_segment_bytes(plan) * engine.shape.attention_tp * engine.shape.pp
 
 
 def offload_gb(plan: Plan) -> int:
-    """The host pool of a rank that writes answers to the shared store, in 1e9 bytes."""
+    """The host pool of a decode rank, through which it writes answers to the shared store, in 1e9 bytes."""
     return int(host_budget_gb(plan) * (1 - STORE_SHARE))
 
 
@@ -94,8 +94,8 @@ def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
 
 
 def store_tokens(plan: Plan) -> int:
-    """Tokens that the shared store holds. The store has the KV of latent attention once, and otherwise each GPU's part.
-    KV in its memory is also on its disk.
+    """Tokens that the shared store holds. Latent KV is stored once; of other KV, each GPU's part is stored. KV in the
+    store's memory is also on its disk, so the larger of both counts.
     """
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:
@@ -107,9 +107,10 @@ def store_tokens(plan: Plan) -> int:
 
 
 def shares_answers(model: Model, prefill: EngineShape, decode: EngineShape) -> bool:
-    """Whether a decode engine can write answers to the shared store so that prefill engines find them. SGLang does
-    not offload window pools or DeepSeek V4's (`decode_kvcache_offload_manager.py:114`). A key names the stage, the
-    division of the KV and the rank of heads (`mooncake_store.py:462-645`), so these must be equal on both sides."""
+    """Whether prefill engines find the answers that a decode engine writes to the shared store. SGLang does not offload
+    window pools or DeepSeek V4's pools (`decode_kvcache_offload_manager.py:114`). A key in the store names the stage,
+    the division of the KV and the rank of heads (`mooncake_store.py:462-645`), so prefill and decode must agree on
+    these."""
     same = (prefill.pp, prefill.dcp) == (decode.pp, decode.dcp)
     same &= model.is_latent or prefill.attention_tp == decode.attention_tp
     return same and model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}
@@ -135,8 +136,8 @@ NVFP4_RULE: Final = "sglang/srt/arg_groups/kv_cache_hook.py, handle_kv4_compatib
 
 
 def refuse_nvfp4(plan: Plan, engine: PlannedEngine) -> str | None:
-    """Why an engine cannot keep KV of 4 bits; None if it can. Only Blackwell has the kernels, only for heads of keys
-    and values, and no tier and no transfer keeps the layout."""
+    """Why an engine cannot keep KV of 4 bits; None if it can. Only Blackwell has the kernels, and only for models with
+    heads of keys and values. Lower tiers and transfers do not support the layout."""
     if engine.shape.kv_type != "nvfp4":
         return None
     against = [

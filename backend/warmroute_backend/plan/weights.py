@@ -2,7 +2,7 @@
 
 Parameters are counted from the shape, class by class, because each class is divided differently: experts among all GPUs
 of an engine, attention among the GPUs of an attention group, and some tensors not at all. The sum is then scaled to the
-size of the checkpoint, so an inexactly known format changes nothing.
+size of the checkpoint, so that a format that is known only roughly does not change it.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from warmroute_backend.plan.model import CacheKind, Model
 
 LOADED_PER_STORED: Final = 1.02
 """Bytes on the GPU for each byte of weights, because of copies made at load (absorbed projections, packed scales,
-rotary tables). SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of 71.7
-GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
+rotary tables). `mem usage` after loading in SGLang's logs, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 against
+71.7 GiB, QwQ-32B on 4 GPUs 15.54 against 15.3, DeepSeek-R1 NVFP4 on 4 GPUs 94.5 against 94.2."""
 
 FP4_LOADED_PER_STORED: Final = 1.25
-"""As above, for fp4: DeepSeek V4 Pro loads 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128), 1.25 times
-this module's sum. Blackwell gets the same factor, since no log of it is known."""
+"""`LOADED_PER_STORED` for fp4: DeepSeek V4 Pro takes 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128),
+1.25 times this module's sum. The factor is used for Blackwell, too, of which no log is known."""
 
 _PLAIN_BYTES: Final = 2
-"""Embeddings, routers and vision towers are bf16 in every format."""
+"""Bytes of a parameter of embeddings, routers and vision towers, which are bf16 in every format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Weights:
 
     @property
     def target(self) -> float:
-        """Bytes without the layers that are loaded only as a draft model."""
+        """Bytes of all weights except `mtp`."""
         return self.experts + self.attention + self.replicated + self.dense + self.embedding + self.head
 
 
@@ -91,7 +91,9 @@ def _vision(model: Model) -> float:
 
 
 def _attention_parameters(model: Model) -> tuple[int, int]:
-    """Parameters of one layer's attention: those divided among an attention group, and those on each GPU."""
+    """The numbers of parameters of one layer's attention that are divided among an attention group, and that are on
+    each GPU.
+    """
     hidden, heads = model.hidden, model.heads
     if model.kind is CacheKind.COMPRESSED:
         return _compressed_attention(model)
@@ -106,8 +108,8 @@ def _attention_parameters(model: Model) -> tuple[int, int]:
 
 
 def _compressed_attention(model: Model) -> tuple[int, int]:
-    """Parameters of one layer's attention in DeepSeek V4. Queries and the grouped output are divided. Each GPU has
-    all that makes KV, its compression, and the indexer of layers with one vector for 4 tokens
+    """`_attention_parameters` for DeepSeek V4. Queries and the grouped output are divided. Each GPU has all weights
+    that compute KV, those of its compression, and the indexer of layers with one vector for 4 tokens
     (`sglang/srt/models/deepseek_v4.py`)."""
     hidden, width = model.hidden, model.heads * model.head_dim
     divided = model.q_rank * width + width * model.o_rank + model.o_groups * model.o_rank * hidden
@@ -128,13 +130,13 @@ def loaded_bytes(
     whole_dense: bool = False,
     redundant_experts: int = 0,
 ) -> int:
-    """Bytes of weights on each GPU of an engine: `pp` stages of `tp` GPUs in `attention_dp` attention groups.
+    """Bytes of weights on each GPU of an engine of `pp` stages, each of `tp` GPUs in `attention_dp` attention groups.
 
     weights = experts/tp + dense/tp + head/tp + (attention + embedding)/(tp/attention_dp) + replicated
 
     `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), and the head is in every
-    group (`--enable-dp-lm-head`), as in DeepEP's recipes. With several stages, the result is for a stage with the most
-    layers, all with experts, with the larger of the embedding and the head, and with a vision tower.
+    group (`--enable-dp-lm-head`), as in the recipes for DeepEP. With several stages, the result is an upper bound: a
+    stage with the most layers, all with experts, with the larger of embedding and head, and with a vision tower.
     """
     found = weights(model)
     group = tp // attention_dp

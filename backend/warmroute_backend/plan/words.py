@@ -1,4 +1,4 @@
-"""Names and defaults in plans. They are in a module of their own, since the command line imports them at each start."""
+"""Names and defaults in plans, in a small module because the command line imports them at each start."""
 
 from typing import Final, Literal
 
@@ -17,8 +17,8 @@ KV_TYPES: Final = ("bf16", "fp8_e4m3", "nvfp4")
 CACHE_DIR: Final = "/var/cache/sglang"
 STORE_PORT: Final = 50051
 STORE_METRICS_PORT: Final = 9003
-"""Both ports are Mooncake's own (mooncake-store/src/master.cpp)."""
+"""This port and `STORE_PORT` are Mooncake's defaults (mooncake-store/src/master.cpp)."""
 LMCACHE_PORT: Final = 6555
 LMCACHE_HTTP_PORT: Final = 6556
-"""Not LMCache's own 5555 and 8080, which other programs also take."""
+"""This port and `LMCACHE_PORT` are not LMCache's defaults 5555 and 8080, which other programs use, too."""
 RDMA_RESOURCE: Final = "rdma/hca_shared_devices_a"

@@ -1,6 +1,6 @@
-"""The real SGLang on a CPU, as a process. For tests and the demo; a proxy in production never uses it.
+"""Runs the real SGLang on a CPU as a process, for tests and the demo. A proxy in production never uses it.
 
-The package needs only the standard library, so SGLang's own environment can run it too.
+The package needs only the standard library, so that it also runs in the Python environment that has SGLang.
 """
 
 from warmroute_backend.sglang.command import Role

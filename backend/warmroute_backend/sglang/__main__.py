@@ -16,8 +16,8 @@ POLL_S = 1.0
 
 
 def main() -> int:
-    """Serve; 0 when it was asked to stop, 1 when a server ended unasked, 2 when it did not start."""
-    arguments = _parser().parse_intermixed_args()  # options may also stand before `--`
+    """Serve. Returns 0 if the command was asked to stop, 1 if a server ended unasked, 2 if a server did not start."""
+    arguments = _parser().parse_intermixed_args()  # options are also allowed before `--`
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)

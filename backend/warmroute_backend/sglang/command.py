@@ -1,8 +1,8 @@
 """SGLang's command line on a CPU: the arguments and the environment of one server. No I/O.
 
-The aggregated server has all that a single server can have: HiCache in three tiers (device, host, files) and KV events.
-Of a pair, prefill has KV events; decode has none, since it keeps no prefix cache. NIXL moves KV between them, or
-Mooncake over TCP. The speculative server is a single server with an EAGLE-3 draft and without HiCache.
+The aggregated server has HiCache in three tiers (device, host, files) and KV events. In a pair of prefill and decode
+servers, only prefill sends KV events, since decode has no prefix cache. KV goes from prefill to decode by NIXL, or by
+Mooncake over TCP. The speculative server is a single server with an EAGLE-3 draft model and without HiCache.
 """
 
 import json
@@ -19,42 +19,43 @@ HOST = "127.0.0.1"
 MODEL_NAME = "tiny"
 PAGE_TOKENS = 16
 CONTEXT_TOKENS = 16_384
-"""A recorded turn of a coding agent has up to 11,300 tokens of the tiny model's tokenizer."""
+"""Enough for a recorded turn of a coding agent, which has up to 11,300 tokens in the tiny model's tokenizer."""
 
 POOL_TOKENS = 32_768
 HOST_POOL_RATIO = 2
-"""The host pool's size over the device pool's: for HiCache, and for requests that decode has to put off."""
+"""The host pool's size over the device pool's size. HiCache uses the host pool, and decode for requests that it has to
+put off."""
 
 RUNNING_REQUESTS = 8
 QUEUED_REQUESTS = 8
 THREADS = 1
-"""Threads of torch. With more, tiny operations wait for each other: on two busy cores an answer takes twenty times as
-long.
+"""Threads of torch. With more threads, tiny operations wait for each other: on two busy cores an answer takes twenty
+times as long.
 """
 
 STORE_DISK_BYTES = 4 * 2**30
 STORE_STAGING_BYTES = 256 * 2**20
 STORE_BUCKET_KEYS = 32
-"""Blocks that go to disk together. Short prompts have fewer than Mooncake's own 500."""
+"""Blocks that go to disk together. Mooncake's default is 500, more than a short prompt has."""
 
 LMCACHE_GIB = 1
-"""Memory that LMCache's daemon takes at its start."""
+"""Memory in GiB that LMCache's daemon takes at its start."""
 
 DECODE_OFFLOAD_STRIDE = 64
 """Tokens of an answer after which decode writes its KV to the store."""
 
 BOOTSTRAP_TIMEOUT_S = 10
 WAITING_TIMEOUT_S = 15
-"""How long prefill waits for its decode, and decode for the KV, on a machine of the reference's speed. SGLang's own 300
-s are longer than a turn's limit.
+"""How long prefill waits for decode, and decode for the KV, on a machine as fast as the reference (`speed`). SGLang's
+default of 300 s is longer than a turn may take.
 """
 MAX_TIMEOUT_S = 240
-"""The longest wait on any machine: a turn ends before SGLang's own limit."""
+"""The longest wait on any machine, below SGLang's default of 300 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of a server. Each request to decode names the `bootstrap` of prefill."""
+    """The ports of a server. Each request to a decode server names the `bootstrap` port of a prefill server."""
 
     http: int
     kv_events: int
@@ -66,8 +67,8 @@ class Ports:
 def arguments(
     role: Role, ports: Ports, found: Installation, *, tiers: bool = True, transfer: Transfer = "nixl"
 ) -> list[str]:
-    """The command of a server. `tiers`: whether a single server has HiCache; `transfer`: what moves the KV of a
-    pair.
+    """The command of a server. `tiers`: whether a single server has HiCache; `transfer`: what moves KV from prefill to
+    decode.
     """
     command = [str(found.python), str(found.launcher), "--model-path", str(found.model)]
     command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
@@ -80,13 +81,14 @@ def arguments(
 def environment(
     storage_dir: Path, temporary_dir: Path | None, parent_pid: int | None, slowness: float
 ) -> dict[str, str]:
-    """The variables of a server in addition to the inherited ones. The server ends with `parent_pid`, and has its
-    sockets in `temporary_dir`, unless these are None. `slowness` stretches its waits.
+    """The environment variables of a server in addition to the inherited ones. `temporary_dir`: the folder of its
+    sockets, if given. `parent_pid`: the process with which the server ends, if given. `slowness`: the factor for its
+    time limits.
     """
     found = {
         "OMP_NUM_THREADS": str(THREADS),
         "HF_HUB_OFFLINE": "1",
-        "PYTHONDONTWRITEBYTECODE": "",  # as if unset, like the next: the bytecode is beside the sources
+        "PYTHONDONTWRITEBYTECODE": "",  # as if unset: bytecode is beside the sources
         "PYTHONPYCACHEPREFIX": "",
         "TORCHDYNAMO_DISABLE": "1",  # else a C++ compiler runs for 10 s at each start with a draft
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(storage_dir),
@@ -131,8 +133,8 @@ def _reports(ports: Ports) -> list[str]:
 
 
 def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:
-    """Flags of HiCache with a host tier and a tier behind it. Everything in the pool is copied there at once, and a
-    fetch is waited for.
+    """Flags of HiCache with a host tier and a storage tier. All KV in the pool is copied to these tiers at once, and a
+    request waits until its KV is fetched from them.
     """
     command = ["--enable-hierarchical-cache"]
     command += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
@@ -141,12 +143,12 @@ def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:
 
 
 def lmcache(config: Path) -> list[str]:
-    """Flags of an engine whose KV a daemon keeps, in place of HiCache."""
+    """Flags of an engine that uses LMCache's daemon in place of HiCache."""
     return ["--enable-lmcache", "--lmcache-config-file", str(config)]
 
 
 def lmcache_daemon(program: str, port: int, http_port: int) -> list[str]:
-    """The command of LMCache's daemon. Without CUDA an engine hands it the KV itself (`auto`)."""
+    """The command of LMCache's daemon. Without CUDA the engine copies KV to the daemon (`auto`)."""
     command = [program, "server", "--host", HOST, "--port", str(port), "--http-host", HOST]
     command += ["--http-port", str(http_port), "--l1-size-gb", str(LMCACHE_GIB), "--eviction-policy", "LRU"]
     return [*command, "--supported-transfer-mode", "auto"]
@@ -162,7 +164,7 @@ def offload() -> list[str]:
 
 
 def store_environment(config: Path, *, has_disk: bool) -> dict[str, str]:
-    """The variables of an engine with the Mooncake store over TCP. Its disk is bounded as in `plan.argv`."""
+    """The variables of an engine with the Mooncake store over TCP. The store's disk is limited as in `plan.argv`."""
     found = {
         "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": str(config),
         "MOONCAKE_LOCAL_HOSTNAME": HOST,
@@ -184,8 +186,8 @@ def _disaggregation(role: Role, ports: Ports, transfer: Transfer) -> list[str]:
 
 
 def _drafts(found: Installation) -> list[str]:
-    """Flags for chains of three drafts. The attention backend is the one that supports drafts; its kernels are Python
-    here.
+    """Flags for chains of three drafts. They choose the attention backend that supports drafts, whose kernels are
+    replaced by Python here.
     """
     command = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(found.model / "draft")]
     command += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]

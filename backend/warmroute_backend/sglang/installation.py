@@ -1,4 +1,4 @@
-"""Find the installation of SGLang for a CPU, or say how to install it."""
+"""Finds the installation of SGLang for a CPU, or tells how to install it."""
 
 import os
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[3]
 CHECKOUT_VARIABLE = "WARMROUTE_SGLANG_CHECKOUT"
-"""A variable that names another checkout, whose installation is used."""
+"""An environment variable that names another checkout of this repository, whose installation is used."""
 
 VENV = ".venv-sglang"
 MODEL = "tiny-model"
@@ -36,8 +36,8 @@ class Installation:
 
 
 def installation(checkout: Path | None = None) -> Installation:
-    """The installation in a checkout. The default is the checkout of `CHECKOUT_VARIABLE`, else this one. Raises:
-    NotInstalledError."""
+    """The installation in a checkout: by default the checkout that `CHECKOUT_VARIABLE` names, else this checkout.
+    Raises: NotInstalledError."""
     checkout = checkout or Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT)
     venv = checkout / VENV
     if not (venv / STAMP).is_file():

@@ -1,8 +1,8 @@
-"""One running SGLang: start it, wait for it, kill it, start it again, and leave nothing behind.
+"""Starts a server of SGLang on a CPU, waits for it, kills it or starts it again, and leaves nothing behind.
 
-A start takes 10 to 150 s on the CPU, nearly all of it imports. So servers are started side by side, and waited for
-later. A server has nothing to save, so SIGKILL ends it. Its children die with it. The server dies with the thread that
-started it (Linux), so even a killed launcher leaves no gigabytes behind.
+A start takes 10 to 150 s on the CPU, nearly all of it for imports. So servers are started at the same time, and waited
+for later. A server has nothing to save, so SIGKILL ends it, and its children die with it. The server also dies with the
+thread that started it (on Linux), so that even a killed parent leaves no server with gigabytes of memory behind.
 """
 
 import contextlib
@@ -26,37 +26,38 @@ from warmroute_backend.sglang.installation import installation
 from warmroute_backend.sglang.speed import slowness
 
 START_TIMEOUT_S = 300.0
-"""The wait for a start on a machine of the reference's speed."""
+"""How long to wait for a start on a machine as fast as the reference (`speed`)."""
 
 MAX_STRETCH = 4.0
-"""The most by which a slow machine stretches the wait for a start: a start that hangs must fail within 20 minutes."""
+"""The largest factor by which a slow machine lengthens the wait for a start, since a start that hangs must fail within
+20 minutes."""
 
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
 CHILDREN_GRACE_S = 3.0
-"""The time for the children of a killed server to end: the last of them tidies up shared memory."""
+"""The time for the children of a killed server to end. The last child tidies up shared memory."""
 
 LOG_LINES_SHOWN = 25
 PORTS_OF_A_SERVER = 5
 PORT_RANGE = (10_000, 32_000)
 LOAD_SNAPSHOT = re.compile(r"/dev/shm/sglang_loads_\S+$", re.MULTILINE)  # noqa: S108 (its own name)
-"""A file in shared memory that SGLang maps, and does not remove."""
+"""A file in shared memory that SGLang maps and does not remove."""
 
 
 PORT_TAKEN = "address already in use"
-"""A line in the log of a server that will never serve: SGLang 0.5.23 does not end when it cannot bind its port."""
+"""A text in the log of a server that will never serve: SGLang 0.5.23 does not end if it cannot bind its port."""
 
 
 class StartError(Exception):
-    """A server ended, or was not ready in time. The message has the end of its log."""
+    """A server ended, or was not ready in time. The message has the last lines of the server's log."""
 
 
 class PortTaken(StartError):
-    """Another process has bound a port after the server was given it. A server with other ports may start."""
+    """Another process has bound a port that the server was given. The server may start with other ports."""
 
 
 class Server:
-    """A server of a role with its log and its storage tier in `folder`. A restart keeps its addresses."""
+    """A server of a role, whose log and storage tier are in `folder`. A restart keeps the server's addresses."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class Server:
         port: int = 0,
         tiers: bool = True,
     ) -> None:
-        """`flags` are added to the usual ones, and win over them. `port`: 0 takes any free one. `tiers`: whether a
-        single server has HiCache.
+        """`flags` are added to the usual flags, and win over them. `port`: the HTTP port, or 0 for any free port.
+        `tiers`: whether a single server has HiCache.
         """
         self.role = role
         self.name = name or role
@@ -82,7 +83,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._temporary: Path | None = None
         self._log_began = 0
-        """The byte of the log at which this start begins."""
+        """The offset in the log at which the current start begins."""
 
     @property
     def url(self) -> str:
@@ -98,12 +99,12 @@ class Server:
 
     @property
     def bootstrap_host(self) -> str:
-        """The host of prefill that requests to decode name."""
+        """The host by which requests to a decode server name this prefill server."""
         return HOST
 
     @property
     def bootstrap_port(self) -> int:
-        """The port of prefill that requests to decode name."""
+        """The port by which requests to a decode server name this prefill server."""
         return self._ports.bootstrap
 
     @property
@@ -144,7 +145,7 @@ class Server:
             return False
 
     def wait_ready(self, deadline_s: float) -> "Server":
-        """Wait until it serves.
+        """Wait until the server serves.
 
         Raises: StartError if the server ended or `deadline_s` on the monotonic clock has passed; PortTaken.
         """
@@ -176,8 +177,8 @@ class Server:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def restart(self, *more_flags: str) -> "Server":
-        """Kill the server, start it at the same addresses with an empty cache and the same storage tier, and wait for
-        it.
+        """Kill the server, start it again, and wait until it serves. Addresses and storage tier stay, and the cache is
+        empty.
         """
         self.kill()
         return self.start(*more_flags).wait_ready(start_deadline_s())
@@ -187,7 +188,7 @@ class Server:
         return self.log.read_bytes()[began:].decode(errors="replace") if self.log.exists() else ""
 
     def last_words(self) -> str:
-        """The path of its log, and the last lines."""
+        """The path of the server's log, and the last lines of the log."""
         lines = self.log_text().strip().splitlines()[-LOG_LINES_SHOWN:]
         return f" (log: {self.log})" + "".join(f"\n    {line[:400]}" for line in lines)
 
@@ -220,7 +221,7 @@ def wait_all(servers: Iterable[Server]) -> None:
 
 
 def get_json(url: str) -> Any:
-    """The answer of a server to a GET request, for instance at `/v1/loads`."""
+    """The JSON that a server answers to a GET request, for example at `/v1/loads`."""
     with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310 (our own server)
         return json.load(response)
 
@@ -228,9 +229,9 @@ def get_json(url: str) -> Any:
 def _free_ports(http: int) -> Ports:
     """Free ports for a server, which cannot choose its own.
 
-    The ports are below those that the system hands out. A server binds its ports only after half a minute, and until
-    then the system could give one of them to a connection of another process. No other server of this process gets one
-    of them.
+    A server binds its ports only after half a minute. Until then the system could give a port to a connection of
+    another process, so the ports are below the range from which the system chooses. No other server of this process
+    gets these ports.
     """
     found: list[int] = []
     while len(found) < PORTS_OF_A_SERVER:

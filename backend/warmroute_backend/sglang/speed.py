@@ -1,7 +1,7 @@
-"""The slowness of this machine: the factor for time limits of a server on a CPU.
+"""The slowness of this machine: the factor by which time limits of a server on a CPU are lengthened.
 
 A prefill of 9,500 tokens takes seconds on the machine for which the limits were chosen, and three times as long on a
-slower one. A limit that is not stretched would end a server that is only slow.
+slower one. Without the factor, a limit would end a server that is only slow.
 """
 
 import functools
@@ -14,20 +14,20 @@ REFERENCE_S = 0.020
 """The time of `_work_s` on the machine for which the limits were chosen: CPython 3.11 on a core of an AMD EPYC."""
 
 MAX_SLOWNESS = 30.0
-"""The largest slowness, so that a hang ends at some time on any machine."""
+"""The largest slowness, so that a server that hangs is ended at some time on any machine."""
 
 _REPEATS = 5
 
 
 class Speed(NamedTuple):
-    """How many times as long the same work takes as on the reference machine."""
+    """How many times longer this machine takes for a given work than the reference machine."""
 
     processor: float  # in processor time: the speed of a core
     wall: float  # in wall time: with other processes, and a container's quota
 
 
 def slowness() -> float:
-    """1 with a free core of the reference's speed; 10 if the same work takes ten times as long."""
+    """The slowness: 1 with a free core as fast as the reference's; 10 if the work takes ten times as long."""
     speed = measured()
     return min(MAX_SLOWNESS, max(1.0, speed.wall, speed.processor * load()))
 
@@ -41,7 +41,7 @@ def load() -> float:
 
 @functools.cache
 def measured() -> Speed:
-    """The machine's speed, from some hundredths of a second of work. A process measures it once."""
+    """The machine's speed, measured by a few hundredths of a second of work, once in a process."""
     began_s = time.perf_counter()
     processor_s = min(_work_s() for _ in range(_REPEATS))
     wall_s = (time.perf_counter() - began_s) / _REPEATS

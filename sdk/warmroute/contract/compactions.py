@@ -1,11 +1,11 @@
-"""How a prompt says that its history was compacted: the words that agent programs put where they sum a history up.
+"""The words by which a prompt shows that its history was compacted: agent programs begin their summaries with them.
 
-After a compaction a program sends the same session key, system prompt and tools, and a summary in place of the history.
-A fork begins the same way. Only the program's own words tell the two apart, so each mark is read from the program
-itself, and a program without words of its own has none.
+After a compaction, a program sends the session key, system prompt and tools of the turn before, and a summary in place
+of the history. A fork (a second branch of the conversation) looks alike. Only the program's words, the *mark*, tell
+compaction and fork apart. So each mark was read in the program's code, and programs without fixed words have no mark.
 
-A mark begins a text. It stands in a user's message in front of the first answer, or in that answer: Codex keeps its
-users' messages in front of the summary, goose and Gemini CLI write an answer behind it.
+A mark stands at the beginning of a text: in a user's message before the first answer, or in the first answer. Codex
+keeps the user's messages before the summary; goose and Gemini CLI write an answer after the summary.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -39,4 +39,4 @@ MARKS: Final = (
     Mark("user", "<SYSTEM_NOTICE>\nEarlier context was compacted.", "Cline 4.1.13"),
     Mark("user", "## Conversation Summary\n", "Roo Code 3.52.1"),
 )
-"""Where each stands in its program: docs/reference/harnesses.md."""
+"""docs/reference/harnesses.md names the place of each mark in its program."""

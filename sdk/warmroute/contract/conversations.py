@@ -1,27 +1,30 @@
 """Which conversation a request without a session key continues, and the key of a new one.
 
-A request *continues* a conversation of its tenant if it repeats the newest request of that conversation whole and adds
-to it. Every other request begins a new conversation: a title, a compaction, a changed system prompt, another branch. An
-equal request also does, unless the earlier one got no answer. The first texts of a prompt do not tell conversations
-apart: agents put the same examples and instructions there for all users.
+A request *continues* a conversation of its tenant if it repeats the newest request of that conversation in full and
+adds to it. Every other request begins a new conversation: a title, a compaction, a changed system prompt, another
+branch. A request that equals the newest one and adds nothing also begins a new conversation, unless the earlier request
+got no answer. The first texts of a prompt do not tell conversations apart, because agents put the same examples and
+instructions there for all users.
 
-One change is allowed. If the newest request ended with a user's message, that message may come back shortened, with an
-assistant's message behind it. For example, aider adds a reminder to the last user's message, and drops it from the next
-request. The shortened message must be the beginning of the earlier one, in whole words.
+One change is allowed. If the newest request ended with a user's message, the next request may contain that message
+shortened and followed by an assistant's message. For example, aider adds a reminder to the last user's message, and
+drops the reminder from the next request. The shortened message must be the beginning of the earlier one, in whole
+words.
 
-A request is given as hashes of its beginnings: `hashes[i]` stands for the request up to cut i, so equal hashes mean
-equal beginnings. One look-up per cut finds the longest beginning that is the whole newest request of a conversation.
-The beginning in front of a user's message is its *stem*; messages that may come back shortened are sorted below their
-stem.
+A request is given as a list of hashes. A *cut* is a position at which the request is hashed, such as the end of a
+message: `hashes[i]` is the hash of the request up to cut i, so equal hashes mean equal beginnings. One look-up per cut
+finds the longest beginning that is the whole newest request of a conversation. The part of a request before a user's
+message is the *stem* of that message. An index by stem holds the messages that may come back shortened.
 
-A key names one conversation. The key consists of a number and a name that no other process or start has. So processes
-of a proxy can send each other the requests that they note (`observe`), and no two conversations get the same key.
+A key names one conversation. The key consists of a number and a name that is unique to this start of this process. So
+processes of a proxy can send each other the requests that they note (`observe`), and no two conversations get the same
+key.
 
 Limits: `MAX_CONVERSATIONS`, divided by tenant (`shares`). The tenant that has most forgets its least recently continued
 conversation, whose next request then begins a new one. Of conversations with the same newest request, `MAX_ALIKE` are
 kept and the oldest is forgotten first. So a prompt that is sent again and again (a health check, samples) does not
-drive out others. Messages that may come back shortened have `MAX_ASKED_BYTES` each and `MAX_TOTAL_BYTES` in all,
-divided likewise. Longer ones are recognised only if they come back whole.
+drive out others. Messages that may come back shortened have at most `MAX_ASKED_BYTES` each and `MAX_TOTAL_BYTES` in
+all, divided by tenant, too. Longer messages are recognised only if they come back in full.
 """
 
 from bisect import bisect_left, insort
@@ -35,13 +38,13 @@ MAX_CONVERSATIONS: Final = 20_000
 MAX_ALIKE: Final = 16
 MAX_ASKED_BYTES: Final = 16_384
 MAX_TOTAL_BYTES: Final = 16_777_216
-MAX_COMPARED: Final = 32  # messages below one stem that are compared with a shortened one
+MAX_COMPARED: Final = 32  # messages with one stem that are compared with a shortened message
 
 _ESCAPED: Final = b"\\u"  # how JSON's escape of a non-ASCII letter begins
 
 
 class Asked(NamedTuple):
-    """A user's message in a request: the number of cuts in front of it, the hash of its stem, and its text."""
+    """A user's message in a request: the number of cuts before it, the hash of its stem, and its text."""
 
     cuts: int
     stem: int
@@ -49,7 +52,9 @@ class Asked(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """The newest request of a conversation; `text` is empty if it does not end with a user's message."""
+    """The newest request of a conversation. `tip`: the hash of the whole request. `text`: the user's message that ends
+    the request, if any and if short enough; `stem`: the hash of the stem of that message.
+    """
 
     key: str
     tenant: str
@@ -59,7 +64,7 @@ class Newest(NamedTuple):
 
 
 class Conversation:
-    """One conversation. `newest` is replaced with each of its requests."""
+    """One conversation. Each of its requests replaces `newest`."""
 
     __slots__ = ("newest", "number", "unanswered")
 
@@ -73,7 +78,9 @@ class Conversation:
         return self.newest.key
 
     def left_unanswered(self, tip: int) -> None:
-        """Note that the newest request, if its hash is `tip`, got no answer, so that an equal request continues it."""
+        """Note that the request with hash `tip` got no answer, so that an equal request continues the conversation. A
+        `tip` that is not the newest request's is ignored.
+        """
         self.unanswered = self.unanswered or self.newest.tip == tip
 
 
@@ -88,8 +95,8 @@ class Conversations:
         max_conversations: int = MAX_CONVERSATIONS,
         max_total_bytes: int = MAX_TOTAL_BYTES,
     ) -> None:
-        """`name`: a name that no other process has, nor an earlier start of this one. `send` takes each request that
-        is noted here, with the regions that may know of it. `receive` runs before each look-up, and may call `observe`.
+        """`name`: a name that is unique to this start of this process. `send` gets each request that `of` notes, with
+        the regions that may know of the request. `receive` runs before each look-up, and may call `observe`.
         """
         self._name = name
         self._send = send
@@ -131,7 +138,7 @@ class Conversations:
     ) -> Conversation:
         """Find or begin the conversation of a request, and note the request as its newest.
 
-        `asked`: the user's message at the end of the request. `returned`: user's messages that an assistant's follows.
+        `asked`: the user's message that ends the request. `returned`: user's messages followed by an assistant's.
         `regions`: the regions that may know of the request, or None for all.
         """
         if self._receive is not None:
@@ -148,7 +155,7 @@ class Conversations:
         return self.observe(newest)
 
     def observe(self, newest: Newest) -> Conversation:
-        """Note the newest request of a conversation, which this process or another one has received."""
+        """Note the newest request of a conversation, received by this process or by another one."""
         self._numbers += 1
         conversation = self._by_key.get(newest.key)
         if conversation is None:
@@ -183,7 +190,7 @@ class Conversations:
         return whole
 
     def _repeated_whole(self, tenant: str, hashes: Sequence[int]) -> tuple[Conversation | None, int]:
-        """Of the newest requests that this request repeats, the longest one's conversation and number of cuts."""
+        """The conversation whose newest request is the longest that this request repeats, and the cuts in it."""
         by_tip = self._by_tip
         if by_tip.keys().isdisjoint(hashes):
             return None, 0
@@ -195,7 +202,9 @@ class Conversations:
         return None, 0
 
     def _shortened(self, tenant: str, asked: Asked) -> Conversation | None:
-        """The conversation whose newest request ends with this message and more text; of several, the shortest."""
+        """The conversation whose newest request ends with this message and more text; of several, the one that ends
+        with the shortest message.
+        """
         stems = self._by_stem.get(asked.stem)
         if stems is None:
             return None
@@ -235,7 +244,7 @@ def _newest(key: str, tenant: str, tip: int, asked: Asked | None) -> Newest:
 
 
 def _ends_a_word(text: bytes, at: int) -> bool:
-    """Whether a cut at `at` removes some text and divides no word."""
+    """Whether cutting the text off at `at` removes something and divides no word."""
     return at < len(text) and not (_in_word(text[at - 1]) and (_in_word(text[at]) or text.startswith(_ESCAPED, at)))
 
 

@@ -29,18 +29,18 @@ EXPECT: Final = "x-warmroute-expect"
 The value decides how long the session's KV is worth keeping; other values are ignored."""
 
 WAIT: Final = "x-warmroute-wait"
-"""`no`: if the request would wait to begin a session, because the fleet's KV memory is full, it is refused at once,
-with the expected time. Other values are ignored."""
+"""`no`: a request that would wait to begin its session, because the fleet's KV memory is full, is refused at once with
+the expected waiting time. Other values are ignored."""
 
 PRIORITY: Final = "x-warmroute-priority"
-"""`interactive` or `background`: whether a waiting request goes before or behind others of its tenant. The value
+"""`interactive` or `background`: whether a waiting request goes before or after other requests of its tenant. The value
 changes nothing for other tenants. Other values are ignored."""
 
 OBJECTIVES: Final = ("x-gateway-inference-objective", "x-llm-d-inference-objective")
-"""The same, in the headers that clients of the Gateway API's inference extension and of llm-d send."""
+"""The priority, in the headers that clients of the Gateway API's inference extension and of llm-d send."""
 
 FAIRNESS_IDS: Final = ("x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
-"""A name of the program that sends a request. The programs of a tenant get equal shares."""
+"""The name of the program that sends a request. The programs of a tenant get equal shares of the tenant's capacity."""
 
 STANDING_HEADERS: Final = frozenset(
     {
@@ -54,13 +54,15 @@ STANDING_HEADERS: Final = frozenset(
         "x-prediction-based-scheduling",
     }
 )
-"""The headers above and others of their family. The others are ignored, and the record of the decision names them."""
+"""The headers for priority and fairness, and further headers of the Gateway API's extension and of llm-d. The further
+headers have no effect, but the record of a request's placement names them."""
 
 HOME: Final = "x-warmroute-home"
-"""Response: the region that holds the session. The client sends it back. A wrong region costs a hop and the cache."""
+"""Response: the region that holds the session's KV. The client sends the header back with the next turn. A turn that
+comes in at the wrong region costs a hop, or the cache."""
 
 RECEIPT: Final = "x-warmroute-receipt"
-"""Response: the receipt's id, in every response head of a dispatched request."""
+"""Response: the id of the turn's receipt (`usage.warmroute`), in the head of each response to a dispatched request."""
 
 FORWARD: Final = "x-warmroute-forward"
 """Between proxies only: the proxy that forwards, signed with the fleet secret. Dropped from clients' requests."""

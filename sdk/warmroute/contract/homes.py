@@ -1,8 +1,9 @@
 """The home of each lineage: the region that the server named in the head of the lineage's last answer.
 
-One session has several prompts: titles, compactions, sub-agents. Each is a lineage with its own home, so that a lineage
-served elsewhere does not move the others. A new lineage begins at the home of its session's longest lineage, or else of
-the longest one of its parent session. Limit: `MAX_HOMES`; the least recently used is dropped first.
+A *lineage* is turns whose prompts continue each other. One session has several lineages: the main loop, titles,
+compactions, sub-agents. Each lineage has a separate home, so that a lineage served elsewhere does not move the others.
+A new lineage begins at the home of its session's longest lineage, or else at that of its parent session's longest
+lineage. Limit: `MAX_HOMES`; the least recently used home is dropped first.
 """
 
 import re
@@ -19,8 +20,8 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 
 class Lineage(NamedTuple):
-    """A lineage at a server. `parent`: the session that started `session`, or empty. `prompt`: a digest of what the
-    prompts of the lineage have in common. `parts`: the number of parts of the current prompt.
+    """A lineage at a server. `parent`: the session that started `session`, or empty. `prompt`: a digest of what all
+    prompts of the lineage have in common. `parts`: the number of tools and messages in the current prompt.
     """
 
     base_url: str
@@ -45,7 +46,7 @@ class Homes:
         self._by_session: OrderedDict[tuple[str, str], _SessionHome] = OrderedDict()
 
     def of(self, lineage: Lineage) -> str | None:
-        """The home of a lineage, else of its session, else of its parent session; None if no home is known."""
+        """The first known home: that of the lineage, of its session or of its parent session; else None."""
         base_url, session, parent, prompt, _ = lineage
         home = self._by_lineage.get((base_url, session, prompt))
         if home is not None:
@@ -59,7 +60,7 @@ class Homes:
         return {base_url: home.region for (base_url, key), home in self._by_session.items() if key == session}
 
     def put(self, base_url: str, session: str, region: str) -> None:
-        """Note the home of a session, where its next lineage begins."""
+        """Note the home of a session, which is where the session's next lineage begins."""
         self._by_session[base_url, session] = _SessionHome(region, 0, 0)
         self._by_session.move_to_end((base_url, session))
         if len(self._by_session) > self._max:
@@ -84,7 +85,8 @@ def lineage_of(
 ) -> Lineage | None:
     """The lineage of a call; None without a session. `caller`: the headers that the caller has set, in lower case.
 
-    Of tools, only the names count; of system prompts, the beginning without numbers, so a date makes no difference.
+    Of tools, only the names count. Of system prompts, the beginning without numbers counts, so that a date changes
+    nothing.
     """
     if session is None:
         return None

@@ -1,14 +1,16 @@
 """Who sent a turn (its session), and which prompt it continues (its lineage).
 
-The *session* names the receipt and the ledger row. The client chooses its opaque key and sends it in one of the headers
-or body fields below; the first match wins. Without such a key, the session is the conversation that the prompt
-continues (`conversations`). The key of a conversation is a guess and a weaker hint, so it is marked as derived.
+The *session* is named in the turn's receipt and ledger row. The client chooses the session's key, which is opaque, and
+sends it in one of the headers or body fields below; the first match wins. If no key is sent, the session is the
+conversation that the prompt continues (`conversations`). The key of a conversation is a guess and a weaker hint, so it
+is marked as derived.
 
-A *lineage* is (session, model, agent or thread, tools + system). One session has several prompts (title, compaction,
-sub-agents), and each has its own cached prefix. `lineage_parts` gives the agent and the parent; the proxy adds the
-digest of tools and system.
+A *lineage* is the turns of a session that have model, agent or thread, tools and system prompt in common. One session
+has several lineages (the main loop, a title, a compaction, sub-agents), and each has a separate cached prefix.
+`lineage_parts` gives the agent and the parent; the proxy adds the digest of tools and system prompt.
 
-A client may also say which of its agents sends a request, and for what purpose (`described`). Both are only shown.
+A client may also say which of its agents sends a request, and for what purpose (`described`). Agent and purpose are
+only shown.
 """
 
 import json
@@ -20,7 +22,7 @@ from warmroute.contract import headers
 
 MAX_KEY_BYTES: Final = 256
 MAX_AGENT_NAME_BYTES: Final = 64
-MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which contains a session among other things
+MAX_USER_ID_CHARS: Final = 4_096  # limit of `metadata.user_id`, of which the session is only a part
 
 CLAUDE_SESSION: Final = "x-claude-code-session-id"
 SESSION_HEADERS: Final = (
@@ -41,8 +43,8 @@ SESSION_HEADERS: Final = (
 )
 """Headers that name a session, in order of precedence, lower case.
 
-Mistral Vibe and Zed send `x-affinity`, and goose sends `agent-session-id`. Clients of xAI, LiteLLM, Dynamo and Bifrost
-send the last four, in this order. Crush sends `x-session-affinity` and `x-session-id`.
+Mistral Vibe and Zed send `x-affinity`, and goose sends `agent-session-id`. The last four headers are sent by clients of
+xAI, LiteLLM, Dynamo and Bifrost, in this order. Crush sends `x-session-affinity` and `x-session-id`.
 """
 
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
@@ -63,11 +65,11 @@ PARENT_HEADERS: Final = (
     "x-codex-parent-thread-id",
     "x-dynamo-parent-session-id",
 )
-"""Headers that name the session or agent which started this one."""
+"""Headers that name the session or agent that started the request's own."""
 
 PARENT_SESSION_HEADERS: Final = ("x-parent-session-id", "x-opencode-parent-session-id", "x-dynamo-parent-session-id")
-"""The parent headers that name a session, which may not be the request's own. The others name an agent of the
-request's own session.
+"""The headers of `PARENT_HEADERS` that name a session, possibly another than the request's. The other parent headers
+name an agent of the request's session.
 """
 
 _OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
@@ -87,7 +89,7 @@ _KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "x-interaction-type": {"conversation-subagent": "sub"},
 }  # fmt: skip
-"""Headers that tell the purpose of a request, and the kind for each value. The first header with a known value counts.
+"""Headers that state the purpose of a request, and the kind for each value. The first header with a known value counts.
 
 Claude Code sends its header from 2.1.273 on, and needs `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` for addresses other than
 Anthropic's (https://code.claude.com/docs/en/llm-gateway-protocol). Codex's header names only sub-agents (codex-rs,
@@ -96,14 +98,14 @@ Anthropic's (https://code.claude.com/docs/en/llm-gateway-protocol). Codex's head
 
 USER_AGENT: Final = "user-agent"
 MAX_PRODUCT_CHARS: Final = 64
-"""The part of `user-agent` that is read; the rest does not name the product."""
+"""How much of `user-agent` is read: its beginning names the product."""
 
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HARNESS_BY_PRODUCT: Final[Mapping[str, str]] = {
     "claude-cli": "claude-code", "codex_cli_rs": "codex", "codex_exec": "codex", "GeminiCLI": "gemini-cli",
     "QwenCode": "qwen-code", "kimi-code-cli": "kimi-code",
 }  # fmt: skip
-"""Products of `user-agent` that people know by another name."""
+"""Products of `user-agent` that people know by another name, with that name."""
 
 IDENTITY_HEADERS: Final = frozenset(
     {
@@ -126,10 +128,10 @@ IDENTITY_HEADERS: Final = frozenset(
 
 
 class InvalidSessionKey(ValueError):
-    """A session key that is too long or not printable. The client's fault; `source` names the header or field."""
+    """A session key that is too long or not printable, which is the client's fault. `source`: the header or field."""
 
     def __init__(self, source: str, problem: str) -> None:
-        super().__init__(source, problem)  # all arguments, so that the error can be pickled
+        super().__init__(source, problem)  # an error can be pickled only if it passes all arguments
         self.source = source
 
     def __str__(self) -> str:
@@ -145,7 +147,7 @@ class Session(NamedTuple):
 
 
 class LineageParts(NamedTuple):
-    """The fields that distinguish the lineages of one session; empty strings where a client sends none."""
+    """The fields that distinguish the lineages of one session; a field that the client does not send is empty."""
 
     agent: str
     parent: str
@@ -159,7 +161,7 @@ class Described(NamedTuple):
 
 
 def check_key(key: str, source: str) -> str:
-    """The key itself, or `InvalidSessionKey`: 1 to 256 bytes, printable, no control characters."""
+    """The key itself. Raises: InvalidSessionKey, for more than 256 bytes or unprintable characters."""
     if len(key) > MAX_KEY_BYTES or len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
         raise InvalidSessionKey(source, f"is longer than {MAX_KEY_BYTES} bytes")
     if not key.isprintable():
@@ -170,7 +172,7 @@ def check_key(key: str, source: str) -> str:
 def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> Session | None:
     """The session that a request names, or None.
 
-    `request_headers` has lower-case names; `body` needs to hold only the fields of `SESSION_FIELDS`, parsed.
+    `request_headers` has lower-case names. Of the parsed `body`, only the fields of `SESSION_FIELDS` are needed.
     """
     for name in SESSION_HEADERS:
         value = request_headers.get(name)
@@ -185,16 +187,16 @@ def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> S
 
 
 def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
-    """Agent and parent of a request; header names are lower case. Over-long values are cut."""
+    """Agent and parent of a request; header names are lower case. Values that are too long are cut off."""
     return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
 
 
 def described(request_headers: Mapping[str, str]) -> Described:
     """The name of the agent and the kind of a request; header names are lower case.
 
-    Without a kind, a request is a sub-agent's if it names a parent, or an agent of Claude Code, whose main loop sends
-    no agent. A name that is too long or not printable is left out, and so is an unknown kind. Both are only shown, so
-    they are not a reason to refuse a request.
+    If no header states the kind, a request is a sub-agent's if it names a parent, or an agent of Claude Code (whose
+    main loop sends no agent). A name that is too long or not printable is left out, and so is an unknown kind. Name and
+    kind are only shown, so a wrong one is not a reason to refuse a request.
     """
     agent = _shown(request_headers, headers.AGENT)
     for name, kinds in _KIND_BY_VALUE.items():
@@ -210,8 +212,8 @@ def session_name(request_headers: Mapping[str, str]) -> str:
 
 
 def harness(request_headers: Mapping[str, str]) -> str:
-    """The name of the program that sends a request: from its own header, else the first product of `user-agent`. Empty
-    if neither can be shown.
+    """The name of the program that sends a request, from `x-warmroute-harness` or else the first product of
+    `user-agent`. Empty if neither can be shown.
     """
     named = _shown(request_headers, headers.HARNESS)
     if named:
@@ -221,7 +223,7 @@ def harness(request_headers: Mapping[str, str]) -> str:
 
 
 def _shown(request_headers: Mapping[str, str], header: str) -> str:
-    """A name that a receipt can show, else an empty one."""
+    """The name in a header if a receipt can show it, else an empty text."""
     name = request_headers.get(header, "")
     return name if name.isprintable() and len(name.encode("utf-8", "surrogatepass")) <= MAX_AGENT_NAME_BYTES else ""
 

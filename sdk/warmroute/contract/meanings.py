@@ -1,4 +1,4 @@
-"""What each loss class means, and what to do about it."""
+"""The meaning of each loss class (why prompt tokens were not cached), and what to do about it."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ MEANINGS: Final = {
 """The meaning of each loss class and what to do. Each text follows "N prompt tokens"."""
 
 RESTARTED: Final = "were cached by an engine that has restarted or left since. Nothing to do on your side."
-"""The meaning of `evicted` if the receipt names a restart as the cause."""
+"""The meaning of the loss class `evicted` if the receipt names a restart as the cause."""
 
 UNKNOWN_CLASS: Final = "have a reason that this version of warmroute does not know."
 

@@ -1,16 +1,16 @@
 """Money: rates in integer picodollars a token, amounts in integer nanodollars.
 
 A price of 1 USD per million tokens is 1e-6 USD a token, that is 1,000,000 picodollars. Rates keep six decimals of a
-USD-per-million price exactly. Sums are taken in picodollars and rounded once, half to even, to nanodollars, so that a
-receipt never depends on the order of its items.
+USD-per-million price exactly. Sums are taken in picodollars and rounded once, half to even, to nanodollars, so that an
+amount never depends on the order of its items.
 
     price = (prompt - cached - written) * input + device hits * cached + host hits * cached_host
           + storage hits * cached_storage + 5-minute writes * cache_write_5m + 1-hour writes * cache_write_1h
           + completion * output
 
-Tokens written to a cache are prompt tokens that were not cached. The two kinds of writes are Anthropic's
-(platform.claude.com/docs, prompt caching: a cache that lives for five minutes or for an hour). Without rates for writes
-and tiers, a model has the price `input` for each written token, and `cached` for each hit.
+Tokens that are written to a cache are prompt tokens that were not cached before. The 5-minute and 1-hour writes are
+Anthropic's: the cache lives for five minutes or for an hour (platform.claude.com/docs, prompt caching). Without rates
+for writes and tiers, a written token costs `input`, and a hit in any tier costs `cached`.
 """
 
 import functools
@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 PICO_PER_USD_PER_MTOK: Final = 1_000_000
 MAX_USD_PER_MTOK: Final = Decimal(1_000_000)
-_HALF: Final = 500  # of a nanodollar
-MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strings would be rounded unseen
+_HALF: Final = 500  # half a nanodollar, in picodollars
+MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strings would be rounded silently
 
 
 class CacheRates(NamedTuple):
@@ -34,13 +34,13 @@ class CacheRates(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Prices of one model by one price book, picodollars per token."""
+    """Prices of one model in one price book (the rates from a date on), picodollars per token."""
 
     input: int
     cached: int
     output: int
     price_book: str = ""
-    """The name of the book; empty for a free turn."""
+    """The name of the price book; empty for a free turn."""
 
     cache_rates: CacheRates | None = None
     """None: hits of all tiers are priced as `cached`, and writes as `input`."""
@@ -52,7 +52,7 @@ class Rates(NamedTuple):
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str], price_book: str = "") -> "Rates":
-        """Rates from the value of `as_usd_per_mtok`. Absent rates of hits equal `cached`, of writes `input`.
+        """Rates from the value of `as_usd_per_mtok`. An absent rate of a tier equals `cached`, that of a write `input`.
 
         Raises: KeyError, ValueError.
         """
@@ -73,7 +73,7 @@ class Rates(NamedTuple):
 
 
 def rate_from_usd_per_mtok(text: str) -> int:
-    """Picodollars a token from a decimal string of USD per million tokens."""
+    """Picodollars per token, from a decimal string of USD per million tokens."""
     if len(text) > MAX_PRICE_CHARS:
         raise ValueError(f"a price of {len(text)} characters is too long (USD per million tokens)")
     try:
@@ -116,7 +116,9 @@ def price_nanousd(
     write_5m: int = 0,
     write_1h: int = 0,
 ) -> int:
-    """Cost of the turn, nanodollars. `host`, `storage`: cached tokens by tier; `write_5m`, `write_1h`: written ones."""
+    """Cost of the turn, nanodollars. `host`, `storage`: tokens cached in these tiers. `write_5m`, `write_1h`: tokens
+    written to a cache of this lifetime.
+    """
     return list_and_price(rates, prompt_tokens, cached_tokens, completion_tokens, host, storage, write_5m, write_1h)[1]
 
 

@@ -1,7 +1,8 @@
 """The session signal of each provider and server, and how long it keeps a prompt: one table of data with its sources.
 
-The proxy reads the table for its engines, and the SDK for its server. A provider gets only signals that it documents.
-The facts are as of November 2026.
+A *signal* is a header or field by which a provider sends the turns of a session to one cache. The proxy uses the table
+for its engines, the SDK for the server that it calls. A provider gets only signals that it documents. The facts are as
+of November 2026.
 """
 
 from collections.abc import Mapping
@@ -13,16 +14,16 @@ from urllib.parse import urlsplit
 class Provider(NamedTuple):
     """One provider, or one server that people run themselves.
 
-    header         the request header that takes a session key, in lower case; empty: none
+    header         the request header that takes a session key, in lower case; empty if there is no such header
     parent_header  the request header that takes the key of the parent session
-    field          the member of the body that takes a session key
-    cookie         the cookie that pins a session, which the server sets
-    max_chars      a longer key is sent as its hash
-    limit          the member that limits the answer of a chat completion
-    hosts          endings of its host names, by which a URL is recognised; empty: it runs anywhere
-    salted         whether the member `cache_salt` keeps the caches of tenants apart
-    ttl_s          how long it keeps the prompt of an idle session; 0: not known
-    min_tokens     the tokens of the shortest prompt that it keeps; 0: not known
+    field          the field of the body that takes a session key
+    cookie         the cookie that pins a session; the server sets it
+    max_chars      the longest key; a longer one is sent as its hash
+    limit          the field that limits the length of a chat completion's answer
+    hosts          the endings of the provider's host names, by which a URL is recognised; empty: it runs anywhere
+    salted         whether the field `cache_salt` keeps the caches of tenants apart
+    ttl_s          how long the provider keeps the prompt of an idle session; 0: not known
+    min_tokens     the tokens of the shortest prompt that the provider keeps; 0: not known
     """
 
     header: str = ""
@@ -88,7 +89,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
 }
 
 UNKNOWN: Final = Provider()
-"""A server that no row names: the proxy sends it no signal."""
+"""A server that is not in the table: the proxy sends it no signal."""
 
 _BY_HOST: Final = {host: name for name, provider in PROVIDERS.items() for host in provider.hosts}
 

@@ -1,6 +1,7 @@
 """The receipt of a turn: `usage.warmroute`, and the checks that any reader can run on it.
 
-A receipt stands in the `usage` object of a response, beside the token counts that it explains:
+A receipt states which prompt tokens were cached, why the others were not, and what the turn costs. It is a member of
+the `usage` object of a response, beside the token counts that it explains:
 
     {"v": 1, "id": "wr-...", "session": "16 hex" | null, "turn": 3, "region": "east",
      "workers": [{"id": "east-p0", "dp_rank": 0, "role": "prefill"}, ...],
@@ -8,40 +9,42 @@ A receipt stands in the `usage` object of a response, beside the token counts th
      "loss": {"new": 117, "page_rounding": 12}, "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
      "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": [], "price_book": "2026-12"}
 
-`price_book` names the book of prices that was in effect when the turn began; a free turn has none. A book with separate
-prices for tiers or cache writes has `cached_host`, `cached_storage`, `cache_write_5m` and `cache_write_1h` in
-`rates_usd_per_mtok`, too. If the server reports prompt tokens that it wrote to a cache, `"cache_write": {"5m": 2000,
-"1h": 0}` counts them by the lifetime of that cache.
+`price_book` names the list of prices that was in effect when the turn began; the receipt of a free turn lacks it. If
+the price book has separate prices for tiers or cache writes, `rates_usd_per_mtok` also has `cached_host`,
+`cached_storage`, `cache_write_5m` and `cache_write_1h`. If the server reports prompt tokens that it wrote to a cache,
+`"cache_write": {"5m": 2000, "1h": 0}` counts them by the lifetime of that cache.
 
 Other members are present only if they apply. `"continued": {"after_tokens": 412, "by": "text"}`: another engine
-continued the answer after this number of tokens, from the text. `"provider_cost_nanousd"` is the charge that another
-provider reported. `"key": "k-0123456789"` is the id of the API key. `"dropped_fields": ["beam_width"]` names the
-request's fields that no engine got, 32 at most. `"agent": "explore"` (the name, else 16 hex digits of the agent's id),
-`"parent": "16 hex"` and `"kind": "sub"` come from the request's head. `"elsewhere_region": "west"` names the region
-that holds the tokens of the loss `elsewhere`. `"evicted_by": "engine_restart"`: tokens are `evicted` because the engine
-that held them has restarted or left. `"max_tokens_lowered_to": 60638`: prompt and asked answer together exceed the
-engine's context, so the proxy asked the engine for this number of tokens. Further members name other changes that the
-proxy made to the request:
+continued the answer after this number of tokens, from the text so far. `"provider_cost_nanousd"` is the charge that an
+outside provider reported. `"key": "k-0123456789"` is the id of the API key. `"dropped_fields": ["beam_width"]` names
+the request's fields that no engine got, 32 at most. `"agent": "explore"` (the name, else 16 hex digits of the agent's
+id), `"parent": "16 hex"` and `"kind": "sub"` come from the request's head. `"elsewhere_region": "west"` names the
+region that holds the tokens of the loss `elsewhere`. `"evicted_by": "engine_restart"`: tokens are `evicted` because the
+engine that held them has restarted or left. `"max_tokens_lowered_to": 60638`: the prompt and the requested answer
+together exceed the engine's context, so the proxy asked the engine for only this number of tokens. Further members name
+other changes that the proxy made to the request:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
-    "cache_control": 4                           marks that were removed
-    "normalised": ["billing_line"]               rules that removed something from the prompt
-    "prefix_changed_by": ["date_line"]           rules that are off but would have removed text, if `prefix_changed`
+    "cache_control": 4                           `cache_control` marks that were removed
+    "normalised": ["billing_line"]               normalising rules that removed text from the prompt
+    "prefix_changed_by": ["date_line"]           only with the loss `prefix_changed`: normalising rules that would have
+                                                 removed text, but are switched off
 
 If the proxy knows which part broke the prefix, and why:
 
     "prefix_break": {"where": "system, line 1", "cause": "date", "tokens": 2587, "nanousd": 1293500}
 
-`tokens` are those of the loss `prefix_changed`, and `nanousd` is their extra cost over cached ones. A compaction also
-has `compacted_tokens`, by which the prompt is shorter, and `saved_nanousd_a_turn`, what those would cost if cached.
+`tokens` is the count of the loss `prefix_changed`, and `nanousd` is its extra cost over cached tokens. If the cause is
+a compaction, `compacted_tokens` is the number of tokens by which the prompt became shorter, and `saved_nanousd_a_turn`
+is what those tokens would cost each turn if cached.
 
-If tokens are `moved`, a proxy may give a credit. The price does not include it: a separate row of the ledger has it.
+If tokens are `moved`, a proxy may give a credit. The credit is not part of the price: a separate ledger row has it.
 
     "credit": {"tokens": 9280, "nanousd": 4640000}
 
-A proxy may add members without a new version: a reader ignores those that it does not know.
+A proxy may add members without a new version: a reader ignores members that it does not know.
 
-`check` recomputes all that follows from the `usage` object alone: tiers sum to the cached tokens, losses sum to
+`check` tests all that follows from the `usage` object alone: tiers sum to the cached tokens, losses sum to
 prompt - cached, and the price follows from the rates. Each fault is a sentence that can be shown unchanged.
 """
 
@@ -64,23 +67,23 @@ LOSS_CLASSES: Final = (
     "cold",  # never seen before in this tenant
     "prefix_changed",  # the client rewrote its history
     "moved",  # cached on another worker of the region than the one chosen
-    "elsewhere",  # cached in another region, which `elsewhere_region` names
+    "elsewhere",  # cached in another region, named by `elsewhere_region`
     "not_computed_yet",  # part of another prompt that was still being computed when this one came
-    "evicted",  # the chosen worker had it and no longer does, or another worker had it and no worker has it now
-    "forgotten",  # a server that reports no evictions had it and no longer does: it keeps caches by its own clock
-    "salt_changed",  # the tenant's salt epoch changed
+    "evicted",  # cached on the chosen worker before but no longer, or on another worker and now on none
+    "forgotten",  # cached before by a server that reports no evictions and decides alone how long it keeps a cache
+    "salt_changed",  # the cache salt, which separates tenants' caches, was renewed for the tenant
     "page_rounding",  # the engine reuses whole pages, and never the last token
-    "not_kept",  # the last answer lives on the decode side only
+    "not_kept",  # tokens of the last answer, whose KV is on the decode engine only
     "engine_misreport",  # the engine's count was outside [0, prompt]
     "unknown",
 )
-"""Why prompt tokens were not cached. All losses sum to prompt - cached. A newer proxy may name other classes, too."""
+"""Why prompt tokens were not cached. All classes sum to prompt - cached. A newer proxy may name others."""
 
 ESTIMATED_FIELDS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers")
-"""Numbers that can be named in `estimated`: absent from the engine's report, or only a lower bound."""
+"""Numbers that `estimated` may name: the engine did not report them, or reported only a lower bound."""
 
 _DOUBLE_ERROR: Final = 2.0**-50
-"""Relative error of an amount that was read as a double: `cost` is exact as text, but readers round it."""
+"""Relative error of an amount that was read as a double: `cost` is exact as JSON text, but parsers round it."""
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:
@@ -89,8 +92,8 @@ def cached_tokens(usage: Mapping[str, Any]) -> int:
 
 
 def check(usage: Mapping[str, Any]) -> list[str]:
-    """Return the faults of the receipt in a `usage` object of any API, a sentence each; an empty list for a sound
-    one.
+    """Return the faults of the receipt in a `usage` object of any API, a sentence each; an empty list if the receipt
+    is sound.
     """
     receipt = usage.get("warmroute")
     if not isinstance(receipt, Mapping):
@@ -137,8 +140,8 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
 
 
 def _check_amounts(receipt: Mapping[str, Any], rates: Rates) -> list[str]:
-    """Check the credit, which is for `moved` tokens, and `prefix_break`, which is for `prefix_changed` tokens. Each
-    token of both costs the difference of the rates `input` and `cached`.
+    """Check the credit, which is for `moved` tokens, and `prefix_break`, which is for `prefix_changed` tokens. In
+    either, a token counts the difference of the rates `input` and `cached`.
     """
     problems = []
     credit = receipt.get("credit")

@@ -20,7 +20,7 @@ class ReceiptTiers(TypedDict):
 
 
 class PrefixBreak(TypedDict):
-    """The part of the prompt that broke the prefix of the turn before, with the cause and the cost."""
+    """The part of the prompt that differs from the turn before, with the cause and the cost."""
 
     where: str
     cause: str

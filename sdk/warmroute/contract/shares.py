@@ -1,11 +1,12 @@
-"""Divide a bounded table between the owners of its entries: a full table drops an entry of the owner that holds most.
+"""Divides a bounded table between the owners of its entries: a full table drops an entry of the owner that holds most.
 
-A single owner may fill the whole table. With several owners, the one that holds most loses its oldest entry, so no
-tenant makes a proxy forget the entries of another tenant. Each step takes constant time: owners are grouped by the bit
-length of the weight that they hold. In the group with most, only the first `MAX_COMPARED` owners are compared.
+A single owner may fill the whole table. With several owners, the one that holds most loses its oldest entry, so that no
+tenant makes a proxy forget the entries of another tenant. An entry counts by its weight, 1 by default. Each step takes
+constant time: owners are grouped by the bit length of the total weight that they hold. Of the group with the largest
+weights, only the first `MAX_COMPARED` owners are compared.
 
-A table that is at most half full drops nothing soon. So its `Division` starts to count at the entry that makes the
-table more than half full, and costs nothing before.
+A table that is at most half full will not drop an entry soon. So its `Division` starts to count at the entry that makes
+the table more than half full, and costs nothing before.
 """
 
 from collections import OrderedDict
@@ -76,7 +77,7 @@ class Shares(Generic[K]):
             self._hold(owner, owner.held - owner.keys.pop(key))
 
     def next_to_go(self) -> K:
-        """The oldest key of the owner that holds most. The table must not be empty."""
+        """The oldest key of the owner that holds most: the next to drop. The table must not be empty."""
         largest = self._by_size[self._sizes.bit_length() - 1].values()
         most: _Owner[K] | None = None
         for _, owner in zip(range(MAX_COMPARED), largest, strict=False):
@@ -123,8 +124,8 @@ class Division(Generic[K, V]):
         """Whether the caller has to call `stored` for each entry that it stores or uses."""
 
     def stored(self, key: K, table: Mapping[K, V]) -> None:
-        """Note that an entry was stored or used. The first call, due when the table is more than half full, adds all of
-        its entries. The order of `table` is from the oldest entry to the newest.
+        """Note that an entry was stored or used. The first call, due when the table is more than half full, adds all
+        entries of the table. `table` is in order from the oldest entry to the newest.
         """
         shares = self._shares
         if shares is None:

@@ -1,9 +1,9 @@
 """The fields and headers that steer an engine. The proxy never passes them on from a client.
 
-An engine trusts its router: these names choose its cache namespace, its ranks, its partner, its queue position or
-its adapters. A client that could set them could read another tenant's cache timing or stop another tenant's work.
-The proxy cleans bodies and headers by these tables, and the tests try each name. Sources: the request schemas of
-SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`), SMG, and vLLM's
+An engine trusts its router: these fields and headers choose the cache namespace, rank, disaggregation partner, queue
+position or adapters of a request. A client that could set them could read another tenant's cache timing or stop another
+tenant's work. The proxy cleans bodies and headers by these tables, and the tests try each name. Sources: the request
+schemas of SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`), SMG, and vLLM's
 `ChatCompletionRequest`.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 REMOVED_FIELDS: Final = frozenset(
     {
-        "session_id",  # OpenRouter clients name their session so; an engine tags KV for eviction by this field
+        "session_id",  # OpenRouter's clients name their session here; an engine would tag KV for eviction by it
         "conversation",
         "promptCacheKey",
         "prompt_cache_key",
@@ -51,10 +51,10 @@ REFUSED_FIELD_PREFIX: Final = "bootstrap_"
 
 STEERING_HEADER_PREFIXES: Final = ("x-override-", "x-smg-", "x-warmroute-")
 STEERING_HEADERS: Final = frozenset({"x-data-parallel-rank", "x-custom-labels"})
-"""Request headers that never pass. `FORWARDED_HEADERS` is an allow-list, so only tests need this table."""
+"""Request headers that never go upstream. `FORWARDED_HEADERS` is an allow-list, so only tests need this table."""
 
 FORWARDED_HEADERS: Final = frozenset({"content-type", "accept", "traceparent", "tracestate", "x-request-id"})
-"""The only request headers that go upstream; `x-request-id` only when well formed (see `well_formed_request_id`)."""
+"""The only request headers that go upstream; `x-request-id` must also be well formed (`well_formed_request_id`)."""
 
 
 def is_steering_header(name: str) -> bool:
@@ -63,7 +63,7 @@ def is_steering_header(name: str) -> bool:
 
 
 def well_formed_request_id(value: str) -> bool:
-    """At most 128 characters of letters, digits and `-_.:`, so that it can stand in any log line."""
+    """Whether a request id fits in any log line: at most 128 characters, all letters, digits or `-_.:`."""
     return 0 < len(value) <= 128 and value.isascii() and all(c.isalnum() or c in "-_.:" for c in value)
 
 

@@ -16,7 +16,7 @@ whole number from 0 to `MAX_COUNT`.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-MAX_COUNT: Final = 2**53  # above it a float is no longer exact
+MAX_COUNT: Final = 2**53  # a float is not exact above this
 
 _Names = tuple[str, ...]
 _GEMINI_PROMPT: Final[_Names] = ("promptTokenCount", "prompt_token_count")
@@ -58,7 +58,7 @@ class Tokens(NamedTuple):
     completion: int
     written: int = 0
     written_for_an_hour: int = 0
-    """A part of `written`, for which Anthropic's price is higher."""
+    """The part of `written` that went to a cache that lives an hour, for which Anthropic's price is higher."""
 
 
 def usage_in(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -88,7 +88,7 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
     counts = counts_of(usage)
     prompt, cached = counts.prompt or 0, counts.cached
     if cached is None and (counts.written is not None or any(name in usage for name in _GEMINI_PROMPT)):
-        cached = 0  # these servers leave the count out if nothing was cached
+        cached = 0  # these usages omit the count if nothing was cached
     cached = None if cached is None else min(cached, prompt)
     written = min(counts.written or 0, prompt - (cached or 0))
     hour = min(_first(usage, _WRITTEN_FOR_AN_HOUR, 0) or 0, written)

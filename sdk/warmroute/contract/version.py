@@ -1,6 +1,6 @@
 """The version of this release. The build reads it here.
 
-`importlib.metadata` has the version, too, but costs a tenth of the start time of a process.
+`importlib.metadata` has the version, too, but importing it takes a tenth of the start time of a process.
 """
 
 from typing import Final

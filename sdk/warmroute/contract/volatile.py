@@ -11,7 +11,7 @@ NONCE: Final = re.compile(
     r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"
     r"|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b|(?<=[=:])[0-9a-f]{5,64}\b"
 )
-"""Ids. Five or six hexadecimal digits are an id only behind `=` or `:`, because a five-digit number is not an id."""
+"""Ids. Five or six hexadecimal digits count as an id only after `=` or `:`, because they may be a mere number."""
 
 PATH: Final = re.compile(r"(?<![\w/<])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*")
 """Paths of files; the end of a tag, `</name>`, is not a path."""
@@ -21,7 +21,7 @@ _OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")
 
 
 def ends_in_memory_file(lines: Sequence[str]) -> bool:
-    """Whether one of the last `MAX_SECTION_LINES` lines names a memory file, and no other section begins behind it."""
+    """Whether one of the last `MAX_SECTION_LINES` lines names a memory file, and no other section begins after it."""
     for line in reversed(lines[-MAX_SECTION_LINES:]):
         if _MEMORY_FILE.search(line[:MAX_LINE_CHARS]):
             return True

@@ -1,4 +1,4 @@
-"""Files that a user got from others: nobody guarantees their type, their unpacked size or their content.
+"""Reads files that a user got from others, and of which type, unpacked size and content may be anything.
 
 Every command opens its input files with this package.
 """

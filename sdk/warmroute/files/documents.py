@@ -1,6 +1,7 @@
-"""Parse JSON and TOML that others wrote. JSON values are counted first: parsed, `[],` takes 25 times its bytes.
+"""Parses JSON and TOML that others wrote. JSON values are counted before they are parsed, to bound the memory.
 
-A fault of a JSON document raises `DocumentError` without the file's name: the caller knows it.
+A parsed `[],` takes 25 times the bytes of its text. A fault of a JSON document raises `DocumentError` without the name
+of the file, which the caller knows.
 """
 
 import json
@@ -13,17 +14,18 @@ from typing import Any, Final
 from warmroute.files.given import UnreadableFile, given_bytes
 
 MAX_VALUES: Final = 2_000_000
-"""The most values of one document: they take up to 0.5 GB of memory if all of them are objects."""
+"""The most values in one document. This number of values takes up to 0.5 GB of memory, if all of them are objects."""
 
 _BEGINS_VALUE: Final = (b"[", b"{", b",")
 _OUTSIDE: Final = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
-"""A character that begins a value, or a whole string. An unclosed string ends with the file, so a scan is linear."""
+"""A character that begins a value, or a whole string. An unclosed string ends with the file, which keeps the scan
+linear."""
 
 _QUOTE: Final = ord('"')
 
 
 class DocumentError(ValueError):
-    """A fault of a document, and its place there."""
+    """A fault of a document, with its place in the document."""
 
 
 def json_of(data: bytes) -> Any:
@@ -49,7 +51,7 @@ def toml_in(path: Path, max_bytes: int) -> dict[str, Any]:
         raise UnreadableFile(f"{path} is not TOML: no UTF-8 at byte {error.start}") from None
     except RecursionError:
         raise UnreadableFile(f"{path} is not TOML that can be read: it is nested too deeply") from None
-    except ValueError as error:  # raised for a number with too many digits, too
+    except ValueError as error:  # also raised for a number with too many digits
         raise UnreadableFile(f"{path} is not TOML: {error}") from None
 
 

@@ -1,7 +1,7 @@
-"""Read a file that a user got from others: only a regular file, unpacked from gzip, and up to a limit of bytes.
+"""Reads a file that a user got from others: only a regular file, unpacked from gzip, and up to a limit of bytes.
 
-Every fault raises `UnreadableFile`, which names the file, the fault and the remedy. Memory holds only what a call
-returns.
+Every fault raises `UnreadableFile`, which names the file, the fault and the remedy. Only the bytes that a call returns
+are held in memory.
 """
 
 import gzip

@@ -1,11 +1,11 @@
-"""Read spans from OTLP's JSON, which the OpenTelemetry Collector's file exporter and other programs write."""
+"""Reads spans from OTLP's JSON, which the OpenTelemetry Collector's file exporter and other programs write."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def spans_of(export: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-    """Each span of an export, with the attributes of its resource. An object without spans yields nothing."""
+    """Yield each span of an export, with the attributes of its resource; nothing if the object has no spans."""
     for of_resource in objects_in(export.get("resourceSpans")):
         resource = of_resource.get("resource")
         attributes = attributes_of(resource.get("attributes")) if isinstance(resource, Mapping) else {}
@@ -15,14 +15,14 @@ def spans_of(export: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mappin
 
 
 def attributes_of(value: object) -> dict[str, Any]:
-    """Attributes as a mapping; `value` is a mapping, or OTLP's list of keys and typed values."""
+    """Attributes as a mapping. `value`: a mapping, or OTLP's list of keys and typed values."""
     if isinstance(value, Mapping):
         return dict(value)
     return {str(pair["key"]): _value(pair.get("value")) for pair in objects_in(value) if "key" in pair}
 
 
 def objects_in(value: object) -> Iterator[Mapping[str, Any]]:
-    """The objects of a list. A value that is not a list yields nothing."""
+    """Yield the objects of a list; nothing if `value` is not a list."""
     return (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else iter(())
 
 
@@ -40,7 +40,7 @@ def _value(value: object) -> Any:
 
 
 def _whole(value: object) -> object:
-    """A whole number from its text in OTLP; any other value unchanged."""
+    """The number, if `value` is one of OTLP's whole numbers as text; any other value unchanged."""
     is_text = isinstance(value, str) and value.isascii() and value.lstrip("-").isdecimal() and len(value) <= 20
     return int(str(value)) if is_text else value
 

@@ -1,8 +1,8 @@
-"""Format text for a terminal or a page."""
+"""Formats text for a terminal or a page."""
 
 
 def printable(text: str) -> str:
-    """The text in one line, with control characters escaped: a terminal must not obey text that others wrote."""
+    """The text in one line, with control characters escaped, since a terminal would obey them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

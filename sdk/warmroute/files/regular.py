@@ -1,7 +1,8 @@
-"""Open files that others may have placed: only regular files, and only inside certain folders.
+"""Opens files that others may have placed: only regular files, and only inside given folders.
 
-A read of a named pipe, a device or a terminal could block. A link may lead anywhere, so the check is on the place of
-the opened file. Links to files inside the folders work, because mounts of Kubernetes have such links.
+A read of a named pipe, a device or a terminal could block. A symbolic link may lead anywhere, so the place of the
+opened file is checked, not that of the link. Links to files inside the folders work, because Kubernetes mounts files by
+such links.
 """
 
 import os
@@ -16,12 +17,12 @@ def open_regular(path: Path, within: Sequence[Path] = ()) -> BufferedReader:
 
     Raises: OSError; ValueError for a file that is not regular or not in these folders.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # before the open, which can have an effect on a device
+    if not stat.S_ISREG(path.stat().st_mode):  # checked before opening, which could act on a device
         raise ValueError("is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since the check
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # the file was replaced since the check
             raise ValueError("is not a regular file")
         if within:
             _check_place(Path(f"/proc/self/fd/{descriptor}").readlink(), within)
@@ -32,7 +33,7 @@ def open_regular(path: Path, within: Sequence[Path] = ()) -> BufferedReader:
 
 
 def read_regular(path: Path, max_bytes: int, within: Sequence[Path] = ()) -> bytes:
-    """The content of a file. Raises: those of `open_regular`; ValueError for more than `max_bytes`."""
+    """The content of a file. Raises: the errors of `open_regular`; ValueError for more than `max_bytes`."""
     with open_regular(path, within) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

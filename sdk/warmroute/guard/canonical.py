@@ -1,10 +1,10 @@
-"""The canonical form of parts of a prompt: parts that a template writes alike have one digest.
+"""The canonical form of parts of a prompt: two parts that a chat template renders alike have the same digest.
 
 `cache_control`, ids of items and absent values do not count. A string equals a list of one text part. The order of keys
-counts only in the JSON that templates print: tools, and the arguments of tool calls. Sources: the templates of open
-models, and recordings of agents, in which `cache_control` moves and content changes its shape each turn.
+counts only in objects that templates render as JSON: tools, and the arguments of tool calls. Sources: the templates of
+open models, and recordings of agents, in which `cache_control` moves and content changes its shape each turn.
 
-Digests are equal in all processes, so that a session can be saved and loaded.
+A part has the same digest in all processes, so that a session can be saved and loaded.
 """
 
 import json
@@ -13,19 +13,19 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 100
-"""A value that is nested deeper is compared by its type alone: prompts are not nested that deeply."""
+"""A value that is nested deeper is compared by its type alone; no real prompt is nested that deeply."""
 
 _IGNORED: Final = frozenset({"cache_control"})
 _IGNORED_OF_ITEMS: Final = frozenset({"cache_control", "id", "status"})
 _PRINTED: Final = frozenset({"input", "args"})
-"""Fields with objects that templates print as JSON: the arguments of tool calls, if a dialect has them as objects."""
+"""Fields with the arguments of tool calls, in dialects that send them as objects. Templates render them as JSON."""
 
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _EMPTY: Final[tuple[object, ...]] = (None, [], ())
 
 
 class Digest(NamedTuple):
-    """A part's digest, and the bytes of its canonical form."""
+    """A part's digest, and the number of bytes of its canonical form."""
 
     value: int
     size: int
@@ -51,12 +51,14 @@ def canonical_message(message: object) -> object:
 
 
 def sorted_form(value: object) -> object:
-    """A value with sorted keys. If sorted forms are equal and digests are not, only the order of keys differs."""
+    """A value with sorted keys. Two values with equal sorted forms but unequal digests differ only in the order of
+    keys.
+    """
     return _sorted(value, 0, printed=False)
 
 
 def snapshot(value: Any, depth: int = 0) -> Any:
-    """A copy of all containers of a value, so that the caller may change the original. Strings are shared."""
+    """A copy of a value and of all objects and lists in it, so that the caller may change the original."""
     if depth > MAX_DEPTH:
         return None
     if isinstance(value, dict):
@@ -67,7 +69,7 @@ def snapshot(value: Any, depth: int = 0) -> Any:
 
 
 def printed_objects(message: object) -> list[Mapping[str, Any]]:
-    """The objects in a message whose order of keys counts."""
+    """The objects in a message for which the order of keys counts: the arguments of tool calls."""
     if not isinstance(message, dict):
         return []
     parts = message.get("content") or message.get("parts")

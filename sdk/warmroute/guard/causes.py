@@ -42,7 +42,7 @@ class Words(NamedTuple):
 
 
 CLIENTS_OWN: Final = frozenset(Cause) - {Cause.PROVIDER_MISS, Cause.IDLE, Cause.TOO_SHORT, Cause.FIRST_TURN}
-"""Causes that a change of the client's code can remove; for the others, nobody has to search that code."""
+"""Causes that a change of the client's code can remove. For any other cause, searching that code is useless."""
 
 WORDS: Final[Mapping[Cause, Words]] = {
     Cause.TOOL_ORDER: Words(

@@ -1,8 +1,9 @@
-"""The first break between two prompts, in template order, and its cause.
+"""The first break between two prompts, and its cause.
 
-Two prompts are *related* if one continues the other, or would do so but for a change. Only related prompts are
-compared. A session has unrelated prompts, too (a title, a sub-agent, the next conversation under the same key). An
-unrelated prompt begins its own lineage and is not a break.
+A *break* is the first part, in the order of a chat template, that differs from the earlier prompt, so that the cached
+prefix ends there. Two prompts are *related* if one continues the other, or would continue it without a change. Only
+related prompts are compared. A session has unrelated prompts, too: a title, a sub-agent, the next conversation under
+the same key. An unrelated prompt is not a break: it begins a new lineage (prompts that continue each other).
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from warmroute.guard.prompt import Prompt, Section, text_of
 from warmroute.guard.volatile import class_of_change, class_of_marks, common_chars, first_line
 
 SIMILAR: Final = 0.5
-"""Tools, or system prompts, are alike if they have at least this share of tools, or of lines, in common."""
+"""Two lists of tools are alike if they share this part of their tools. Two system prompts are alike if they share this
+part of their lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,16 @@ class Break:
     cause: Cause
     where: str
     kept_bytes: int
-    """Bytes of the earlier prompt in front of the break, in canonical form."""
+    """Bytes of the earlier prompt before the break, in canonical form."""
     lost_bytes: int
     line: int | None = None
     """The number of the first changed line in the text of the part."""
 
 
 def first_break(before: Prompt, now: Prompt) -> Break | None:
-    """The first part of `now` that breaks the prefix of `before`; None if messages were only appended or cut."""
+    """The first part of `now` that breaks the prefix of `before`; None if messages were only added or dropped at the
+    end.
+    """
     if now.model != before.model:
         return Break(Cause.MODEL, "model", 0, before.size)
     if (found := _tools(before, now)) is not None:
@@ -144,7 +148,7 @@ def _history(before: Prompt, now: Prompt, kept_bytes: int) -> Break | None:
     if at == len(old):
         return _system_in_history(before, now)
     if at == len(new):
-        return None  # the earlier prompt begins with all of it, so all of it is cached
+        return None  # the earlier prompt begins with this whole prompt, so all of it is cached
     kept_bytes += sum(old.sizes[:at])
     cause = what_happened(old, new, at)
     if cause is None:

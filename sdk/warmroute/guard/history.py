@@ -1,4 +1,4 @@
-"""Find how a client changed the messages of an earlier prompt."""
+"""Finds how a client changed the messages of an earlier prompt."""
 
 import re
 from typing import Any, Final
@@ -20,7 +20,9 @@ _SUMMARY: Final = re.compile(
 
 
 def what_happened(old: Section, new: Section, at: int) -> Cause | None:
-    """The cause of the difference at `at`, the index of the first unequal message. None: another conversation."""
+    """The cause of the difference at `at`, the index of the first unequal message. None if `new` is another
+    conversation.
+    """
     later = set(new.digests[at:])
     survivors = [index for index in range(at + 1, len(old)) if old.digests[index] in later]
     unmoved = any(index < len(new) and old.digests[index] == new.digests[index] for index in survivors)
@@ -112,7 +114,7 @@ def _plain(block: object) -> object:
 
 
 def _without_queries(piece: object) -> object:
-    """A copy of a part without the queries of its image addresses, since the queries hold the signatures."""
+    """A copy of a part without the query strings of image URLs, since they hold signatures that change."""
     if isinstance(piece, dict):
         found = {}
         for name, value in piece.items():

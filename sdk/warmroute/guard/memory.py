@@ -1,13 +1,14 @@
-"""Keep the prompts of sessions, find the one that a request continues, and save them as JSON.
+"""Keeps the prompts of sessions, finds the one that a request continues, and saves them as JSON.
 
-A session has several lineages (the main loop, a title, sub-agents). The memory keeps the newest prompt of each lineage.
-After a break it keeps the prompt before the break, too, because samples and retries continue it. Limits:
+A session has several *lineages*, in each of which prompts continue each other: the main loop, a title, sub-agents. The
+memory keeps the newest prompt of each lineage. If a prompt breaks the prefix of the one before, the memory keeps both,
+because samples and retries continue the earlier prompt. Limits:
 
     MAX_SESSIONS     the least recently used session is dropped
-    MAX_PROMPTS      of a session; its oldest prompt is dropped
-    MAX_TEXT_BYTES   of all parts; the least recently used sessions keep only digests
+    MAX_PROMPTS      prompts of a session; the session's oldest prompt is dropped
+    MAX_TEXT_BYTES   bytes of all parts; the least recently used sessions keep only digests
 
-Digests show that a part changed, but not always how.
+Digests show that a part changed, but not always how it changed.
 """
 
 from collections import OrderedDict, deque
@@ -24,12 +25,13 @@ MAX_PROMPTS: Final = 8
 MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 MAX_OPENINGS: Final = 1000
 MAX_ALIKE: Final = 4
-"""Sessions that are kept for one opening; a request without a session key may continue one of them."""
+"""The most sessions that are kept for one opening (the beginning of a prompt). A request without a session key may
+continue one of these sessions."""
 
 MAX_MOVED: Final = 256
 SAVED_VERSION: Final = 1
 BYTES_PER_TOKEN: Final = 4.0
-"""The ratio before the server has counted: about that of English text and JSON."""
+"""The ratio that is assumed until the server has counted tokens: about that of English text and JSON."""
 
 _FEW_CHARS: Final = 256
 
@@ -39,12 +41,12 @@ class Remembered:
     """The memory of one session."""
 
     prompts: deque[Prompt] = field(default_factory=lambda: deque(maxlen=MAX_PROMPTS))
-    """The newest first."""
+    """The session's prompts, newest first."""
     bytes_per_token: float = BYTES_PER_TOKEN
     days: list[list[str]] = field(default_factory=list)
-    """The dates in each system part as they were sent; only for a session that was loaded."""
+    """The dates in each system message as they were sent; only for a session that was loaded."""
     moved: OrderedDict[int, str] = field(default_factory=OrderedDict)
-    """Text that was added to user messages, by the digest of the message without that text."""
+    """Text that the rule `move-volatile` added to user messages, by the digest of the message without that text."""
 
     def note_moved(self, digest: int, text: str) -> None:
         """Remember a text that was added to a message, to add it again whenever that message is sent."""
@@ -64,7 +66,7 @@ class Reading:
 
     prompt: Prompt
     before: Prompt | None
-    """The prompt that the request continues, or would without `broken`; None on the first turn of a lineage."""
+    """The prompt that the request continues, or would continue without the break; None on a lineage's first turn."""
     broken: Break | None
 
 
@@ -133,7 +135,7 @@ class Memory:
         self._bound_text(key, prompts)
 
     def counted(self, key: str, tip: int, tokens: int) -> None:
-        """Note the server's token count of the prompt with a chain that ends with `tip`."""
+        """Note the server's token count of a prompt. `tip`: the last hash of the prompt's chain."""
         remembered = self._sessions.get(key)
         for prompt in remembered.prompts if remembered is not None else ():
             if remembered is not None and prompt.chain and prompt.chain[-1] == tip:
@@ -141,7 +143,7 @@ class Memory:
                 return
 
     def save(self, key: str) -> dict[str, Any]:
-        """A session as JSON: digests, sizes, roles, names of tools, dates of its system text, and moved text."""
+        """A session as JSON: digests, sizes, roles, names of tools, dates in the system text, and `moved` text."""
         remembered = self._sessions.get(key) or Remembered()
         newest = next(iter(remembered.prompts), None)
         days = remembered.days
@@ -173,7 +175,7 @@ class Memory:
         self._total_bytes -= self._text_bytes.pop(key, 0)
 
     def copy(self, key: str, twin: str) -> None:
-        """Copy a session's prompts to session `twin`, which shares the prefix and continues on its own."""
+        """Copy a session's prompts to session `twin`, which shares the prefix and then continues separately."""
         remembered = self._sessions.get(key)
         if remembered is not None:
             made = self.session(twin)
@@ -189,7 +191,7 @@ class Memory:
             return
         for other in list(self._sessions):
             remembered = self._sessions[other]
-            if other == key:  # this session alone is too large: only its newest prompt keeps its text
+            if other == key:  # this session alone is too large, so only its newest prompt keeps its text
                 remembered.prompts = deque(
                     (prompt.without_text() if at else prompt for at, prompt in enumerate(remembered.prompts)),
                     MAX_PROMPTS,
@@ -205,14 +207,14 @@ class Memory:
 
 
 def repeated_bytes(reading: Reading) -> int:
-    """The bytes at the beginning of a prompt that its lineage sent before."""
+    """The bytes at the beginning of a prompt that repeat the earlier prompt of its lineage."""
     if reading.before is None:
         return 0
     return reading.broken.kept_bytes if reading.broken is not None else min(reading.before.size, reading.prompt.size)
 
 
 def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
-    """Compare a prompt with the one of `earlier` that it continues, or most likely would without a break."""
+    """Compare a prompt with the one of `earlier` that it continues, or that it most likely continued before a break."""
     earlier = list(earlier)
     whole = max((one for one in earlier if one.begins(prompt)), key=lambda one: len(one.chain), default=None)
     if whole is not None:
@@ -227,7 +229,9 @@ def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
 
 
 def _opening(body: Mapping[str, Any]) -> int:
-    """A hash of model, number of tools and beginnings of the first two messages, valid in this process only."""
+    """A hash of the model, the number of tools and the beginnings of the first two messages. It is valid in this
+    process only.
+    """
     messages = body.get("messages") or body.get("input") or body.get("contents") or ()
     first = [text_of(piece)[:_FEW_CHARS] for piece in messages[:2]] if isinstance(messages, list) else []
     tools = body.get("tools")

@@ -1,7 +1,7 @@
-"""Why a prompt with an intact prefix was not cached. The causes here are the server's; breaks are the client's.
+"""Why a prompt with an intact prefix was not cached. These causes are on the server's side, not the client's.
 
-A server has the KV of the turn before, unless it dropped that KV or another worker served the turn. Each server decides
-how long it keeps a prompt, and how short a cached prompt may be (`Keeping`).
+A server has the KV of the turn before, unless it dropped that KV or another of its workers served that turn. Each
+server decides how long it keeps a prompt, and how short a cached prompt may be (`Keeping`).
 """
 
 from typing import Final, NamedTuple
@@ -9,14 +9,16 @@ from typing import Final, NamedTuple
 from warmroute.guard.causes import Cause
 
 ENOUGH: Final = 0.75
-"""A prompt counts as cached if this share of it is: engines reuse whole pages, and servers round more."""
+"""A prompt counts as cached if at least this share of it is: engines reuse only whole pages, and servers round more."""
 
 PAGE_TOKENS: Final = 128
 """The largest step in which servers count cached tokens (OpenAI); a smaller difference is not a miss."""
 
 
 class Keeping(NamedTuple):
-    """The lifetime and the least prompt size that a server states for its cache. 0: unknown."""
+    """The lifetime of a prompt in a server's cache, and the shortest prompt that is cached, as the server states them.
+    0: unknown.
+    """
 
     ttl_s: float
     min_tokens: int

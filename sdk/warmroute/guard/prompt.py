@@ -1,8 +1,8 @@
-"""Read a request as parts in template order (tools, system, messages), with digests and a chain of hashes.
+"""Reads a request as parts in template order (tools, system, messages), with digests and a chain of hashes.
 
-A part that equals a part of an earlier prompt reuses its digest and its copy. So a conversation that only appends costs
-one comparison of lists, which Python makes in C, and the digests of its new parts. Only the fields that a template
-writes are read, in each dialect:
+The *chain* has a hash for the prompt up to each part. A part that equals a part of an earlier prompt reuses the earlier
+part's digest and copy. So a conversation that only grows costs one comparison of lists, which Python makes in C, and
+the digests of the new parts. In each dialect, only the fields that a chat template renders are read:
 
     chat completions   tools, messages (leading system messages are the system part)
     Anthropic          tools, system, messages
@@ -33,14 +33,16 @@ _SETTINGS: Final = (
     "text",
     "service_tier",
 )
-"""Fields that templates or servers include in the prompt or in the key of the cache."""
+"""Fields that chat templates render into the prompt, or that servers include in the cache key."""
 
 _CONFIG_SETTINGS: Final = ("thinkingConfig", "responseSchema", "responseMimeType")
 
 
 @dataclass(slots=True)
 class Section:
-    """Parts of one kind. `start`: the index of the first part in the field `name` of the request."""
+    """All parts of one kind: tools, system prompt or messages. `name`: the field of the request that has the parts.
+    `start`: the index of the first part in that field.
+    """
 
     name: str
     start: int = 0
@@ -50,7 +52,7 @@ class Section:
     sizes: list[int] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
     printed: dict[int, bytes | None] = field(default_factory=dict)
-    """The objects of a part in which the order of keys counts, serialised, by the index of the part."""
+    """By the index of a part: those of its objects in which the order of keys counts, serialised."""
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -83,9 +85,9 @@ class Prompt:
     set_to: dict[str, Any] | None = None
     """The values of the settings; None if only digests are known."""
     marks: dict[str, str] = field(default_factory=dict)
-    """`volatile.marks` of the system text, which replace the text after it is dropped."""
+    """Digests of the system text by `volatile.marks`, for comparisons after the text is dropped."""
     tokens: int = 0
-    """The server's count; 0 if it is unknown."""
+    """The server's token count of the prompt; 0 if it is unknown."""
     sent_s: float = 0.0
     """The time of sending, by the caller's clock."""
 
@@ -134,7 +136,7 @@ class Prompt:
 
 @dataclass(slots=True)
 class _Wire:
-    """The parts of a request, unchanged."""
+    """The parts of a request as the client gave them."""
 
     tools: Sequence[Any]
     system_field: str
@@ -145,14 +147,16 @@ class _Wire:
 
 
 def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
-    """Read a request. Equal parts of the most similar `earlier` prompt are reused; on a tie, of the first one."""
+    """Read a request. Equal parts of the most similar `earlier` prompt are reused; of equally similar prompts, the
+    first counts.
+    """
     wire = _wire(body)
     tools_order = _order(wire.tools)
     base = _base(wire, tools_order, earlier)
     if base is not None and tools_order == base.tools_order and base.tools.raw is not None:
         tools = base.tools
     else:
-        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # None: `==` of dicts ignores the order of keys
+        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # None: `==` ignores the order of keys
     system = _section(wire.system_field, 0, wire.system, base.system if base else None, digest_of_message)
     messages = _section(
         wire.messages_field, wire.start, wire.messages, base.messages if base else None, digest_of_message
@@ -246,7 +250,7 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order(tools: Sequence[Any]) -> int:
-    """A hash of the tools with their order of keys, valid in this process only."""
+    """A hash of the tools that includes their order of keys. It is valid in this process only."""
     try:
         return hash(marshal.dumps(list(tools), 0))
     except ValueError:  # a value that JSON cannot hold
@@ -285,7 +289,7 @@ def _section(
 
 
 def _equal_beginning(before: Section | None, items: Sequence[Any]) -> int:
-    """The number of parts at the beginning that are equal to those of the earlier section, byte by byte."""
+    """The number of parts at the beginning that equal those of the earlier section, including the order of keys."""
     if before is None or before.raw is None:
         return 0
     count = min(len(before.raw), len(items))

@@ -1,8 +1,9 @@
 """Rules that undo a client's changes, so that the prefix of the session stays as it was sent.
 
-The client names the rules that it wants. A rule is applied only if the comparison found its cause; only
-`anthropic-breakpoints` counts `cache_control` marks instead. A rule returns a new request and leaves the caller's
-objects as they are. After each rule the request is compared again, at most `MAX_STEPS` times.
+The client names the rules that it wants. A rule is applied only if the comparison of prompts found the rule's cause;
+the exception is `anthropic-breakpoints`, which is applied if a request has too many `cache_control` marks. A rule
+returns a new request and leaves the caller's objects unchanged. After each rule the request is compared again, at most
+`MAX_STEPS` times.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +20,8 @@ from warmroute.guard.volatile import DAY
 
 # The rule `move-volatile`: changed lines stay as they were first sent; the newest user message gets the new lines.
 #
-# Text that was added to a user message is remembered by the digest of the message. The text is added again whenever the
-# message is sent, because the client does not know of it.
+# The text that the rule adds to a user message is remembered by the digest of the message. The rule adds the text again
+# whenever the client sends that message, because the client does not know of the text.
 
 MAX_LINES: Final = 20
 """The most changed lines that the rule moves; a larger change is not volatile text."""
@@ -31,7 +32,7 @@ Body = Mapping[str, Any]
 
 
 def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
-    """The request with the system part as it was sent, and its new lines at the end of the newest user message."""
+    """The request with the system part as first sent, and the new lines at the end of the newest user message."""
     assert reading.before is not None
     sent, now = reading.before.system, reading.prompt.system
     for at in range(min(len(sent), len(now))):
@@ -51,7 +52,7 @@ def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) ->
 
 
 def moved_again(body: Body, remembered: Remembered) -> Body:
-    """The request with the text that earlier turns added to its user messages."""
+    """The request with the text that the rule added to these user messages in earlier turns."""
     field = _field(body)
     items = body.get(field)
     if not isinstance(items, list):
@@ -96,7 +97,7 @@ def _part_with_text(piece: Any, text: str) -> Any:
 
 
 def _with_news(body: Body, reading: Reading, text: str, remembered: Remembered) -> Body:
-    """The request with a text at the end of its newest message; unchanged unless that is a new user message."""
+    """The request with a text at the end of its newest message. Unchanged, unless that message is new and a user's."""
     assert reading.before is not None
     field = _field(body)
     items = body.get(field)
@@ -136,7 +137,7 @@ _MARK: Final = "cache_control"
 
 
 def too_many(body: Body) -> bool:
-    """Whether a request has more marks than the server takes."""
+    """Whether a request has more marks than Anthropic accepts."""
     return sum(map(_count, (body.get(name) for name in ("tools", "system", "messages")))) > MAX_BREAKPOINTS
 
 
@@ -153,7 +154,7 @@ def with_four(body: Body) -> Body:
 
 
 def _last_kept(value: Any, left: int) -> tuple[Any, int]:
-    """The value with only its last `left` marks, and the number of marks that it keeps."""
+    """The value with only its last `left` marks, and the number of marks that it still has."""
     if isinstance(value, list):
         items, found = [], 0
         for item in reversed(value):
@@ -207,7 +208,7 @@ class Use(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """A request after the rules, its reading, and the rules that were used."""
+    """A request after the rules, its comparison with earlier prompts, and the rules that were used."""
 
     body: Mapping[str, Any]
     reading: Reading
@@ -266,7 +267,7 @@ def _step(
 
 
 def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """The request with known tools in the order of the earlier prompt, and new tools behind them, sorted by name."""
+    """The request with known tools in the order of the earlier prompt, then the new tools, sorted by name."""
     assert reading.before is not None
     tools = body.get("tools")
     if not _is_plain(tools):
@@ -279,7 +280,7 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _is_plain(tools: object) -> TypeGuard[list[Any]]:
-    """Whether the tools are a list of single tools. Groups of declarations stay as they are."""
+    """Whether the tools are a list of single tools. Gemini's groups of declarations are not repaired."""
     return isinstance(tools, list) and not any(
         isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools
     )
@@ -291,7 +292,7 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """The request with all tools of the earlier prompt, and the new tools behind them."""
+    """The request with all tools of the earlier prompt, then the new tools."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:
@@ -301,7 +302,7 @@ def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remem
 
 
 def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """The request with the earlier form of each tool and message that differs in its order of keys alone."""
+    """The request with the earlier form of each tool and message that differs only in the order of keys."""
     assert reading.before is not None
     before = reading.before
     found = dict(body)
@@ -319,7 +320,7 @@ def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Rem
 
 
 def _as_sent(sent: object, item: object) -> object:
-    """The value that was sent if both are equal. Equality of objects ignores the order of keys."""
+    """The earlier value if it equals `item`. The comparison ignores the order of keys."""
     return sent if sent == item else item
 
 

@@ -1,8 +1,9 @@
 """Compaction and pruning that keep the prefix, for programs with a history that is too long.
 
-A summary costs little if its request repeats the session's tools, system prompt and history, and asks at the end: then
-only the question is computed. Clearing old tool results breaks the prefix once, so one large clearing pays and many
-small ones do not. At prices `input` and `cached` per token, clearing `removed` tokens in front of `after` other tokens
+A summary costs little if its request repeats the session's tools, system prompt and history, and asks for the summary
+at the end: then only that last message is computed. Each clearing of old tool results breaks the prefix once, so one
+large clearing pays and many small ones do not. At prices `input` and `cached` per token, clearing `removed` tokens that
+are followed by `after` other tokens
 
     costs now        after x (input - cached)
     saves each turn  removed x cached
@@ -19,7 +20,7 @@ CACHED_SHARE: Final = 0.1
 """The price of a cached token over an uncached one, used if no receipt states it. Most vendors: 0.1 to 0.2."""
 
 _MIN_CHARS: Final = 400
-"""Shorter results are not worth a placeholder."""
+"""Shorter tool results are not cleared: a placeholder would save too little."""
 
 
 def compacted(messages: Sequence[Any], instruction: str) -> list[Any]:
@@ -32,9 +33,9 @@ def compacted(messages: Sequence[Any], instruction: str) -> list[Any]:
 def pruned(
     messages: Sequence[Any], keep: int, turns_ahead: int, cached_share: float = CACHED_SHARE
 ) -> list[Any] | None:
-    """The messages with tool results cleared except the last `keep`; None if clearing costs more than it saves.
+    """The messages with all tool results cleared except the last `keep`; None if clearing costs more than it saves.
 
-    `turns_ahead`: turns that are expected to follow. `cached_share`: price of a cached token / an uncached one.
+    `turns_ahead`: the expected number of later turns. `cached_share`: price of a cached token over an uncached one.
     """
     if keep < 0 or turns_ahead < 1:
         raise ValueError("prune() needs keep of 0 or more, and turns_ahead of 1 or more")

@@ -1,7 +1,7 @@
-"""Classify text that changes between requests: dates, ids, counters of tokens, paths, and memory files of agents.
+"""Classifies text that changes between requests: dates, ids, counters of tokens, paths, and memory files of agents.
 
-A *mask* replaces all text of one class, such as dates. The class of a change is the first one whose mask makes the
-texts equal. Dates are masked first, because the other masks match parts of them.
+A *mask* replaces all text of one class, such as dates. The class of a change is the first class whose mask makes the
+old and the new text equal. Dates are masked first, because the other masks match parts of dates.
 """
 
 import re
@@ -44,7 +44,7 @@ _NEIGHBOURS: Final = re.compile(r"\0(?:[ ,]*\0)+")
 """Adjacent matches, such as a date and a time, count as one."""
 
 VOLATILE: Final = tuple(_MASKS)
-"""The classes with a mask, in the order of the tries."""
+"""The classes with a mask, in the order in which the masks are tried."""
 
 
 def masked(text: str, cause: Cause) -> str:
@@ -60,7 +60,7 @@ def masked_by_all(text: str) -> str:
 
 
 def marks(text: str) -> dict[str, str]:
-    """A digest of the masked text for each class. `class_of_marks` needs only these digests, and not the text."""
+    """The *marks* of a text: for each class, a digest of the masked text. `class_of_marks` needs only these digests."""
     if not text or len(text) > MAX_TEXT_CHARS:
         return {}
     found = {str(cause): _digest(masked(text, cause)) for cause in VOLATILE}

@@ -1,7 +1,8 @@
-"""Analyse the turns of recorded sessions: cached and lost tokens of each turn, and the cost of each cause.
+"""Analyses the turns of recorded sessions: cached and lost tokens of each turn, and the cost of each cause.
 
 Token counts are those of the recorded answers. For an answer without counts, tokens are the bytes of the canonical
-prompt divided by 4. The part that such a turn repeats of its session counts as cached: the best that any server can do.
+prompt divided by 4. The part of the prompt that repeats the earlier turn then counts as cached, which is the best that
+any server can do.
 """
 
 import re
@@ -29,12 +30,12 @@ _DIGIT: Final = re.compile(r"\d")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One recorded request. All token counts are of its prompt."""
+    """One recorded request. All token counts are counts of prompt tokens."""
 
     number: int
     prompt_tokens: int
     cached_tokens: int
-    """The recorded count; else the tokens that the turn repeats."""
+    """The recorded count; else the tokens that repeat the turn before."""
     lost_tokens: int
     """Tokens of the turn before that were not cached, although they could have been."""
     cause: Cause | None = None
@@ -42,7 +43,8 @@ class Turn:
     line: int | None = None
     before: str = ""
     now: str = ""
-    """The changed line, before and now; masked unless the user asked for the text."""
+    """`before` and `now` are the changed line in the earlier and in this turn; masked unless the user asked for text.
+    """
     lost_usd: float | None = None
     compacted_tokens: int = 0
     """The tokens by which a compaction made the prompt shorter."""
@@ -63,7 +65,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CauseTotal:
-    """Cost of one cause in one session."""
+    """Turns, tokens and cost of one cause in one session."""
 
     session: str
     cause: Cause
@@ -71,7 +73,7 @@ class CauseTotal:
     tokens: int
     usd: float | None
     where: str
-    """The place of the break in the cause's first turn, which is turn `number`."""
+    """The place of the break in turn `number`, the first turn with the cause."""
     number: int
 
 
@@ -118,7 +120,7 @@ class Analysis:
 
 
 def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analysis:
-    """Analyse recorded requests. The sessions are in the order of their first turns. Raises: TranscriptError."""
+    """Analyse recorded requests. Sessions stay in the order of their first turns. Raises: TranscriptError."""
     memory, sessions, recorded = Memory(), dict[str, Session](), True
     for count, request in enumerate(requests, 1):
         if count > MAX_TURNS:

@@ -1,4 +1,4 @@
-"""`warmroute lint TRANSCRIPT...`. Exit codes: 0 done, 1 a check failed, 2 a file cannot be read."""
+"""The command `warmroute lint TRANSCRIPT...`. Exit codes: 0 done, 1 a check failed, 2 a file cannot be read."""
 
 import argparse
 import json
@@ -153,7 +153,7 @@ def _short(name: str) -> str:
 
 
 MAX_BARS: Final = 400
-"""The page draws this number of a session's first turns. Its table counts all turns."""
+"""The most turns that the page draws of a session, from the first on. Its table counts all turns."""
 
 _HEIGHT_PX: Final = 120
 
@@ -273,7 +273,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _width() -> int:
-    """The width of the terminal. A file or a pipe has a fixed width; `COLUMNS` overrides both."""
+    """The width of the terminal, or a fixed width for a file or a pipe. `COLUMNS` overrides either."""
     return max(40, get_terminal_size((MAX_LINE_CHARS + 4, 24)).columns)
 
 

@@ -1,8 +1,8 @@
-"""Read OpenTelemetry spans of generative AI as requests.
+"""Reads OpenTelemetry spans of generative AI as requests.
 
-The attributes are those of the semantic conventions (opentelemetry.io/docs/specs/semconv/gen-ai). Messages, system
-instructions and tools are JSON, as text of an attribute or as a value. A span without messages cannot be compared.
-Instrumentations record messages only if they are configured to.
+The attributes are those of the semantic conventions (opentelemetry.io/docs/specs/semconv/gen-ai). An attribute holds
+messages, system instructions or tools as a text of JSON or as a structured value. A span without messages is skipped,
+because its prompt cannot be compared. Instrumentations record messages only if they are configured to.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def _message(message: object) -> object:
 
 
 def _block(block: object) -> object:
-    """A part of a span's message, such as `{"type": "text", "content": ...}`, as a part of a request."""
+    """A part of a request, from a part of a span's message such as `{"type": "text", "content": ...}`."""
     if isinstance(block, Mapping) and block.get("type") == "text" and isinstance(block.get("content"), str):
         return {"type": "text", "text": block["content"]}
     return block

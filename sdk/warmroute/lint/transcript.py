@@ -1,11 +1,12 @@
-"""Read recorded requests from files of JSON or JSON lines, which may be gzipped.
+"""Reads recorded requests from files of JSON or JSON lines, which may be gzipped.
 
-A record is the body of a request, or an object with the body in `body`, `request` or `kwargs`. Such an object may have
+A record is the body of a request, or an object with the body in `body`, `request` or `kwargs`. The object may also have
 `headers`, and the recorded answer in `response`, `reply`, `answer`, `output` or `usage`. The requests of a batch file,
 HTTP recordings of agents and the samples of this project are such records. `spans` reads spans of OpenTelemetry. Any
-other content raises `TranscriptError` or `UnreadableFile` with the place.
+other content raises `TranscriptError` or `UnreadableFile`, which names the place.
 
-Memory holds one line of a file of JSON lines at a time, or a whole other document of up to `MAX_DOCUMENT_BYTES`.
+Of a file of JSON lines, one line at a time is in memory; any other document, of up to `MAX_DOCUMENT_BYTES`, is read as
+a whole.
 """
 
 import math
@@ -51,7 +52,7 @@ class TranscriptError(ValueError):
 class Recorded:
     session: str
     number: int
-    """The number in the record; else the position of the record in the file, from 1."""
+    """The request's number in the record; else the position of the record in the file, from 1."""
     body: Mapping[str, Any]
     usage: Mapping[str, Any] | None
     time_s: float | None
@@ -65,7 +66,7 @@ def recorded(path: Path) -> Iterator[Recorded]:
             try:
                 request = _request(record, number, path)
             except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-                # others may have written anything anywhere in a record
+                # any error counts as a wrong format, since others may have written anything anywhere in a record
                 raise TranscriptError(f"{path}, request {number}: is not a request ({error}). {_EXPECTED}") from None
             if request is not None:
                 found = True
@@ -75,7 +76,7 @@ def recorded(path: Path) -> Iterator[Recorded]:
 
 
 def _records(file: GivenFile) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects of a file: one per line, or those of one document if the first line alone is not JSON."""
+    """The JSON objects of a file: one per line, or, if the first line alone is not JSON, those of a single document."""
     lines = _lines(file)
     number, first = next(lines, (1, b"{}"))
     following = next(lines, None)
@@ -110,7 +111,7 @@ def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
-    """A document of several lines. `begin`: its lines that were read before, with their numbers."""
+    """A document of several lines. `begin`: its first lines, which were read before, with their numbers."""
     data = b""
     for number, line in begin:
         data += b"\n" * (number - 1 - data.count(b"\n")) + line  # so that an error names the right line

@@ -1,1 +1,1 @@
-"""Use warmroute without its `OpenAI` class: with clients of other libraries, or below an http library."""
+"""Ways to use warmroute without its `OpenAI` class: by clients of other libraries, or below an http library."""

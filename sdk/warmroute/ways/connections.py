@@ -1,15 +1,17 @@
-"""Observe WebSockets of openai's Responses: each turn is compared, counted and settled like a call over HTTP.
+"""Observes WebSockets of openai's Responses: each turn is compared, counted and settled like a call over HTTP.
 
 A turn on a WebSocket sends only its new items. So this module builds the input that an HTTP call would have sent: the
 items up to the response that the turn continues, the output of that response, and the new items. A repair cannot change
 items that were sent before, so a turn that continues another one is not repaired.
 
-A server answers the turns of a stream in their order, so each stream has a queue of turns under way. `response.created`
-belongs to the first turn without a response. A response's last event (completed, incomplete or failed) has its id. An
-`error` belongs to a turn without a response, or to an event that is not a turn, and ends no response.
+A connection may carry several streams (`stream_id`). A server answers the turns of a stream in their order, so each
+stream has a queue of turns under way. The event `response.created` belongs to the first turn of the queue that has no
+response yet. A response's last event (completed, incomplete or failed) has the response's id. An `error` belongs to a
+turn without a response, or to an event that is not a turn, and ends no response.
 
-Memory: for each stream of a connection, the items up to its last response. If there are more than `MAX_STREAMS`
-streams, the oldest is forgotten. At most `MAX_UNDER_WAY` turns are under way.
+For each stream of a connection, the items up to the stream's last response are kept in memory. If there are more than
+`MAX_STREAMS` streams, the oldest is forgotten. A turn beyond `MAX_UNDER_WAY` ends the observation of all turns under
+way.
 """
 
 import json
@@ -28,7 +30,7 @@ _OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id"
 
 
 class _LastResponse(NamedTuple):
-    """A stream's last response: its id, and all items of the conversation, the response's output included."""
+    """A stream's last response: its id, and all items of the conversation including the response's output."""
 
     response_id: str
     items: list[Any]
@@ -55,7 +57,7 @@ class _Turns:
     def __init__(self, client: Any, observer: Observer) -> None:
         self._client = client
         self._observer = observer
-        self._under_way: dict[str | None, deque[_Asked]] = {}  # by stream; no queue is empty
+        self._under_way: dict[str | None, deque[_Asked]] = {}  # by stream; an empty queue is removed
         self._last_responses: dict[str | None, _LastResponse] = {}
 
     def headers(self) -> dict[str, str]:
@@ -122,7 +124,7 @@ class _Turns:
             self._settle(asked.call, event, response.get("usage"))
 
     def _refused(self, stream: str | None) -> None:
-        """End the turn that an error refuses: the first one, or the newest one while the first is being answered."""
+        """End the turn that an error refuses: the first turn, or the newest turn if the first is being answered."""
         line = self._under_way.get(stream)
         asked = None if line is None else line[0] if line[0].response_id is None else line[-1]
         if asked is not None and asked.response_id is None:
@@ -161,7 +163,7 @@ class _Turns:
 
 
 class _Socket:
-    """Wraps the connection of `websockets` that openai's client uses, to observe its events."""
+    """Wraps the connection (of the library `websockets`) that openai's client uses, to observe the events."""
 
     def __init__(self, inner: Any, turns: _Turns) -> None:
         self._inner = inner
@@ -222,7 +224,7 @@ def observe(responses: Any, client: Any, observer: Observer) -> None:
 
 
 def _observed(manager: Any, client: Any, observer: Observer) -> Any:
-    """Change the manager of a future connection, so that the connection is observed."""
+    """Change openai's connection manager, so that the connection that it opens is observed."""
     kind: Any = type(manager)
     made: Any = getattr(kind, "_connect_ws", None)
     if made is None:  # another version of openai: its connections work, but are not observed

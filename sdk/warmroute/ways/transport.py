@@ -1,8 +1,8 @@
 """`transport`: warmroute below any library that is built on httpx or httpx2, for whole answers and streams.
 
-A request that computes a prompt gets the key of its session, and is compared and repaired like a call of `OpenAI`.
-The transport takes the usage from the bytes of the answer while the library reads them. The JSON body of a request is
-parsed once more here. A stream has usage only if the library asks for it.
+A request that computes a prompt gets the key of its session, and is compared and repaired like a call of `OpenAI`. So
+the request's JSON body is parsed once more here. The transport finds the usage in the bytes of the answer while the
+library reads them. A stream has usage only if the library asks for it.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from warmroute._watch import Watch
 
 # `AnswerBytes` finds the usage in the bytes of an answer: a whole JSON answer, or a stream of events.
 #
-# Only events with the word `usage` are parsed. Only encodings that zlib can unpack are offered to the server
+# Of a stream, only events with the word `usage` are parsed. The server is offered only encodings that zlib can unpack
 # (`plain_encodings`).
 
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""The usage of a longer whole answer, or of a stream with a longer event, is not read."""
+"""A whole answer, or an event of a stream, that is longer is not searched for usage."""
 
 _ZLIB: Final = ("gzip", "deflate")
 _ANY_HEADER: Final = zlib.MAX_WBITS | 32
@@ -99,7 +99,7 @@ _GEMINI: Final = (":generateContent", ":streamGenerateContent")
 
 @dataclass(slots=True)
 class _Options:
-    """A request with the members that `Observer.begin` reads."""
+    """A request in the form of openai's options, with the members that `Observer.begin` reads."""
 
     method: str
     url: str
@@ -120,7 +120,7 @@ class _Server:
 
 @dataclass(slots=True)
 class _Head:
-    """The headers of an http client. They are empty here, because `_Options` has all headers of the request."""
+    """The headers of the `_Server` as a client. They are empty, because `_Options` has all headers of the request."""
 
     headers: Mapping[str, str]
 
@@ -133,7 +133,7 @@ class Transport:
         self._inner = inner
         self._made: dict[str, Any] = {}
         self._made_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
-        """The library's transports by event loop, because a pool's connections belong to the loop that opened them."""
+        """httpx's transports by event loop, because a pool's connections belong to the loop that opened them."""
 
     @property
     def cache(self) -> CacheView:
@@ -230,7 +230,7 @@ class Transport:
                 options.json_data = {"model": _gemini_model(path), **body}
             server = _Server(_base_url(url, path), {}, _Head({}))
             call = self._observer.begin(server, options, stream=streamed, stream_cls=None)
-            call.reads_raw = False  # `AnswerBytes` reads the bytes, however the library reads them
+            call.reads_raw = False  # `AnswerBytes` sees the bytes even if the caller parses the answer
             return call, _sent(request, call, body)
         return None
 
@@ -254,8 +254,8 @@ def transport(
 ) -> Any:
     """Return a transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and httpx2.
 
-    Type checkers accept the result for each of them. `inner`: the transport that sends, such as one with a proxy
-    (default: the library's). The other parameters are those of `OpenAI`. With `guard="raise"`, a broken prefix
+    Type checkers accept the result in each place. `inner`: the transport that sends the requests, such as one with a
+    proxy (default: the library's). The other parameters are those of `OpenAI`. With `guard="raise"`, a broken prefix
     surfaces as the library's connection error.
     """
     return Transport(Observer(session, Guard(guard, repair), backend), inner)
@@ -266,7 +266,7 @@ def _library(request: Any) -> Any:
 
 
 def _turn_path(path: str) -> str:
-    """The path for the observer. Gemini's paths include the model and the verb, and become `/messages`."""
+    """The path that the observer gets. Gemini's paths, which include model and verb, become `/messages`."""
     return "/messages" if path.endswith(_GEMINI) else path
 
 
@@ -279,7 +279,7 @@ def _base_url(url: Any, path: str) -> str:
 
 
 def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
-    """The request with the additions of the call. If only headers were added, it is the same object."""
+    """The request with the additions of the call; the object `request` itself if only headers were added."""
     for name, value in (call.sent.headers or {}).items():
         if name not in request.headers:
             request.headers[name] = value
@@ -294,7 +294,7 @@ def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
 
 
 def _observed_stream(stream: Any, answer: AnswerBytes, kind: str) -> Any:
-    """The stream of an answer, of the class that the library requires, which passes each chunk to `answer`."""
+    """The stream of an answer, in the class that the library requires. It passes each chunk to `answer`."""
     base = getattr(import_module(type(stream).__module__.partition(".")[0]), kind, None) or object
     made = _SyncStream if kind == "SyncByteStream" else _AsyncStream
     return type(made.__name__, (made, base), {})(stream, answer)

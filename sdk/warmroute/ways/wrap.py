@@ -1,7 +1,8 @@
 """`wrap`: observe an existing client, which keeps its type.
 
-A client made by Stainless (openai, anthropic) gets a subclass of its class with three observed methods (`_calls`).
-Other clients (google-genai, mistralai) stay the same object, and their http clients get warmroute's transport.
+A client that Stainless generated (openai's, anthropic's) is copied into a subclass of its class, with three observed
+methods (`_calls`). Clients of google-genai and mistralai stay the same object, and their http clients get warmroute's
+transport.
 """
 
 import inspect
@@ -40,7 +41,7 @@ _HTTP_CLIENTS: Final = (
     ("sdk_configuration", "client"),
     ("sdk_configuration", "async_client"),
 )
-"""Paths of the attributes that hold http clients: the first two of google-genai, the others of mistralai."""
+"""Paths of the attributes that hold http clients: the first two are google-genai's, the others mistralai's."""
 
 _classes: dict[type, type] = {}
 
@@ -73,7 +74,7 @@ def wrap(
     if hasattr(getattr(client, "_api_client", None), "_use_aiohttp"):
         client._api_client._use_aiohttp = _never  # type: ignore[attr-defined]
     for http in found:
-        if getattr(http, "_per_loop", False):  # google-genai: a pool for each event loop, as in `Transport`
+        if getattr(http, "_per_loop", False):  # google-genai has a pool for each event loop, as `Transport` has
             http._per_loop = False
             http._transport = Transport(observer)
             continue
@@ -115,7 +116,7 @@ def _never() -> bool:
 
 
 def _inner(client: object, path: tuple[str, str]) -> Any:
-    """The http client at the end of a path of attributes; None if there is no client with a transport."""
+    """The http client at the end of a path of attributes; None if the path leads to no client with a transport."""
     found: object = client
     for name in path:
         found = getattr(found, name, None)

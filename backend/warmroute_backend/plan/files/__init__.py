@@ -1,4 +1,4 @@
-"""The files of a deployment, each made from a plan alone. `deployment_files` returns their texts; it writes none."""
+"""The files of a deployment, made from a plan alone. `deployment_files` returns their texts and writes no file."""
 
 from warmroute_backend.plan.files.bundle import deployment_files, processes
 

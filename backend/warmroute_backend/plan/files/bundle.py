@@ -13,7 +13,7 @@ from warmroute_backend.plan.plan_file import written
 
 
 def chart_values(plan: Plan) -> dict[str, Any]:
-    """The chart's values for a plan. A proxy's pod has as much time to end as an engine's."""
+    """The chart's values for a plan. A proxy's pod has as much time to end as an engine's pod."""
     return {
         "region": REGION,
         "longestStreamSeconds": STOP_S,

@@ -1,8 +1,8 @@
-"""Kubernetes: a LeaderWorkerSet for each role, with a Service of its leaders and a PodDisruptionBudget.
+"""The Kubernetes manifests: for each role, a LeaderWorkerSet, a Service of its leaders and a PodDisruptionBudget.
 
-A group of pods is an engine; its size is the number of nodes. A pod sees only the GPUs that it has requested, so GPU
-numbers begin at 0. KV is transferred by the network, since pods cannot use NVLink between each other. The controller
-sets LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, api/leaderworkerset/v1).
+A group of pods is an engine, with one pod on each of the engine's nodes. A pod sees only the GPUs that it has
+requested, so GPU numbers begin at 0. KV goes over the network, since pods cannot use NVLink between each other. The
+controller sets LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, api/leaderworkerset/v1).
 """
 
 import json
@@ -26,10 +26,12 @@ STOP_S: Final = 900
 PROBE_S: Final = 10
 HEALTH_S: Final = 60
 HEALTH_TIMEOUT_S: Final = 30
-"""`/health` waits up to 20 s for a token while the engine works (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
+"""Longer than the 20 s for which `/health` may wait for a token while the engine works
+(`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
 SHARED_MEMORY: Final = "64Gi"
 PROCESS_GIB: Final = 4
-"""The request of host memory for a rank beside what is pinned: Python, CUDA's context, NCCL. Not measured."""
+"""Host memory that a pod requests for each rank in addition to pinned memory: for Python, CUDA's context and NCCL. An
+assumption."""
 
 _WAIT: Final = """import socket, sys, time
 while True:
@@ -44,7 +46,7 @@ while True:
 
 
 def manifests(plan: Plan) -> dict[str, Manifest]:
-    """File name without ending -> manifest."""
+    """File name without its ending -> manifest."""
     found: dict[str, Manifest] = {}
     for role in ("aggregated", "prefill", "decode"):
         engines = plan.of(role)
@@ -116,7 +118,7 @@ _FILES: Final = "kv-files"
 
 
 def _folders(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
-    """Volume name -> folder on the node. The pod sees it at the same path."""
+    """Volume name -> folder on the node. The pod sees the folder at the same path."""
     site = plan.site
     found = {"cache": site.cache_dir}
     if site.model_path:
@@ -134,13 +136,13 @@ def _folder(name: str, path: str) -> Manifest:
 
 
 def _needs_rdma(plan: Plan, engine: PlannedEngine) -> bool:
-    """Whether KV goes to another pod or to the store, or an engine's GPUs are in several nodes."""
+    """Whether KV goes to another pod or to the store, or the engine's GPUs are in several nodes."""
     return plan.is_split or engine.nodes > 1 or engine.storage == "mooncake"
 
 
 def _waits(plan: Plan, engine: PlannedEngine, *, leads: bool) -> list[Manifest]:
-    """Init containers that wait for servers before an engine starts. All wait for the store's master, if any, which
-    SGLang asks only once. Decode's leaders also wait for prefill's bootstrap server."""
+    """Init containers that wait for servers before an engine starts. All pods wait for the Mooncake master, if there is
+    one, since SGLang asks it only once. Leaders of decode engines also wait for the bootstrap server of prefill."""
     wanted = []
     if engine.storage == "mooncake":
         wanted.append(("master", f"{MASTER}.{plan.site.namespace}.svc", plan.site.store_port))
@@ -163,10 +165,10 @@ _HEALTHY: Final = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1
 
 
 def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """LMCache's daemon beside an engine: a sidecar, which the kubelet starts first and restarts. A restart of the
-    daemon restarts the group (`RecreateGroupOnPodRestart`), since an engine without its daemon hangs. Engine and daemon
-    map each other's memory by the pod's IPC. The daemon sees the engine's GPUs without requesting any
-    (docs.nvidia.com/dynamo, "Deploy LMCache MP").
+    """LMCache's daemon beside an engine: a sidecar, which the kubelet starts before the engine, and restarts. A restart
+    of the daemon restarts the whole group (`RecreateGroupOnPodRestart`), since an engine without its daemon hangs.
+    Engine and daemon map each other's memory by the pod's IPC. The daemon sees the engine's GPUs without requesting
+    GPUs (docs.nvidia.com/dynamo, "Deploy LMCache MP").
     """
     url = f"http://127.0.0.1:{plan.site.lmcache_http_port}{HEALTH}"
     probe = {"exec": {"command": ["python3", "-c", _HEALTHY, url]}, "periodSeconds": PROBE_S, "timeoutSeconds": 10}
@@ -189,8 +191,8 @@ def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 
 def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """The node's network, for RDMA. Engines of a role that share a node get the pods' network, since their ports would
-    collide.
+    """The setting that gives a pod the node's network, for RDMA. Engines of a role that share a node keep the pods'
+    network, since their ports would collide.
     """
     beside = [each for each in plan.of(engine.role) if each.node == engine.node]
     return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}
@@ -202,14 +204,14 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
     mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]
     if engine.storage == "mooncake":
-        for mount in mounts:  # two pods of a node have the same engine's name, and each needs a folder
+        for mount in mounts:  # two pods of one role on a node each need a folder
             if mount["name"] == _FILES:
                 mount["subPathExpr"] = f"{STORE}/$(POD_NAME)"
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
     if engine.lmcache:
         mounts.append({"name": DAEMON, "mountPath": CONFIG_FOLDER})
     resources = {resource: gpus}
-    pinned = 0 if engine.lmcache else host_bytes(plan, engine) * int(gpus)  # the daemon has its own container
+    pinned = 0 if engine.lmcache else host_bytes(plan, engine) * int(gpus)  # the daemon's container has it
     memory = {"memory": f"{ceil(pinned / GIB) + PROCESS_GIB * int(gpus)}Gi"}
     security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}
     if _needs_rdma(plan, engine):
@@ -279,8 +281,8 @@ def _probes(engine: PlannedEngine) -> Manifest:
 
 
 def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """The Service of the leaders, since only they serve HTTP. People use it; the proxy asks each engine by its own
-    name.
+    """The Service of the leaders, since only leaders serve HTTP. People use the Service; the proxy calls each engine by
+    the engine's name.
     """
     ports = [{"name": "http", "port": engine.ports.http, "targetPort": engine.ports.http}]
     if engine.role == "prefill":
@@ -329,7 +331,7 @@ def _lmcache_config(plan: Plan) -> Manifest:
 
 
 def _master(plan: Plan) -> Manifest:
-    """The Mooncake master: one pod. After its restart, engines register their KV with it again."""
+    """The Mooncake master, a single pod. After a restart of the master, engines register their KV again."""
     probe = {"tcpSocket": {"port": plan.site.store_port}, "periodSeconds": PROBE_S}
     container = {
         "name": "master",

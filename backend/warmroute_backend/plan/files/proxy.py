@@ -1,6 +1,7 @@
 """The proxy's TOML for a plan's engines, and the configuration of the Mooncake store.
 
-The operator sets prices and tenants. Until then the model is free, and no key opens the one tenant.
+The operator has to set prices and tenants. Until then the model is free, and the only tenant is a placeholder that no
+API key opens.
 """
 
 from typing import Any, Final
@@ -37,8 +38,8 @@ url = ""
 
 
 def proxy_config(plan: Plan, *, in_pods: bool = False, in_unit: bool = False) -> str:
-    """The proxy's TOML. `in_pods`: with the engines' names in Kubernetes; `in_unit`: with the folder that the systemd
-    unit may write.
+    """The proxy's TOML. `in_pods`: whether engines have their names in Kubernetes; `in_unit`: whether the proxy writes
+    to the folder that its systemd unit allows.
     """
     head = _HEAD % value(STATE_DIR if in_unit else "state")
     return "\n".join([head, *tables_of(plan, in_pods=in_pods), tenant_to_replace()])
@@ -82,19 +83,19 @@ def _rates(plan: Plan) -> str:
 
 
 def pod_host(plan: Plan, engine: PlannedEngine, number: int) -> str:
-    """The host name of an engine's leader. LeaderWorkerSet makes a headless service with the set's name, in which a
-    leader's name is `<set>-<group>` (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
+    """The host name of an engine's leader. A LeaderWorkerSet has a headless service with the set's name, in which a
+    leader is called `<set>-<group>` (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
     first = next(at for at, each in enumerate(plan.engines) if each.role == engine.role)
     return f"{engine.role}-{number - first}.{engine.role}.{plan.site.namespace}.svc"
 
 
 def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str, Any]]:
-    """File name -> the configuration that `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
-    `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes of an engine. In Kubernetes all pods of a role have the file
-    of its first engine.
+    """The configurations of the Mooncake store that engines read: file name -> members of the JSON file that
+    `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from `MOONCAKE_LOCAL_HOSTNAME`, so one file
+    serves all nodes of an engine. In Kubernetes all pods of a role have the file of the role's first engine.
 
-    `check_server` is not set: with it, an engine gives its own segment only once the master has one
-    (`mooncake_store.py`, SGLang 0.5.23).
+    `check_server` is not set: if it is, an engine gives its segment of memory to the store only after the master has
+    another segment (`mooncake_store.py`, SGLang 0.5.23).
     """
     stored = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if in_pods:
@@ -117,7 +118,7 @@ def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
 
 
 def master_command(plan: Plan, program: str = "mooncake_master") -> list[str]:
-    """The Mooncake master's command line. With a disk, KV in the store's memory is written to disk at once."""
+    """The Mooncake master's command line. If the store has a disk, KV in its memory is written to disk at once."""
     command = [program, f"--rpc_port={plan.site.store_port}", f"--metrics_port={plan.site.store_metrics_port}"]
     command.append("--eviction_high_watermark_ratio=0.95")
     return [*command, "--enable_offload=true"] if plan.site.store_disk_gb else command

@@ -1,8 +1,9 @@
 """systemd units: one for each engine process of each node, the Mooncake master, and the proxy.
 
 Reasons for the limits: RDMA registers host memory (`LimitMEMLOCK`). Weights of a trillion parameters load for up to an
-hour (`TimeoutStartSec`). SGLang's drain after SIGTERM has no limit of its own (`tokenizer_manager.py:3508`), so
-`TimeoutStopSec` sets one. `/health` does not trigger restarts, since it waits while the engine works.
+hour (`TimeoutStartSec`). After SIGTERM, SGLang waits for running requests without a limit
+(`tokenizer_manager.py:3508`), so `TimeoutStopSec` sets one. `/health` is not a reason to restart an engine, since it
+may wait while the engine works.
 """
 
 import shlex
@@ -54,8 +55,8 @@ _PROXY: Final = (
     "SystemCallFilter=setrlimit prlimit64 sched_setaffinity",
     "SystemCallErrorNumber=EPERM",
 )
-"""The restrictions and writable folders of deploy/systemd/warmroute-proxy.service, without its RemoveIPC: the proxy has
-the engines' user, whose shared memory would be removed when the proxy ends.
+"""The restrictions and writable folders of deploy/systemd/warmroute-proxy.service, without its RemoveIPC. The proxy
+runs as the engines' user, so RemoveIPC would remove the engines' shared memory when the proxy ends.
 """
 
 WARMROUTE: Final = "/opt/warmroute/bin/warmroute"
@@ -118,7 +119,7 @@ def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
 
 
 def _until(port: int, path: str) -> str:
-    """The start lasts until the path answers 200."""
+    """A command that waits until the path answers 200, so that the unit counts as starting until then."""
     wait = f"until curl -sf -o /dev/null {shlex.quote(f'http://127.0.0.1:{port}{path}')}; do sleep {POLL_S}; done"
     return f"ExecStartPost=/bin/sh -c {_argument(wait)}"
 
@@ -134,7 +135,7 @@ _LIMITS: Final = ("LimitMEMLOCK=infinity", "LimitNOFILE=1048576", "LimitSTACK=67
 
 
 def _argument(text: str) -> str:
-    """A word of a command line, in which `$` is doubled too."""
+    """A word of a command line in systemd's syntax, in which `$` is doubled, too."""
     return _quoted(text.replace("$", "$$"))
 
 
