@@ -105,7 +105,7 @@ CLIENT_LEFT_TOTAL: Final = Metric(
 RE_PREFILLS_TOTAL: Final = Metric(
     "warmroute_re_prefills_total", "Prompts of a draining or failed engine, computed on another one, by outcome."
 )
-RE_PREFILLED_TOKENS_TOTAL: Final = Metric("warmroute_re_prefilled_tokens_total", "Prompt tokens of these re-prefills.")
+RE_PREFILLED_TOKENS_TOTAL: Final = Metric("warmroute_re_prefilled_tokens_total", "Prompt tokens of re-prefills, by outcome.")
 LOOP_LAG_SECONDS: Final = Metric(
     "warmroute_loop_lag_seconds", "Lag of the event loop, seconds, by the longest running callback."
 )
@@ -116,7 +116,7 @@ LARGE_BODIES_TOTAL: Final = Metric(
     "warmroute_large_bodies_total", "Large and dense request bodies, by the outcome of reading."
 )
 LARGE_BODIES_WAITING: Final = Metric(
-    "warmroute_large_bodies_waiting", "Such bodies that wait for the process that reads them, in this process."
+    "warmroute_large_bodies_waiting", "Large and dense request bodies of this process that wait to be read."
 )
 LARGE_BODIES_WAITING_SECONDS: Final = Metric(
     "warmroute_large_bodies_waiting_seconds", "Waiting time of the oldest large or dense body, seconds."
@@ -225,8 +225,8 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
         "queue_begin_requests": "Requests in the queue that wait for KV memory to begin a session.",
         "queue_memory_requests": "Requests in the queue that wait for KV memory.",
         "kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
-        "ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",
-        "kept_prompt_bytes": "Size of these prompts, bytes.",
+        "ledger_rows_waiting": "Ledger rows that wait, since the ledger could not be written when their turns ended.",
+        "kept_prompt_bytes": "Size of the kept prompts, bytes.",
         "body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
     }.items()
 }
@@ -239,10 +239,10 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         "running": "Open requests of a worker.",
         "running_limit": "Requests that a worker runs at once, if that is known.",
         "prefill_tokens": "Prompt tokens that a worker has yet to compute.",
-        "prefill_limit": "Limit of these prompt tokens; above it, new requests wait in the proxy.",
+        "prefill_limit": "Most prompt tokens yet to compute; above this limit, new requests wait in the proxy.",
         "resident_tokens": "Tokens of open requests of all proxies in the worker's KV pool.",
         "token_limit": "Size of the worker's KV pool in tokens, if that is known.",
-        "kv_sessions": "Conversations that hold KV on a worker, by the proxy's books.",
+        "kv_sessions": "Conversations that hold KV on a worker, as far as the proxy knows.",
         "kv_protected_tokens": "Tokens held by conversations that are active or likely to return within the window.",
         "kv_window_s": "How long an idle conversation is worth its KV memory, seconds.",
         "queue_s": "Prefill time ahead of a new request, seconds.",

@@ -137,7 +137,7 @@ def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
     @app.post("/admin/engines/{engine_id}/drain")
     @changing_route(EngineState)
     async def drain(engine_id: str) -> Response:
-        """It gets no new work."""
+        """Drain an engine: it gets no new requests."""
         return order(engine_id, draining=True)
 
     @app.delete("/admin/engines/{engine_id}/drain")

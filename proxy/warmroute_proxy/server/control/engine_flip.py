@@ -124,7 +124,7 @@ def add_flip_routes(app: FastAPI, admin: EngineAdmin, flips: EngineFlips) -> Non
     @app.post("/admin/engines/{engine_id}/flip")
     @admin_route(EngineState, errors=(*CHANGING, 502))
     async def flip(engine_id: str, graph_gb: float | None = None) -> Response:
-        """Flip it."""
+        """Switch a drained engine between prefill and decode."""
         answer = refused(engine_id, now=True)
         if answer is not None:
             return answer

@@ -103,7 +103,7 @@ class Model(Struct, kw_only=True):
 
 
 class Tenant(Struct, kw_only=True):
-    """A tenant. `is_used`: False if the config has one of this name, which counts."""
+    """A tenant of the database. `is_used`: False if the config has a tenant of the same name, which is used instead."""
 
     name: Name
     settings: dict[str, Any] | UnsetType = UNSET
@@ -147,21 +147,21 @@ class NewKey(Struct, forbid_unknown_fields=True):
 
 
 class ChangedKey(Struct, forbid_unknown_fields=True):
-    """What to change of a key. `lifetime_s`: from now; null: it never expires."""
+    """Changes of a key. `lifetime_s`: counted from now; null: it never expires."""
 
     note: Note | UnsetType = UNSET
     lifetime_s: Lifetime | UnsetType | None = UNSET
 
 
 class RotatedKey(Struct, forbid_unknown_fields=True):
-    """`overlap_s`: for how long the old key is good still."""
+    """`overlap_s`: how long the old key stays valid."""
 
     overlap_s: Annotated[float, Meta(ge=0, le=MAX_LIFETIME_S)] = DAY_S
     lifetime_s: Lifetime | None = None
 
 
 class AppliedChange(Struct):
-    """A difference of two configs. `name` is empty for a table that there is once; `keys` are without their values."""
+    """A difference of two configs. `name`: empty for a table that a config has once; `keys`: names only, no values."""
 
     table: str
     name: str
@@ -171,7 +171,7 @@ class AppliedChange(Struct):
 
 
 class Reloaded(Struct):
-    """What a config file changes. `applied`: False for a dry run, which says nothing of processes."""
+    """What a config file changes. `applied`: False for a dry run, whose answer has no counts of processes."""
 
     config: str
     applied: bool
@@ -182,7 +182,7 @@ class Reloaded(Struct):
 
 
 class Viewer(Struct):
-    """Whose view it is."""
+    """Who asks: an operator, or a tenant, who sees only its own turns."""
 
     role: Literal["operator", "tenant"]
     tenant: str | None
@@ -193,7 +193,7 @@ class Viewer(Struct):
 
 
 class Sums(Struct):
-    """Sums of turns, of which `turns` is how many there are."""
+    """Sums over turns. `turns`: their number."""
 
     turns: Count
 
@@ -231,7 +231,7 @@ class ReceiptInWords(Struct):
 
 
 class EngineState(Struct):
-    """An engine. `drained`: it drains, and nothing that this proxy sent runs there any more."""
+    """An engine. `drained`: it drains, and no request of this proxy runs there any more."""
 
     id: str
     url: str
