@@ -105,7 +105,9 @@ CLIENT_LEFT_TOTAL: Final = Metric(
 RE_PREFILLS_TOTAL: Final = Metric(
     "warmroute_re_prefills_total", "Prompts of a draining or failed engine, computed on another one, by outcome."
 )
-RE_PREFILLED_TOKENS_TOTAL: Final = Metric("warmroute_re_prefilled_tokens_total", "Prompt tokens of re-prefills, by outcome.")
+RE_PREFILLED_TOKENS_TOTAL: Final = Metric(
+    "warmroute_re_prefilled_tokens_total", "Prompt tokens of re-prefills, by outcome."
+)
 LOOP_LAG_SECONDS: Final = Metric(
     "warmroute_loop_lag_seconds", "Lag of the event loop, seconds, by the longest running callback."
 )
