@@ -195,7 +195,6 @@ _TRY_AGAIN: Final = re.compile(
     r"(?:try again|retry(?: after)?) (?:in|after) (\d{1,9}(?:\.\d{1,9})?\s?(?:ms|s|sec|seconds?|m|min|minutes?)\b)",
     re.IGNORECASE,
 )
-_WAITS: Final = (("retry_after_ms", "ms"), ("retry_after", "s"), ("retry_after_seconds", "s"))
 _UNITS: Final = {"ms": 0.001, "m": 60.0}
 
 
