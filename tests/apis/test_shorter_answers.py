@@ -183,3 +183,14 @@ def test_an_engine_that_breaks_after_the_refusal_is_replaced(tmp_path: Path) -> 
     answered = scene.play(PATHS["chat"], chat(max_tokens=ASKED))
     assert [sent["max_tokens"] for _, sent in answered.sent] == [ASKED, LEFT, LEFT]
     assert receipt_of(answered)["max_tokens_lowered_to"] == LEFT
+
+
+@pytest.mark.parametrize("api", BODIES)
+def test_openai_gets_the_limit_in_the_field_that_its_reasoning_models_take(tmp_path: Path, api: str) -> None:
+    """OpenAI refuses `max_tokens` for them, and names `max_completion_tokens`; Azure and older models take both."""
+    path, body = PATHS[api].replace("/m:", "/gemini-2.5-pro:"), {"model": "kimi", **BODIES[api]}
+    scene = Scene(tmp_path / "p", [answers()], engines='provider = "openai"', engine_count=1)
+    answered = scene.play(path, json.dumps(body).encode())
+    ((_, sent),) = answered.sent
+    named = "max_tokens" if api == "completions" else "max_completion_tokens"
+    assert {name: value for name, value in sent.items() if name.startswith("max_")} == {named: ASKED}

@@ -62,6 +62,10 @@ class Body:
         _check_number(self.names)
         self.spans, self.close = _walk(raw, members)
 
+    def value(self, name: str) -> bytes | None:
+        """The JSON of a top-level member; None without the member."""
+        return _value(self.members, name)
+
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
         """The body without the members in `drop`, and with `add` (`"name":value,...`) before the last brace."""
         if drop.isdisjoint(self.members):
@@ -89,11 +93,19 @@ class TemplatedBody:
             self._body = Body(self.raw)
         return self._body.members
 
+    def value(self, name: str) -> bytes | None:
+        return _value(self.members, name)
+
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
         return self._template.rewritten(self.raw, drop, add)
 
 
 AnyBody = Body | TemplatedBody | LargeBody
+
+
+def _value(members: dict[str, msgspec.Raw], name: str) -> bytes | None:
+    found = members.get(name)
+    return None if found is None else bytes(memoryview(found))
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:

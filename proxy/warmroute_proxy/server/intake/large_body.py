@@ -1,7 +1,11 @@
 """Holds the body of a large request, with the places of its members, which another process has found."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
+
+_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class NamedSpan(NamedTuple):
@@ -20,6 +24,14 @@ class LargeBody:
     def __init__(self, raw: memoryview, spans: Sequence[NamedSpan]) -> None:
         self.raw = raw
         self._spans = spans
+
+    def value(self, name: str) -> bytes | None:
+        """The JSON of a top-level member; None without the member."""
+        found = next((span for span in self._spans if span.name == name), None)
+        if found is None:
+            return None
+        (value,) = _decode(b"{%b}" % self.raw[found.start : found.end]).values()
+        return bytes(memoryview(value))
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
         parts: list[bytes | memoryview] = [b"{"]

@@ -24,6 +24,7 @@ _TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
 _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
+LIMIT: Final = "max_tokens"
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -80,7 +81,9 @@ def answering_body(
 
 
 def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) -> Parts:
-    """The body for a server other than SGLang, with the server's own session field and model name."""
+    """The body for a server other than SGLang, with its own field for the session, its own name of the model, and its
+    own field for the limit of the answer.
+    """
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
     if provider.field and asked.session is not None:
@@ -90,6 +93,11 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
     if model_name is not None:
         add["model"] = model_name
         drop |= _MODEL
+    limit = body.value(LIMIT) if provider.limit != LIMIT else None
+    if limit is not None and body.value("prompt") is None:  # a completion has only one such field
+        drop |= {LIMIT}
+        if body.value(provider.limit) is None:
+            add[provider.limit] = msgspec.Raw(limit)
     if asked.stream:
         add["stream_options"] = _stream_options(asked, counts=provider is PROVIDERS["vllm"])
         drop |= _STREAM_OPTIONS

@@ -82,8 +82,8 @@ def with_shorter_answer(
     left = _tokens_left(refusal.message, prompt_tokens_est)
     if left is None or left < MIN_TOKENS:
         return None
-    asked = {name: msgspec.json.decode(body.members[name]) for name in _FIELDS if name in body.members}
-    longer = frozenset([name for name, tokens in asked.items() if tokens is not None and tokens > left])
+    values = {name: body.value(name) for name in _FIELDS}
+    longer = frozenset([name for name, value in values.items() if value and (msgspec.json.decode(value) or 0) > left])
     if not longer:
         return None
     fields = ",".join([f'"{name}":{left}' for name in sorted(longer)]).encode()
