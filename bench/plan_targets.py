@@ -87,7 +87,7 @@ tokens. The targets at p90 are 2 s to the first token and 30 ms for each token a
   data-parallel attention groups of an engine. *Drafts of 5*: five draft steps before each verification. *Store*: a
   shared KV store. *Chunk*: the prefill chunk in tokens.
 - *TTFT*, *ms/token*: p90. *Tokens/s/GPU*: answer tokens at full load ([columns](../reference/plan.md#traffic)).
-- *Reaches*: whether the plan reaches both targets; `maybe` if the answer changes within the roofline's error.
+- *Reaches*: whether the plan reaches both targets; `maybe` if the roofline's error could change the answer.
 - *Played*: the number of plans that the search simulated.
 - `*`: of the plans simulated for this row, no other has both more tokens/s/GPU and fewer ms/token.
 

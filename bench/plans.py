@@ -252,9 +252,9 @@ def speeds() -> str:
 
 
 BESIDE: Final = """
-**Compared with AIConfigurator.** The roofline's kernels were measured for AIConfigurator, whose version {version} adds
-up their times for each shape. The planner and AIConfigurator both estimate one prompt of the given length alone, and
-one decode step of 32 sequences with answers of 512 tokens.
+**Compared with AIConfigurator.** The measured kernels behind the roofline come from AIConfigurator, whose version
+{version} adds up their times for each shape. The planner and AIConfigurator both estimate one prompt of the given
+length alone, and one decode step of 32 sequences with answers of 512 tokens.
 
 | model | GPUs | tokens | prompt, ms | by AIConfigurator | difference | step, ms | by AIConfigurator | difference |
 |---|---|--:|--:|--:|--:|--:|--:|--:|

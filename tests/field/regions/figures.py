@@ -357,11 +357,11 @@ trip of 30 ms between regions. 40 agents send up to 60 turns each, and each turn
 
 - *Ours*: the policy `warmroute+working-set`, the default of a proxy.
 - *No affinity*: the region at which a turn enters chooses the worker by round robin.
-- *Rendezvous only*: all turns of a session go to one fixed region. There, the policy `session_hash` chooses a worker by
-  a hash of the session.
+- *Rendezvous only*: all turns of a session go to one fixed region. In that region, the policy `session_hash` chooses a
+  worker by a hash of the session.
 - *One region*: a single region with all nine workers, and the policy of *ours*.
-- *Below one region*: how far the mode's hit ratio is below that of *one region*, in points: the largest gap of any
-  seed.
+- *Below one region*: how many points the mode's hit ratio is below that of *one region*, in the seed with the largest
+  gap.
 - *USD, lost*: the cost of the prompts that were computed again after a region was lost. The region is lost at 600 s and
   comes back with empty caches.
 
