@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     machine = figures.machine
     versions = ", ".join(f"{name} {number}" for name, number in figures.versions.items())
     said = [f"{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}."]
-    said += [f"Versions: {versions}.", "", "### Agents' turns as they are", "", *_agents(figures), ""]
+    said += [f"Versions: {versions}.", "", "### Agents' turns (w5 and w5s)", "", *_agents(figures), ""]
     said += [f"![CPU of an agent's turn](relay/{PLOT.name})", ""]
     for workload in (workload for workload in WORKLOADS if workload.name in AT_ONCE):
         rows = figures.rows(workload.name)

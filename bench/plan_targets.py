@@ -83,12 +83,13 @@ Each request has a prompt of {INPUT_TOKENS:,} tokens, of which {CACHED:.0%} are 
 tokens. The targets at p90 are 2 s to the first token and 30 ms for each token after it (`--ttft-p90 2s --time-per-token
 30ms`).
 
-- *Plan*: the engines, with what differs from the planner's defaults. *Groups* are attention groups, *drafts of 5* five
-  draft steps before each verification, *store* is a shared KV store, and *chunk* the prefill chunk.
+- *Plan*: the engines, and in which options they differ from the planner's defaults. *Groups*: the number of
+  data-parallel attention groups of an engine. *Drafts of 5*: five draft steps before each verification. *Store*: a
+  shared KV store. *Chunk*: the prefill chunk in tokens.
 - *TTFT*, *ms/token*: p90. *Tokens/s/GPU*: answer tokens at full load ([columns](../reference/plan.md#traffic)).
-- *Reaches*: whether the plan reaches both targets; `maybe` if this is within the roofline's error.
+- *Reaches*: whether the plan reaches both targets; `maybe` if the roofline's error could change the answer.
 - *Played*: the number of plans that the search simulated.
-- `*`: no other plan has both more tokens/s/GPU and fewer ms/token.
+- `*`: of the plans simulated for this row, no other has both more tokens/s/GPU and fewer ms/token.
 
 | model | GPUs | requests/s | plan | TTFT s | ms/token | tokens/s/GPU | reaches | played |
 |---|---|---|---|---|---|---|---|---|
@@ -100,7 +101,8 @@ BESIDE: Final = f"""
 [AIConfigurator](https://github.com/ai-dynamo/aiconfigurator) {VERSION} estimates the time of an engine's step from
 kernels that NVIDIA has measured on each GPU. Its figures come from `aiconfigurator cli estimate --backend sglang`, on a
 machine without a GPU, for the deployment and batch of each published run. [Plans](plans.md) names the sources of the
-published speeds. *Fitted* means that a constant of the planner comes from this run, so its error says nothing.
+published speeds. *Fitted* means that a constant of the planner comes from this run, so the planner's error for this run
+says nothing.
 
 | run: time of a step | published | AIConfigurator | its error | planner | its error |
 |---|---|---|---|---|---|
@@ -111,12 +113,12 @@ POINTS: Final = (
     (
         "source of speeds",
         "kernels measured for each GPU and framework version",
-        "runs on GPUs, for entries that say `verified`",
+        "runs on GPUs, for entries marked `verified`",
         "a roofline with a few constants from published runs",
     ),
     (
         "latency under traffic",
-        "steps of static batches",
+        "only step times of static batches",
         "none",
         "a queueing model of sessions with placement and caches",
     ),
@@ -130,13 +132,16 @@ POINTS: Final = (
         "search",
         "TP, PP, attention groups, EP, batch, prefill:decode; thousands of combinations",
         "none: a table with an entry for each GPU and strategy",
-        "as AIConfigurator, and KV type, memory fraction, chunk, drafts, tiers, DCP; at most 40 simulations a step",
+        (
+            "as AIConfigurator, and KV type, memory fraction, chunk, drafts, tiers, DCP; "
+            "at most 40 simulations in each step of the search"
+        ),
     ),
     (
         "memory",
         "weights, KV and activations, from a model of each framework",
         "a memory fraction with which SGLang ran",
-        "SGLang's own rules; SGLang's resolver of arguments checks each fraction",
+        "SGLang's own rules; tests compare the fractions with those that SGLang computes",
     ),
     (
         "output",
@@ -148,7 +153,7 @@ POINTS: Final = (
         "GPUs and models",
         "GPUs and models with measured kernels",
         "GPUs and models on its pages",
-        "any GPU with data-sheet figures; model families for whose KV the planner has a formula",
+        "any GPU with data-sheet figures; model families whose KV size the planner can compute",
     ),
 )
 
@@ -161,8 +166,8 @@ would refuse.
 ## Beside SGLang's cookbook
 
 SGLang's cookbook has launch flags for each model, GPU and strategy. The table compares its entries for GLM-5 that have
-`verified: true` with the plan for the same GPUs and memory fraction. The cookbook and the planner divide the GPUs
-alike, and `warmroute plan --check` finds no problem.
+`verified: true` with the plan for the same GPUs and memory fraction. In every row, the cookbook and the planner divide
+the GPUs in the same way, and `warmroute plan --check` finds no problem.
 """
 
 
@@ -222,8 +227,8 @@ def cell_row(cell: Cell) -> str:
 
 DIVISION: Final = ("--tp-size", "--attn-dp-size", "--ep-size")
 CELL_HEAD: Final = (
-    "GPUs", "strategy", "TP / groups / EP in the cookbook", "in the plan", "fraction",
-    "KV tokens of a rank in the plan", "problems",
+    "GPUs", "strategy", "TP / groups / EP in the cookbook", "in the plan", "memory fraction",
+    "KV tokens of each attention group in the plan", "problems",
 )  # fmt: skip
 
 

@@ -96,27 +96,28 @@ HEAD: Final = """# Plans
 
 The page compares the formulas of [`warmroute plan`](../reference/plan.md) with published figures, and shows five plans
 as the command prints them. `python -m bench.plans` makes the page. The docstrings of `backend/warmroute_backend/plan`
-have each figure's formula and source. Latencies are those of a queueing model whose step times come from a roofline.
-They compare plans, and promise nothing about a GPU.
+have the formula and source of each figure. Latencies are those of a queueing model whose step times come from a
+roofline. They compare plans, and promise nothing about a GPU.
 
 ## Formulas against what was published
 
 **Sizes of KV pools.** The published size is the size that an engine logged. The formula's size is the number of tokens
-in that log, times the formula's bytes per token. *Groups* are attention groups; *raw rows* are fp8 KV without scales
-([memory](../reference/plan.md#memory)).
+in that log, times the formula's bytes per token. *Groups* are data-parallel attention groups of an engine. *Raw rows*
+are fp8 KV without scales ([memory](../reference/plan.md#memory)).
 
 """
 
 UNKNOWN_FLAGS: Final = f"""
-One log is left out, since it does not name its flags. In this log, GLM-5.2-FP8 on 8 B200 has room for about 1.16
-million tokens, or about 14 sessions of 80,000 tokens
+One log is left out, since it does not name the engine's flags. In this log, GLM-5.2-FP8 on 8 B200 has room for about
+1.16 million tokens, or about 14 sessions of 80,000 tokens
 ([llm-d]({LLM_D})). With SGLang's fraction and the MTP layer,
 the plan has {{planned:,}} tokens.
 """
 
 CAPACITY_HEAD: Final = """
-**Capacities.** The published figure is the number of KV tokens that an engine reported after a start with these flags.
-The planned figure follows from the whole plan: weights, CUDA or ROCm context, slack, and bytes per token.
+**Capacities.** The published figure is the number of KV tokens that an engine reported after its start with the GPUs
+and memory fraction of the row. The planned figure follows from the whole plan: weights, CUDA or ROCm context, memory
+that SGLang keeps free (slack), and bytes per token.
 
 """
 
@@ -150,11 +151,11 @@ def capacity_row(capacity: Capacity) -> str:
 SPEED_HEAD: Final = """
 **Speeds.** Figures in ms are the times of a decode step with scheduling. Figures in tokens/s are prompt tokens per
 second and node. Figures in *times* compare the prompt tokens per second of several nodes or pipeline stages with those
-of one. The roofline's shares of the GPU's peak are from measured kernels, which `kernels.py` names. Only two kinds of
-constants are from the runs below: the time of a layer, and the time of crossing nodes. `left out` is the error of a row
-with constants from the other rows only; "none" if no other row has that constant. Speeds depend on versions of kernels,
-so their errors are larger than those of memory. Plans are compared by these speeds, and a plan's latency is as
-uncertain as the speeds are.
+of one. The shares of the GPU's peak that the roofline assumes come from measured kernels, which `kernels.py` names.
+Only two kinds of constants come from the runs below: the time of a layer, and the time of crossing nodes. `left out` is
+the row's error if the constants come from other rows only, or "none" if no other row has that constant. Speeds depend
+on versions of kernels, so their errors are larger than those of memory. Plans are compared by these speeds, and a
+plan's latency is as uncertain as the speeds are.
 
 """
 
@@ -251,9 +252,9 @@ def speeds() -> str:
 
 
 BESIDE: Final = """
-**Compared with AIConfigurator.** AIConfigurator {version} adds up the times of the same measured kernels for each
-shape. The planner and AIConfigurator both estimate one prompt of the given length alone, and one decode step of 32
-sequences with answers of 512 tokens.
+**Compared with AIConfigurator.** The measured kernels behind the roofline come from AIConfigurator, whose version
+{version} adds up their times for each shape. The planner and AIConfigurator both estimate one prompt of the given
+length alone, and one decode step of 32 sequences with answers of 512 tokens.
 
 | model | GPUs | tokens | prompt, ms | by AIConfigurator | difference | step, ms | by AIConfigurator | difference |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
@@ -285,9 +286,9 @@ def _beside_row(pair: Pair) -> str:
 
 
 ACCEPTED_HEAD: Final = """
-**Drafts.** The figures are tokens per step with verified drafts, for MiniMax-M3 with EAGLE-3 on coding prompts of
-SPEED-Bench. The planner starts from the published figure for three drafts, and computes the figures for other numbers
-of drafts from it.
+**Drafts.** The figures are the tokens of a step in which drafts are verified, for MiniMax-M3 with EAGLE-3 on coding
+prompts of SPEED-Bench. The planner starts from the published figure for three drafts, and computes the figures for
+other numbers of drafts from it.
 
 | drafts per step | tokens per step, published | tokens per step, computed | error |
 |---|---|---|---|

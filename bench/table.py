@@ -149,8 +149,8 @@ def waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
     for row in (row for row in rows if row.proxy.kind == "ours"):
         p99, longest = row.figure / floor.figure, row.longest_of_p50 / floor.longest_of_p50
         verdict = "within" if max(p99, longest) <= AS_FAIR else "**not** within"
-        said.append(f"- {row.proxy.name}: {p99:.2f} x the floor's p99 / p50, {longest:.2f} x its longest / p50: ")
-        said[-1] += f"{verdict} the goal of {AS_FAIR:g}"
+        said.append(f"- {row.proxy.name}: p99 / p50 is {p99:.2f} x the floor's, and longest / p50 is {longest:.2f} x ")
+        said[-1] += f"the floor's: {verdict} the goal of {AS_FAIR:g} x"
     return [*said, ""]
 
 

@@ -15,7 +15,12 @@ from bench.placement.templates import filled
 
 PAGE: Final = Path("docs/benchmarks/placement.md")
 BESIDE: Final = f"{FOLDER.name}/"
-_THE_PAGE: Final = "[Placement](../../benchmarks/placement.md)"
+_ROWS_HEAD: Final = """\
+Each value is the median of runs at several seeds, with the smallest and the largest value in brackets.
+[Placement](../../benchmarks/placement.md) explains the rule. Rows marked *held back* were not used to choose constants.
+*Header from 34% of sessions*: 34 % of the sessions send a header that names the session.
+"""
+
 _ONCE: Final = """\
 The draws of these rows have not been played. These are single runs at seed 1, from before the last change of a rule.
 """
@@ -67,11 +72,11 @@ def _played(draws: Draws) -> str:
     some = sum(0 < count < len(SEEDS) for count in counts)
     if whole == len(ROWS):
         seeds = f"medians of {len(SEEDS)} seeds for each of {len(ROWS)} rows"
-        return f"Rows on which [the rule](#the-rule-and-draws) holds, by {seeds}:\n"
+        return f"Rows (kinds of traffic) on which [the rule](#the-rule-and-draws) holds, with {seeds}:\n"
     text = (
         f"{len(ROWS)} rows: {whole} have {len(SEEDS)} draws, {some} have fewer, and {len(ROWS) - whole - some} are not"
     )
-    return f"{text} played yet ([which](#the-rule-and-draws)). Of those that are played, by their medians:\n"
+    return f"{text} played yet ([which](#the-rule-and-draws)). The table has the medians of the played rows:\n"
 
 
 def _count(row: Row, draws: Draws) -> int:
@@ -194,7 +199,7 @@ def _frontiers(draws: Draws, found: dict[str, list[Verdict]]) -> list[Plot]:
 
 
 def _rows_page(draws: Draws) -> list[str]:
-    lines = ["# Every row, every policy\n", f"Medians of the draws, with ranges. {_THE_PAGE} explains the rule.\n"]
+    lines = ["# Every row, every policy\n", _ROWS_HEAD]
     for row in ROWS:
         if row.name in draws:
             lines += [f"## {row.name}{' (held back)' if row.is_held_back else ''}\n"]

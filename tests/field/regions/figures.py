@@ -294,9 +294,9 @@ def _simulated_rows(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
 TEMPLATE: Final = """\
 # Regions under faults
 
-The page shows how warmroute routes turns over three regions: hit ratios and latencies without faults, and what clients
-get when networks, regions or proxies fail. `python -m tests.field.regions.figures` makes the page. Each heading says
-whether its tables were measured live or simulated.
+The page shows how warmroute routes turns across three regions. The figures are hit ratios and latencies without faults,
+and what clients get when networks, regions or proxies fail. `python -m tests.field.regions.figures` makes the page.
+Each heading says whether its tables were measured live or simulated.
 
 ## Live: three regions as network namespaces
 
@@ -304,9 +304,9 @@ In this run (seeds: {live_seeds}), three regions run on one machine with two cor
 pairs join the namespaces. Each region has two proxies, a Redis, and three [embedded engines](../reference/glossary.md),
 which simulate SGLang: one for prefill, one for decode, one aggregated. The engines' clock runs 50 times as fast as real
 time. PostgreSQL is in the first region. The round trip between two regions is 30 ms, and the regions' clocks are up to
-5 s apart. Some agents are recorded sessions, others are generated. Each of their turns enters at a random region and
-proxy. Each answer names the session's *home*, the region that holds its KV. Half of the clients send the home as a hint
-with the next turn, and half do not. The machine was busy with other work, so its times are upper bounds.
+5 s apart. Some agents' sessions are recorded, others are generated. Each turn enters at a random region and proxy. Each
+answer names the session's *home*, the region that holds its KV. Half of the clients send the home as a hint with the
+next turn, and half do not. The machine was busy with other work, so its times are upper bounds.
 
 | mode | hit ratio | tries without a whole answer | turns forwarded | not forwarded, p50 / p99 ms \
 | forwarded, p50 / p99 ms | a forward adds, p50 / p99 ms |
@@ -320,10 +320,10 @@ with the next turn, and half do not. The machine was busy with other work, so it
 - *Hashed entry*: as *ours*, but a load balancer sends each conversation to a region by a hash of the conversation. The
   proxies of that region may still forward a turn.
 - *One region*: as *ours*, but all turns enter at one region, which forwards turns to other regions when it is full.
-- Times run until the end of an answer, and count whole answers only.
+- Times run from the request to the end of the answer. Answers that broke off are left out.
 - *Tries without a whole answer*: requests that were refused, or whose answer broke off.
 - *A forward adds*: the time of forwarded turns minus the time of turns that were not forwarded, at p50 and at p99.
-- Two runs of one seed differ in timing, so their hit ratios differ as well.
+- Two runs with the same seed differ in timing, so their hit ratios differ as well.
 
 The next table has one line for each fault. All faults ran in the mode *ours*:
 
@@ -337,8 +337,8 @@ The next table has one line for each fault. All faults ran in the mode *ours*:
 
 *Recovery* is the time from the end of the fault until each proxy reports each region as up. A network fault ends only
 after a probe (health check) has failed, and *loss* only after 10 turns have entered at the affected region. The USD
-columns are the extra cost of prompts for each 1,000 tries, during the fault and after it. The extra cost is that of
-tokens that were computed again because they were cached elsewhere, or no longer cached.
+columns have the extra cost of prompts for each 1,000 tries, during the fault and after it. Extra cost arises if tokens
+are computed again because they are cached elsewhere, or no longer cached.
 
 | fault | lasted, s | recovery, s | tries without a whole answer | USD / 1,000 tries, during the fault \
 | USD / 1,000 tries, after the fault |
@@ -346,9 +346,9 @@ tokens that were computed again because they were cached elsewhere, or no longer
 {faults}
 
 Fifty seeds of the mode *ours* passed [every check](../contribute/regions.md#what-must-hold) (`python -m
-tests.field.regions.seeds 50`, 28 November 2026, on a busy machine). They met 500 faults and 179,593 tries. 1,074 tries
-had no whole answer, all of them during a fault or the recovery after it. From one turn to the next, a session kept its
-home in 97 to 99.7 % of cases.
+tests.field.regions.seeds 50`, 28 November 2026, on a busy machine). These seeds had 500 faults and 179,593 tries. Of
+these, 1,074 tries had no whole answer, all during a fault or the recovery after it. From one turn to the next, a
+session kept its home in 97 to 99.7 % of cases.
 {sglang}
 ## Simulated: {count} seeds
 
@@ -357,10 +357,11 @@ trip of 30 ms between regions. 40 agents send up to 60 turns each, and each turn
 
 - *Ours*: the policy `warmroute+working-set`, the default of a proxy.
 - *No affinity*: the region at which a turn enters chooses the worker by round robin.
-- *Rendezvous only*: each turn goes to a fixed region of its session. There, the policy `session_hash` chooses a worker
-  by a hash of the session.
+- *Rendezvous only*: all turns of a session go to one fixed region. In that region, the policy `session_hash` chooses a
+  worker by a hash of the session.
 - *One region*: a single region with all nine workers, and the policy of *ours*.
-- *Below one region*: the largest gap between the mode and *one region* in any seed, in points of hit ratio.
+- *Below one region*: how many points the mode's hit ratio is below that of *one region*, in the seed with the largest
+  gap.
 - *USD, lost*: the cost of the prompts that were computed again after a region was lost. The region is lost at 600 s and
   comes back with empty caches.
 
@@ -374,8 +375,8 @@ trip of 30 ms between regions. 40 agents send up to 60 turns each, and each turn
 If KV memory is short, three small regions have a lower hit ratio than one large region. A full region sends
 conversations to other regions, and each conversation that moves is computed once more.
 
-If a turn enters outside its session's home region, the forward adds a round trip to its TTFT. To see this cost, compare
-the TTFT of *ours* and *one region*.
+If a turn enters outside its session's home region, forwarding it adds a round trip to its TTFT. To see this cost,
+compare the TTFT of *ours* and *one region*.
 """
 
 SGLANG: Final = """
@@ -385,19 +386,20 @@ The run above was repeated with SGLang 0.5.23 on the CPU in each region instead 
 [the tests' tiny one](../contribute/sglang-on-cpu.md#the-model), answers have 16 tokens, and the fault `overload` is
 left out. The machine was busy, so times are upper bounds. Seed {seed} had {tries} tries and {whole} whole answers.
 SGLang refused 198 tries of two recorded sessions, because they were longer than the context of 16,384 tokens. The table
-counts the refused tries as tries without a whole answer. Later runs leave such turns out. All other checks passed. From
-one turn to the next, a session kept its home in {at_home} of cases. Outside of faults, the hit ratio by SGLang's counts
-was {hit}. Three more runs had less than one core, because tests ran at the same time:
+counts the refused tries as tries without a whole answer. Later runs leave out turns that are too long. Apart from the
+refusals, all checks passed. From one turn to the next, a session kept its home in {at_home} of cases. Outside of
+faults, the hit ratio by SGLang's counts was {hit}. In three more runs, less than one core was free, because tests ran
+at the same time:
 
-- The whole run again, with limits of 20 s to the first token and 8 s between tokens. Outside of faults, 8 turns
+- The whole run was repeated, with limits of 20 s to the first token and 8 s between tokens. Outside of faults, 8 turns
   exceeded these limits. Three more turns ended with `engine_error`, whose cause is not known. In the two runs below, no
-  turn failed in this way outside of faults, except for the first prompts of seed 2.
+  turn failed outside of faults, except for the first prompts of seed 2.
 - Seed 2 with the fault `slow` alone, and limits of 120 s and 60 s: 417 tries, 411 whole answers. The other 6 tries were
   the first prompts of servers that had just started, and took longer than 120 s.
 - Seed 3 with the faults `lost`, `one_way` and `partition`, and limits of 240 s and 60 s: 670 tries, 658 whole answers,
   and all checks passed. The hit ratio was 0.818 over all turns.
 
-The table has the faults of seed {seed}, before these three runs:
+The table has the faults of the run with seed {seed}, which was made before these three runs:
 
 | fault | lasted, s | recovery, s | tries without a whole answer | USD / 1,000 tries, during the fault \
 | USD / 1,000 tries, after the fault |
@@ -412,8 +414,8 @@ PEAK: Final = """\
 Cloudflare reported that its cached input rose from 60 % to 80 % when heavy users sent a header that names the session.
 This simulation shows the effect of such a header. Four regions have one worker each, and serve 300 agents with the
 policy `warmroute+working-set`. If turns are not sent to their session's home region, each region needs the KV of all
-sessions, four times the KV memory that it has. [The page on placement](placement.md) has the same scenario with four
-times as many workers and agents. *Named* is the share of sessions that send a session header:
+sessions, which is four times the KV memory of the region. [The page on placement](placement.md) has the same scenario
+with four times as many workers and agents. *Named* is the share of sessions that send a session header:
 
 | named | hit ratio | TTFT p50, s |
 |---|---|---|
