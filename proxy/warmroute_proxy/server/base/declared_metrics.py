@@ -34,7 +34,7 @@ ENGINE_FAILURES_TOTAL: Final = Metric(
     "warmroute_engine_failures_total", "Failed attempts of a worker, by kind of failure."
 )
 SUSPECTS_TOTAL: Final = Metric(
-    "warmroute_suspects_total", "Turns that had no token yet when their engine left, by outcome."
+    "warmroute_suspects_total", "Requests that had no token yet when their engine went away, by outcome."
 )
 RETRIES_REFUSED_TOTAL: Final = Metric(
     "warmroute_retries_refused_total", "Turns not dispatched again because the retry budget was spent."
@@ -156,7 +156,7 @@ MARKERS_MISSED_TOTAL: Final = Metric(
 )
 NONCES_MISSED_TOTAL: Final = Metric(
     "warmroute_nonces_missed_total",
-    "Forwarded requests begun without asking whether another proxy took their token: Redis did not answer in time.",
+    "Forwarded requests begun without Redis, which says whether another proxy has accepted them: it was too late.",
 )
 MARKER_REFUSALS_TOTAL: Final = Metric(
     "warmroute_marker_refusals_total", "Keyed requests refused because another process has their key."
@@ -165,7 +165,7 @@ BUDGET_LEASE_NANOUSD: Final = Metric(
     "warmroute_budget_lease_nanousd", "Amount of a budget that this proxy may still spend, in billionths of a USD."
 )
 BUDGET_LEFT_NANOUSD: Final = Metric(
-    "warmroute_budget_left_nanousd", "Amount left of a budget in the store at its last answer, less leases."
+    "warmroute_budget_left_nanousd", "Amount left of a budget when its store last answered, without what is leased."
 )
 BUILD_INFO: Final = Metric(
     "warmroute_build_info", "Always 1. version: of this proxy; build: `compiled`, or `pure` Python."
