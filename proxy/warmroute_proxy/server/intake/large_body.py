@@ -30,7 +30,7 @@ class LargeBody:
         found = next((span for span in self._spans if span.name == name), None)
         if found is None:
             return None
-        (value,) = _decode(b"{%b}" % self.raw[found.start : found.end]).values()
+        (value,) = _decode(b"{%b}" % bytes(self.raw[found.start : found.end])).values()
         return bytes(memoryview(value))
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
