@@ -30,7 +30,7 @@ from warmroute.contract.shares import Division
 
 MAX_HISTORIES: Final = 10_000
 MAX_SHARED: Final = 64
-"""The most shared prefixes of a worker that are kept; the oldest is forgotten first."""
+"""The maximum number of shared prefixes that are kept for a worker; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
 """A history that is shorter, or a smaller share of its prompt, teaches nothing: rounding and errors are as large."""
@@ -104,7 +104,7 @@ class Occupancy:
             self.kept_tokens = min(self._pool_tokens, self.kept_tokens) if known else tokens * share
 
     def use(self, lineage: int, tokens: int, tenant: str = "") -> History:
-        """Note that a conversation uses `tokens` of its own here now. Returns its history."""
+        """Record that a conversation uses `tokens` of its own here now. Returns its history."""
         history = self._by_lineage.get(lineage)
         if history is not None:
             self._by_lineage.move_to_end(lineage)

@@ -168,7 +168,7 @@ def _in_order(queue: Queue[T], door: Door[T], model: str) -> Iterator[Waiter[T]]
 
 
 def _most_free(queue: Queue[T], router: Router, model: str, now_s: float) -> int:
-    """The most tokens that a new conversation may take at a worker that would run it now."""
+    """The maximum number of tokens that a new conversation may take at a worker that would run it now."""
     awaited = queue.awaited_workers(model)
     return router.working_set.most_free(model, now_s, [each for each in awaited if each != FOR_MEMORY])
 

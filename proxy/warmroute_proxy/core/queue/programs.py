@@ -150,7 +150,7 @@ class Roots:
         self._division: Division[int, tuple[int, str]] = Division(lambda _, root: root[1])
 
     def started(self, session: int, parent: int, tenant: str) -> None:
-        """Note that a session was started by the session `parent`."""
+        """Record that a session was started by the session `parent`."""
         root = self.of(parent)
         if session in self._roots or session == root:
             return

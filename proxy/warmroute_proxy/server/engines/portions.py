@@ -34,7 +34,7 @@ class Source(Protocol):
         """The tenant that gets the answer."""
 
     def count_waiting(self, size_bytes: int) -> None:
-        """Reserve memory for bytes that were read and wait, or end the answer."""
+        """Reserve memory for bytes that were read but not handled yet, or end the answer."""
 
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, `PORTION_BYTES` at most."""

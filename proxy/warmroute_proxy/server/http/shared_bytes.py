@@ -82,12 +82,12 @@ class SharedBytes:
         return memoryview(self._mapped_bytes() if self._copy is None else self._copy)[: self.size]
 
     def rewritten(self, size: int) -> None:
-        """Note that the other process has replaced the bytes by `size` bytes. No view of the old bytes may exist."""
+        """Record that the other process has replaced the bytes by `size` bytes. No view of the old bytes may exist."""
         self._unmap()
         self.size = size
 
     def was_read(self, sha256: str) -> None:
-        """Note that the other process has read the bytes, and close the descriptor. No view of the bytes may exist.
+        """Record that the other process has read the bytes, and close the descriptor. No view of the bytes may exist.
 
         `sha256`: the digest of the bytes.
         """

@@ -5,7 +5,7 @@ dies, the proxy sends the client's request to another engine, with this text add
 chat, the text is added as a last message of the assistant, which SGLang appends to the prompt unchanged
 (`continue_final_message`). In a completion, the text is added to the end of the prompt.
 
-An engine can go on only from text. Of a tool call or of reasoning, clients do not get all that the model wrote, so an
+An engine can go on only from text. Clients do not get all that the model wrote of a tool call or of reasoning, so an
 answer with either is not continued. Nor is an answer that has ended, or one that depends on more than the text so far:
 with a grammar, with probabilities of all tokens, or with a prompt that already begins the answer.
 
@@ -34,7 +34,7 @@ from warmroute_proxy.server.request.failure import Failure
 
 MAX_TEXT_BYTES: Final = 1_048_576  # a longer answer is not continued
 UNCOUNTED_BYTES: Final = 16_384  # a text up to this size is not counted as memory
-MAX_STOP_CHARS: Final = 1024  # of all stop strings, with which the end of the text is compared
+MAX_STOP_CHARS: Final = 1024  # total length of the stop strings, with which the end of the text is compared
 COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
 
 _NOT_BY_TEXT: Final = frozenset(

@@ -35,7 +35,7 @@ from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
 MAX_KEYS: Final = 65_536
-KEYS_EACH: Final = 64  # of one tenant, regardless of the number of tenants
+KEYS_EACH: Final = 64  # keys that each tenant may always have, regardless of the number of tenants
 REMEMBER_KEY_S: Final = 600.0  # the timeout of OpenAI's clients, after which they retry
 NO_RETRY: Final = (("x-should-retry", "false"),)  # without it, OpenAI's clients retry after a 409
 
@@ -361,7 +361,7 @@ class IdempotentCalls:
 
     def _claimed(self, shared: SharedExchange, make: Callable[[], None], refusal: Refusal | None) -> None:
         markers = self.markers
-        if shared.ended:  # its clients left before the claim was answered
+        if shared.ended:  # its clients left before Redis answered
             if markers is not None and refusal is None:
                 markers.dropped(shared.call)
         elif refusal is not None:

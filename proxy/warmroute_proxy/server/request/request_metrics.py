@@ -54,7 +54,7 @@ class RequestMetrics:
         self._metrics = metrics
         self._counters: list[Counter] = [
             counter(declared.PROMPT_TOKENS_TOTAL),
-            [0],  # of all cached tokens: not shown, since cached tokens are counted by tier below
+            [0],  # the sum of all cached tokens: not shown, since cached tokens are counted by tier below
             counter(declared.LIST_NANOUSD_TOTAL),
             counter(declared.PRICE_NANOUSD_TOTAL),
             counter(declared.COMPLETION_TOKENS_TOTAL),
