@@ -66,7 +66,7 @@ class PrefixIndex:
 
     def __init__(self, generations: int = 8, entries_per_generation: int = 65_536) -> None:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
-        self._lookups: list[_Lookup] = []  # in the older generations that are not empty
+        self._lookups: list[_Lookup] = []  # look-ups in the older generations that are not empty
         self._not_older: int | None = None  # a key that the last walk found in no older generation
         self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all matches
         self._entries_per_generation = entries_per_generation
@@ -113,7 +113,7 @@ class PrefixIndex:
         rest = iter(keys)
         for slots in map(newest.get, rest):
             if slots == before:
-                continue  # as for most cuts, which belong to the history of one conversation
+                continue  # most cuts change nothing: they belong to the history of one conversation
             index = known - length_hint(rest) - 1
             if slots is None:
                 slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - found in an older generation

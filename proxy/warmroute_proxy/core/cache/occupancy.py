@@ -33,7 +33,8 @@ MAX_SHARED: Final = 64
 """The maximum number of shared prefixes that are kept for a worker; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
-"""A history that is shorter, or a smaller share of its prompt, teaches nothing: rounding and errors are as large."""
+"""A history with fewer tokens, or with a smaller share of its prompt, teaches nothing: rounding and errors are as
+large."""
 LOWERED: Final = 0.1
 """How far each history found gone lowers `kept_tokens`, as a share of the difference between old and new value."""
 RAISED: Final = 1.05

@@ -51,7 +51,8 @@ def level_sizes(loads: Collection[WorkerLoad]) -> None:
 
 
 def restart_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
-    """Start or restart a worker: its rate is the mean of the other, proven workers, or the prior without any."""
+    """Start or restart a worker: its rate becomes the mean of the other workers that are proven, or the prior without
+    any."""
     rates = [other.prefill_rate.s_per_token for other in fleet if other is not load and other.proven]
     load.restart(sum(rates) / len(rates) if rates else PREFILL_S_PER_TOKEN_PRIOR)
 

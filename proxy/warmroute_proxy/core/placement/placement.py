@@ -111,7 +111,7 @@ class Weighed(Frozen, frozen=True):
     """All values on which the costs of a decision depend.
 
     Workers are numbered from 0 in the order of `cache_workers`, and then peers in the order of `peers`. `ahead`: one
-    entry for each cache worker. `decode_id`: the decode worker that would serve beside a prefill worker.
+    entry for each cache worker. `decode_id`: the decode worker that would be the partner of a prefill worker.
     """
 
     cache_workers: tuple[WorkerState, ...]
@@ -323,7 +323,7 @@ def _decision(
         held = prompt.with_answer(chosen, matched, held)
     cached_tokens = sum(held)
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
-    for mask, length in match.drops:  # from short to long
+    for mask, length in match.drops:  # from the shortest prefix to the longest
         if mask & others:
             moved = length
     if worker is not None and cached_tokens + worker.page_tokens >= prompt.tokens:
@@ -363,7 +363,7 @@ def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[
     no region has any.
     """
     region, most = "", 0
-    for mask, length in match.drops:  # from short to long
+    for mask, length in match.drops:  # from the shortest prefix to the longest
         if mask & choices.peer_slots:
             for peer in choices.known_peers:
                 if mask >> peer.slot & 1 and peer is not chosen:

@@ -52,7 +52,7 @@ class WorkingSet:
         self._homes: OrderedDict[int, str] = OrderedDict()
         self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # each session's conversations
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
-        self._ends: dict[int, int] = {}  # by idle conversation: how its last turn ended
+        self._ends: dict[int, int] = {}  # idle conversation -> how its last turn ended
         self._home_shares: Division[int, str] = Division()
         self._session_shares: Division[int, list[int]] = Division()
         self._refresh_at_s = 0.0

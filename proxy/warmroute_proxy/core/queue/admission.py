@@ -163,8 +163,8 @@ class _Flow(Generic[T]):
 
 class _Line(Generic[T]):
     """All requests that wait for one worker, or for memory. `passed`: the line's position, which is that of the last
-    tenant served. `running`: how many of the requests do not begin a session. `opened_s`: when the last request that
-    begins a session went, or later, when turns of running sessions began to wait here.
+    tenant served. `running`: how many of the requests do not begin a session. `opened_s`: when a request that begins a
+    session last went; or when turns of running sessions began to wait here, if that was later.
     """
 
     __slots__ = ("flows", "opened_s", "passed", "running")
@@ -176,7 +176,8 @@ class _Line(Generic[T]):
         self.running = 0
 
     def drop_idle_tenants(self) -> None:
-        """Drop the tenants without a request here whose position is not beyond the line's."""
+        """Drop the tenants without a request here whose position is not beyond the line's: they would begin there
+        anyway."""
         for tenant in [t for t, f in self.flows.items() if not f.waiting and f.served <= self.passed]:
             del self.flows[tenant]
 
@@ -274,8 +275,8 @@ class Queue(Generic[T]):
         return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
 
     def opened_s(self, model: str) -> float | None:
-        """When the last session began whose first turn had waited for memory, or, if later, when turns of running
-        sessions began to wait. None if no request waits for memory.
+        """When the last session began whose first turn had waited for memory; or when turns of running sessions began
+        to wait, if that was later. None if no request waits for memory.
         """
         line = self._lines.get((model, FOR_MEMORY))
         return None if line is None else line.opened_s
@@ -287,9 +288,9 @@ class Queue(Generic[T]):
             line.opened_s = now_s
 
     def for_memory(self, model: str, *, begins: bool = False) -> list[Waiter[T]]:
-        """The requests for a model that wait for memory: the first of each tenant, then the second of each tenant, and
-        so on, beginning with the tenant that was served least. `begins`: whether to return those that begin a session,
-        or the others.
+        """The requests for a model that wait for memory: the first request of each tenant, then the second of each
+        tenant, and so on, beginning with the tenant that was served least. `begins`: whether to return those that begin
+        a session, or the others.
         """
         line = self._lines.get((model, FOR_MEMORY))
         if line is None:
@@ -305,8 +306,8 @@ class Queue(Generic[T]):
         """How many other requests are likely to go to a worker before `waiter`. `compute_s`: the waiter's prefill time
         there.
 
-        Requests of the waiter's own tenant count as in `ProgramQueue.before`. Because tenants alternate, each other
-        tenant counts with at most one request more than the own tenant.
+        Requests of the waiter's own tenant count as in `ProgramQueue.before`. Because tenants alternate, every other
+        tenant counts with at most one request more than the waiter's tenant.
         """
         line = self._lines.get((waiter.model, worker_id))
         if line is None:

@@ -267,7 +267,7 @@ class Lease:
 
     def stands_open(self, amount: int) -> bool:
         """Whether an amount is granted although it is not leased. This is so for a removed budget. For requests and
-        tokens it is also so if the store does not answer, has not answered yet, or had enough left.
+        tokens it is also so if the store failed to answer, has not answered yet, or had enough left.
         """
         if self._leaving:
             return True

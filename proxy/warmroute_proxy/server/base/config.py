@@ -84,7 +84,8 @@ class ProxyConfig:
     def others_than(self, host: str) -> tuple[str, ...]:
         """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config.
 
-        `host`: the machine's name. This proxy's address begins with `host`, and has `port`, or a picker's `admin_port`.
+        `host`: the machine's name. An address is this proxy's own if it begins with `host` and has `port`, or
+        `admin_port` for a picker.
         """
         own, ports = host.partition(".")[0], {self.port, self.admin_port}
         return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))

@@ -370,7 +370,8 @@ def _without_time(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loads(row: dict[str, Any], ended_tokens: int) -> EngineLoads:
-    """The loads in a row, less `ended_tokens`: those of prompts whose prefill has ended since the row was requested."""
+    """The loads in a row, minus `ended_tokens`: the tokens of prompts whose prefill has ended since the row was
+    requested."""
     waiting = count(row, "num_waiting_uncached_tokens")
     return EngineLoads(
         running=count(row, "num_running_reqs"),

@@ -37,7 +37,7 @@ class SharedBytes:
     _mapped: ClassVar[int] = 0
 
     def __init__(self, descriptor: int, tenant: str) -> None:
-        """`descriptor`: that of the memory; this object closes it."""
+        """`descriptor`: the memory's descriptor, which this object closes."""
         self.size = 0
         self.sha256: str | None = None
         """The digest of the bytes in hex digits; None until another process has read them."""

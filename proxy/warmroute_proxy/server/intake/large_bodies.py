@@ -164,7 +164,7 @@ class LargeBodies:
         self._loop = loop
         self._metrics = metrics
         self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant; empty queues are removed
-        self._used_s: dict[str, float] = {}  # by tenant: its bodies' CPU time above the least
+        self._used_s: dict[str, float] = {}  # tenant -> CPU time of its bodies, minus that of the tenant with the least
         self._reading: _Waiting | None = None
         self._reader: LargeReader | None = None
         self._guard: asyncio.TimerHandle | None = None

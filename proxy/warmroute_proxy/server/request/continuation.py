@@ -6,8 +6,9 @@ chat, the text is added as a last message of the assistant, which SGLang appends
 (`continue_final_message`). In a completion, the text is added to the end of the prompt.
 
 An engine can go on only from text. Clients do not get all that the model wrote of a tool call or of reasoning, so an
-answer with either is not continued. Nor is an answer that has ended, or one that depends on more than the text so far:
-with a grammar, with probabilities of all tokens, or with a prompt that already begins the answer.
+answer with either is not continued. An answer that has ended is not continued either, nor is one that depends on more
+than the text so far, such as an answer with a grammar, with probabilities of all tokens, or to a prompt that already
+begins the answer.
 
 `Rest` joins the two halves to one answer with one id, one role and one usage. The broken engine has reported no usage,
 but the second engine counts the text so far as part of its prompt, so the sum of prompt and completion tokens is known.

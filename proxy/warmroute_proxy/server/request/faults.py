@@ -1,4 +1,4 @@
-"""Tells the failures of engines from those of requests, and decides which requests may be tried again."""
+"""Distinguishes failures of engines from failures of requests, and decides which requests may be tried again."""
 
 import logging
 from collections.abc import Iterator

@@ -81,7 +81,7 @@ class RePrefills:
         self._admission = admission
         self._open_requests = open_requests
         self._metrics = metrics
-        self._under_way: dict[str, _RePrefill] = {}  # by the new engine, one for each
+        self._under_way: dict[str, _RePrefill] = {}  # new engine -> its only re-prefill
         self._rests_until_s: dict[str, float] = {}  # by engine
         self._expired_s = 0.0
         self._looks_at_s = 0.0
