@@ -1,5 +1,4 @@
-"""Decides from probes, an operator's drain orders and a circuit breaker whether new requests may be sent to a
-worker."""
+"""Decides whether a worker may get new requests: from probes, an operator's drain order and a circuit breaker."""
 
 from typing import Final, Literal
 

@@ -1,4 +1,4 @@
-"""Decides whether a request is dispatched now, and where, or for which worker it waits.
+"""Decides whether and where a request is dispatched now, or for which worker it waits.
 
 The home is the worker that placement prefers for a request. If the home has no capacity, its engine would only queue
 the request (`load.load`). Then the request either goes to the cheapest worker with capacity, or waits for its home. In

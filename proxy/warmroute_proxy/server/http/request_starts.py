@@ -1,4 +1,4 @@
-"""Begins requests within a time slice per iteration of the event loop, each tenant's in their order (`turns`).
+"""Begins requests within a time slice per iteration of the event loop, each tenant's requests in order (`turns`).
 
 A fan-out of agents brings hundreds of requests in one iteration. If all requests began at once, chunks of running
 streams would wait for all of them: 256 requests take 60 ms. So an iteration begins some requests, and the rest wait in

@@ -1,5 +1,4 @@
-"""Compares the bytes around the messages, to recognise bodies that differ from a caller's earlier body only in
-messages.
+"""Recognises bodies that differ from an earlier body of the caller only in messages, by comparing all other bytes.
 
 A client sends an unchanged model, settings and tools with each request; only its messages change. A *body template*
 holds the bytes before and after the messages of a body that was read member by member. If another body begins and ends

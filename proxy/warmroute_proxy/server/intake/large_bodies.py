@@ -1,4 +1,4 @@
-"""Has large bodies, and bodies with very many values, read in another process, to keep the event loop free.
+"""Lets another process read large bodies, and bodies with very many values, to keep the event loop free.
 
 A body of 30 MB takes 0.1 to 0.3 s to parse and to hash. A thread would not help, because it would hold the
 interpreter's lock all that time. The first large body starts the reading process; each process of the proxy has its own

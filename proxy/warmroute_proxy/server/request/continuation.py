@@ -299,7 +299,7 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
 
 
 def _limits(route: str, members: Mapping[str, msgspec.Raw], tokens: int) -> Iterator[tuple[str, int]]:
-    """The client's limits on the answer's length, less the tokens of the text so far."""
+    """The client's limits on the answer's length, minus the tokens of the text so far."""
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
         if value is None and name == "max_tokens" and route == COMPLETIONS:
