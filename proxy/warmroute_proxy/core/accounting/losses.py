@@ -12,9 +12,9 @@ prefix index says what is known, and tokens beyond K are `cold`. For a lineage w
 that turn's prompt (an exact count), with these exceptions:
 
 - According to the index, known text ends clearly earlier, because the client rewrote part of the old prompt. K is the
-end of what the index knows, and the rest of the old prompt is `prefix_changed`. - The index knows text beyond the old
-prompt, from another conversation: K is the end of what the index knows. - The old and the new prompt were compared and
-differ (`rewritten`), and the engine found what the index expects, within
+  end of what the index knows, and the rest of the old prompt is `prefix_changed`.
+- The index knows text beyond the old prompt, from another conversation: K is the end of what the index knows.
+- The old and the new prompt were compared and differ (`rewritten`), and the engine found what the index expects, within
   the index's error. A change near the end of a long prompt is within that error too, so K is C. But if the index knows
   the whole new prompt, the client sent an older prompt again, and K is the end of the prompt.
 
@@ -257,7 +257,7 @@ def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_tu
 
 
 def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
-    """Assign loss classes to what was missed, if this is less than the error of the estimates. Only the previous turn's
+    """Assign loss classes to what was missed, if this is at most the error of the estimates. Only the previous turn's
     prompt was certainly computed, at a known place.
     """
     if last_turn is None:

@@ -136,7 +136,7 @@ class Occupancy:
             history.tokens = tokens
 
     def share(self, prefix: int, tokens: int) -> None:
-        """Count the `tokens` of a prefix that several conversations use, only once. `prefix` is its last hash."""
+        """Count only once the `tokens` of a prefix that several conversations use. `prefix` is its last hash."""
         known = self._shared.get(prefix)
         if known is None:
             self._shared[prefix] = tokens

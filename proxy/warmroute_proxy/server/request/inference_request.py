@@ -405,7 +405,7 @@ class InferenceRequest:
         self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 
     def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
-        """Make the row and receipt from the reported usage; `_row_written` is called once the row is durable."""
+        """Make the row and receipt from the reported usage; `_row_written` is called when the row is durable."""
         path, account, attempt = self._path, self._account, self._attempt
         assert attempt is not None
         self._advance(_SETTLE)

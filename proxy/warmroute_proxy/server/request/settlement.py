@@ -271,7 +271,7 @@ class Settlement:
         end: End,
         on_written: Callable[[JournalError | None], None],
     ) -> None:
-        """Make a row and a receipt from the reported usage; `on_written` is called once the row is durable."""
+        """Make a row and a receipt from the reported usage; `on_written` is called when the row is durable."""
         entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
         if end.outcome != "completed" and not end.client_left:  # a client that left may have a new answer by now
