@@ -1,8 +1,8 @@
 """Finds a running fleet of `warmroute up`, through files that `up` writes for other commands.
 
-While the fleet runs, `FILE` in its state directory has the addresses of its proxies. The keys are derived from the
-fleet's secret. Another file, in the user's state folder (XDG), lists the state directories of running fleets. So a
-command in another folder finds the newest fleet.
+While the fleet runs, `FILE` in its state directory has the addresses of its proxies. The file has no keys: commands
+derive the API key and the admin key from the fleet's secret. Another file, in the user's state folder (XDG), lists the
+state directories of running fleets. So a command in another folder finds the newest fleet.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ MAX_FLEETS: Final = 8
 FILE = "fleet.json"
 PORTS = "ports.json"
 USERS = "users"
-"""A command that uses a fleet which another command started holds a shared lock on this file."""
+"""While a command uses another command's fleet, it holds a shared lock on this file."""
 
 
 class Address(NamedTuple):
@@ -55,7 +55,8 @@ def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
 
 
 def find(state_dir: Path) -> Running | None:
-    """The fleet that runs in this state directory. If none runs in the default directory, the user's newest fleet."""
+    """The fleet that runs in this state directory. For the default directory without a fleet: the user's newest
+    fleet."""
     if (here := running_in(state_dir)) is not None or state_dir != DEFAULT_STATE_DIR:
         return here
     return next(filter(None, map(running_in, _fleets())), None)
@@ -104,7 +105,7 @@ def _fleets_file() -> Path:
 
 @contextmanager
 def used(state_dir: Path) -> Iterator[None]:
-    """Until this context ends, mark a fleet that another command started as needed."""
+    """Until this context ends, mark another command's fleet as in use."""
     with (state_dir / USERS).open("a") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         yield

@@ -5,7 +5,7 @@ the turns of a session whose prompts continue each other.
 
 With `guard="off"` and no repair rules, only prompts without a session are read, to find their conversation. `"warn"`
 reports each cause once per session, by `logging` and `warnings`. `"raise"` raises `PrefixBroken` instead of sending the
-call. Events hold places, sizes and names of tools, and no text of a prompt.
+call. Events hold tool names, sizes, and places in the prompt, but no text of a prompt.
 """
 
 import logging
@@ -149,7 +149,8 @@ class Checked:
 
 
 class Guard:
-    """The guard of a client and its copies. Its owner holds a lock around each method call."""
+    """The guard that a client shares with its copies. The guard is not thread-safe: its caller holds a lock around each
+    method call."""
 
     def __init__(self, mode: str = Mode.WARN, repair: str | Iterable[str] | None = None) -> None:
         try:
@@ -201,7 +202,7 @@ class Guard:
         return Checked(found.body, reading, event, usd_per_token, repairs)
 
     def sent(self, lineage: str, checked: Checked) -> None:
-        """Remember the prompt that is now sent as its lineage's newest, and count its bytes."""
+        """Store the prompt, which is sent now, as the newest of its lineage, and count its bytes."""
         reading = checked.reading
         self.prompt_bytes += reading.prompt.size
         self.repeated_bytes += repeated_bytes(reading)

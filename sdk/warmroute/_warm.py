@@ -2,7 +2,7 @@
 
 Both methods ask for the shortest answer that the server allows. Their turns and receipts are counted separately
 (`CacheReport.warmed`). A *ping* of `keep_warm` repeats the last prompt of a session, so that the whole prompt stays
-cached. A ping is sent only if the budget covers its highest cost: no token is cached, and all are written to the cache.
+cached. A ping is sent only if the budget covers its highest cost, with no token cached and all written to the cache.
 Without known rates, no ping is sent.
 """
 
@@ -27,7 +27,8 @@ MARGIN: Final = 0.8
 """A ping comes after this share of the time that a server keeps an idle prompt."""
 
 MAX_ANSWER_TOKENS: Final = 16
-"""The longest answer of a call made ahead: the smallest `max_output_tokens` that Responses accepts."""
+"""The limit of the answer of a call made ahead through the Responses API, which accepts no smaller
+`max_output_tokens`."""
 
 NANO_PER_USD: Final = 1_000_000_000
 
@@ -72,7 +73,7 @@ class Ahead(NamedTuple):
 
 
 def ahead_of(client: Any, backend: Provider) -> dict[str, Ahead]:
-    """The methods of a client of openai or anthropic that compute prompts, by the argument that takes the prompt."""
+    """Argument that takes a prompt -> the method with this argument, for a client of `openai` or `anthropic`."""
     kind = type(client)
     if hasattr(kind, "chat"):
         return {

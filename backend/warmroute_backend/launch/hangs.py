@@ -26,7 +26,8 @@ HANGS: Final = "hangs: "
 """The first word of each finding of a hang."""
 READ_EVERY_S: Final = 10.0
 LONGEST_STEP: Final = 3
-"""The most periods that one reading adds to a hang, since a launcher that was paused has observed nothing meanwhile."""
+"""The maximum number of periods that one reading adds to a hang, since a launcher that was paused has observed nothing
+meanwhile."""
 
 _LINE: Final = re.compile(
     r"^sglang:(num_running_reqs|realtime_tokens_total|scheduler_process_cpu_seconds_total)\{([^}]*)\} ([0-9.eE+-]+)$",

@@ -60,7 +60,7 @@ class Speculation:
     """Tokens that a step brings for each sequence. `source` says where the figure comes from."""
     source: str
     largest_batch: int
-    """The most sequences in a rank with which drafts still increase the tokens a second."""
+    """The maximum number of sequences in a rank with which drafts still increase the tokens a second."""
 
 
 @dataclass(frozen=True, slots=True)

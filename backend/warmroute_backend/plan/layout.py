@@ -41,22 +41,22 @@ RANK_CHUNK_TOKENS: Final = 2048
 """
 
 MOST_RUNNING: Final = {"latency": 64, "throughput": 256}
-"""The most requests that run in a rank: with more, the steps of any known model are too slow for the reader of an
-answer."""
+"""The maximum number of requests that run in a rank: with more, the steps of any known model are too slow for the
+reader of an answer."""
 
 REQUEST_TOKENS: Final = 16_384
 """The tokens of a request if no traffic is given: the median prompt of a coding agent has more than 10,000 tokens."""
 
 POOL_SHARE: Final = 0.4
-"""For throughput, an engine takes the fewest GPUs on which at least this share of the memory for weights and KV is left
-for KV."""
+"""For throughput, an engine takes the fewest GPUs with which KV gets at least this share of the memory that weights and
+KV take together."""
 
 WINDOW_SPARE: Final = 1.2
 """The pool of layers with sliding-window attention has room for this many times the requests of the other pool."""
 
 REDUNDANT_SHARE: Final = 8
 DISPATCH_TOKENS: Final = 1024
-"""The most tokens of a rank that DeepEP's low-latency kernels accept in a step (`deepep.py:409`)."""
+"""The maximum number of tokens that DeepEP's low-latency kernels accept from a rank in a step (`deepep.py:409`)."""
 
 _WEIGHT_BLOCK: Final = 128
 
@@ -97,7 +97,7 @@ class Wanted:
 def divides_kv(model: Model, shape: EngineShape) -> bool:
     """Whether an engine can divide the KV of a sequence among `dcp` GPUs. Only engines with latent attention can. With
     sparse attention, SGLang allows it only without HiCache and without disaggregation
-    (`model_overrides/deepseek_v2.py:18`). The KV of heads is divided by tensor parallelism instead."""
+    (`model_overrides/deepseek_v2.py:18`). Other models store KV by head, so tensor parallelism divides it instead."""
     return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
 
 
@@ -137,9 +137,9 @@ def on_nodes(shape: EngineShape, per_node: int) -> bool:
 def redundant_experts(model: Model, gpus: int, per_node: int, role: Role) -> int:
     """The number of second copies of experts with DeepEP. An engine inside a node has no copies, as in SGLang's
     cookbook. Aggregated engines have no copies, since in DeepEP's mode `auto` SGLang does not count how often experts
-    are used (`expert_distribution.py:412`). Other engines have copies of at least an eighth of the experts, and the
-    least number with which experts and copies divide evenly among the GPUs: 32 for DeepSeek's 256 experts on 32 or 72
-    GPUs, as in the recipe of LMSYS (sgl-project/sglang#6017)."""
+    are used (`expert_distribution.py:412`). Other engines have copies of at least an eighth of the experts. The number
+    of copies is the smallest with which experts and copies divide evenly among the GPUs: 32 for DeepSeek's 256 experts
+    on 32 or 72 GPUs, as in the recipe of LMSYS (sgl-project/sglang#6017)."""
     if gpus <= per_node or role == "aggregated":
         return 0
     copies = -(-model.experts // REDUNDANT_SHARE)
@@ -199,7 +199,7 @@ def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) 
     chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
     if wanted.all_to_all == "deepep" and role == "prefill":
         chunk = wanted.chunk_tokens or DEEPEP_CHUNK_TOKENS * attention_dp
-    most = MOST_RUNNING[wanted.objective]  # with 4 draft tokens each, DeepEP's kernels take 256 (`DISPATCH_TOKENS`)
+    most = MOST_RUNNING[wanted.objective]  # 256 requests with 4 draft tokens each fill `DISPATCH_TOKENS`
     shape = EngineShape(
         role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, page_tokens(model),
         window_ratio=wanted.window_ratio or default_window_ratio(model), pp=stages, all_to_all=wanted.all_to_all,

@@ -145,7 +145,8 @@ class Check(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The most requests and tokens of checks. `written_share`: see `WRITE_SHARES`; 0: cache writes cost as input."""
+    """The maximum number of requests and tokens of checks. `written_share`: see `WRITE_SHARES`; 0: cache writes cost as
+    input."""
 
     requests: int
     prompt_tokens: int
@@ -200,7 +201,7 @@ def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
 
 
 def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
-    """The most requests that the checks of an API send, and the most tokens of prompts and answers."""
+    """The maximum number of requests that the checks of an API send, and of tokens in prompts and answers."""
     requests = sum(check.requests for check in checks)
     prompt = options.prompt_bytes // LEAST_BYTES_PER_TOKEN + OVERHEAD_TOKENS + options.turns * TURN_TOKENS
     completion = requests * 2 * ANSWER_TOKENS + LONG_ANSWER * (LONG_ANSWERS if api == "responses" else 1)

@@ -1,10 +1,10 @@
-"""Made-up traces by name, each from a seed, to test results of published traces on other traffic.
+"""Makes traces from a name and a seed, to check whether results from published traces also hold for other traffic.
 
-`toolagent` resembles the published figures of the Mooncake trace of that name: 60 prompts of tools, two thirds of the
-sessions with one request, a mean prompt of 8,000 tokens. `bursty` is `toolagent` in waves, with fewer shared tokens.
-The other traces have agents: in `inference-day` all share a prompt of 42,000 tokens, `short` has sessions of few turns
-and twenty kinds of agents, and in `waves` sessions start in twelve bursts. In `fork-43-40k` 43 sub-agents that share a
-context of 40,000 tokens start at once; in `fork-43-40k-cold` no worker has this context.
+`toolagent` resembles the published figures of the Mooncake trace of that name: 60 shared prompts with tool definitions,
+two thirds of the sessions with one request, a mean prompt of 8,000 tokens. `bursty` is `toolagent` in waves, with fewer
+shared tokens. The other traces have agents: in `inference-day` all share a prompt of 42,000 tokens, `short` has
+sessions of few turns and twenty kinds of agents, and in `waves` sessions start in twelve bursts. In `fork-43-40k` 43
+sub-agents that share a context of 40,000 tokens start at once; in `fork-43-40k-cold` no worker has this context.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ import numpy as np
 from warmroute_lab.replay.agents import BLOCK_TOKENS, Agents, agents_trace
 from warmroute_lab.replay.trace import Request, Trace, mixed
 
-# Made-up tool calls: short sessions of requests at given times (open loop), which share prompts of tools.
+# Made-up tool calls: short sessions of requests at given times (open loop), which share prompts with tool definitions.
 #
 # Most sessions use a few of the prompts, and most prompts have few sessions (Zipf), like the templates behind an API
 # for tools. A session is one request or a few, each of which appends to the one before. As in Mooncake's traces, later

@@ -416,7 +416,7 @@ class Production(Policy):
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
     """Figures of an engine's report: waiting requests (0, since the report counts them as running), tokens in use or in
-    waiting prompts, and the most requests that the engine runs and the most tokens that it holds.
+    waiting prompts, and the maximum numbers of requests that the engine runs and of tokens that it holds.
     """
     idle = scheduler.cache.idle_pages + scheduler.free_pages
     tokens = (scheduler.capacity_pages - idle) * scheduler.page_size

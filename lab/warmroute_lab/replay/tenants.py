@@ -10,7 +10,8 @@ from warmroute_lab.replay.trace import mixed
 
 
 def tenants_of(sessions: int, shares: Sequence[float]) -> list[int]:
-    """For each session, the number of its tenant, from 0, drawn by these shares. Equal calls have equal results."""
+    """The tenant of each session, numbered from 0 and drawn at random with `shares` as weights. Equal calls have equal
+    results."""
     bounds = [bound / sum(shares) for bound in accumulate(shares)][:-1]
     return [sum(drawn / 2.0**64 >= bound for bound in bounds) for drawn in mixed(range(sessions), 4)]
 

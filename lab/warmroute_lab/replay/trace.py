@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 MAX_REQUESTS = 1_000_000
-"""The most requests of a trace, of about 1 KB each."""
+"""The maximum number of requests in a trace; each takes about 1 KB."""
 
 MAX_ID_BYTES = 512 << 20
-"""The most memory that the ids of a trace's blocks may take."""
+"""The maximum memory that the ids of a trace's blocks may take."""
 
 _SLOT_BYTES, _ID_BYTES = 8, 32
 

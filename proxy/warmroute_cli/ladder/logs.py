@@ -29,7 +29,7 @@ MAX_FILE_BYTES: Final = 1 << 40
 """The largest log after unpacking. It may be large, since a log is read line by line and is not kept in memory."""
 
 MAX_NAMED: Final = 5
-"""The most models that a note names."""
+"""The maximum number of models that a note names."""
 
 LOOKED_AT: Final = 2_000
 """Lines at the beginning of a file in which its format is looked for."""

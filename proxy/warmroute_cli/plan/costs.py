@@ -105,8 +105,8 @@ def section_of_prices(found: TokenPrices) -> str:
 
 
 CLOSE: Final = 1.05
-"""The search for the goodput (the most requests per second within the targets) ends once the lowest rate that misses a
-target is within this factor of the highest rate that misses no target."""
+"""The search for the goodput (the maximum number of requests per second within the targets) ends once the lowest rate
+that misses a target is within this factor of the highest rate that misses no target."""
 MOST_PLAYS: Final = 14
 MOST_PLANS: Final = 3
 

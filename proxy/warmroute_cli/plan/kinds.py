@@ -1,8 +1,8 @@
 """Compares several kinds and numbers of GPUs by the cost of a million tokens within the targets.
 
-The best plan of each kind is searched separately. It is then simulated at other rates, to find the most requests per
-second within the targets. GPUs that are fast at prefill serve more long prompts; GPUs with much memory serve more long
-answers.
+The best plan of each kind is searched separately. It is then simulated at other rates, to find the maximum number of
+requests per second within the targets. GPUs that are fast at prefill serve more long prompts; GPUs with much memory
+serve more long answers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,8 +24,8 @@ _HEADS: Final = ("GPUs", "USD/hour", "division", "requests/s", "USD/M tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """GPUs, and the cost of tokens on them at the most requests per second within the targets. `search` is None if no
-    plan fits; `refused` then has the reason."""
+    """GPUs, and the cost of tokens on them at the maximum number of requests per second within the targets. `search` is
+    None if no plan fits; `refused` then has the reason."""
 
     cluster: Cluster
     usd_per_hour: float

@@ -32,7 +32,7 @@ from warmroute_cli.plan.targets import Targets
 from warmroute_lab.replay.trace import Trace
 
 MOST_PLAYED: Final = 40
-"""The most plans of a step that are played. Those that are most promising by their bounds are played first."""
+"""The maximum number of plans that are played in a step. The plans with the most promising bounds are played first."""
 
 LEAST_PLAYED: Final = 3
 """Plans that are played if the bounds rule out all of them, so that the best one can be shown."""

@@ -8,7 +8,7 @@ from warmroute_cli.plan.sizing import Sizing
 from warmroute_cli.plan.targets import Targets
 
 SHOWN: Final = 8
-"""The most plans in the table. The chosen one is first."""
+"""The maximum number of plans in the table. The chosen plan is first."""
 
 REMEDIES: Final = {
     "computing prompts": ("more GPUs", "more prompts cached, with --storage mooncake"),

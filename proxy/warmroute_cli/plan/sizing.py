@@ -36,8 +36,8 @@ BACKLOG_SHARE: Final = 0.1
 """A queue has grown if, after the last arrival, work goes on for longer than this share of the time of arrivals plus
 the time of one request."""
 MAX_WAITING: Final = 1000
-"""The most waiting requests of a plan; `MAX_WAITING_EACH` times its ranks, if that is more. If more wait, the plan does
-not keep up, and the simulation stops: its cost grows with the square of the queue's length."""
+"""The maximum number of waiting requests of a plan; `MAX_WAITING_EACH` times its ranks, if that is more. If more wait,
+the plan does not keep up, and the simulation stops: its cost grows with the square of the queue's length."""
 MAX_WAITING_EACH: Final = 100
 MEMORY_WAIT_S: Final = 120.0
 """The proxy's default `working_set_wait_s`."""

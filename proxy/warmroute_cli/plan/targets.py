@@ -19,7 +19,7 @@ was used to fit the constants that predict it (docs/benchmarks/plans.md)."""
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The most seconds of TTFT and per token, by percentile of requests; None: no limit."""
+    """The maximum TTFT and the maximum time per token in seconds, by percentile of requests; None: no limit."""
 
     ttft_p50_s: float | None = None
     ttft_p90_s: float | None = None

@@ -34,7 +34,7 @@ _END: Final = "\x1b[?25h\x1b[?1049l"
 
 
 class Terminal:
-    """The controlling terminal while `opened` lasts."""
+    """The controlling terminal, for use inside a `with opened()` block."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -1,9 +1,9 @@
 """Cuts the bytes of an event stream into events, by the grammar of server-sent events (html.spec.whatwg.org, 9.2.6).
 
 Servers write events in many ways: with LF, CR or CRLF, with a byte order mark, with `id:`, `event:` or comments before
-or after the data, with data in several lines. All come out in one form: `data: ` and the data on one line (after
-`event: error` if that is the event's name), or a comment. So no other module has to know the grammar. An event that has
-this form already is not changed.
+or after the data, with data in several lines. Each event comes out in a common form: one line `data: ` with the data
+(after the line `event: error` if the event is named `error`), or a comment. So no other module has to know the grammar.
+An event that has this form already is not changed.
 
 Work is linear in the bytes, however small the pieces are. The held part of an unfinished event has a bound.
 """

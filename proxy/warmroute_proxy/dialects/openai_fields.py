@@ -37,9 +37,9 @@ MAX_SCHEMA_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
 MAX_SCHEMA_PATTERNS: Final = 32
 MAX_SCHEMA_REPEATS: Final = 65_536
-"""The most patterns in a schema, and the largest sum of its lengths and counts (`maxLength`, `minItems`, ...). XGrammar
-compiles patterns, lengths and counts slowly. For a vocabulary of 96,000 tokens, XGrammar 0.2.8 took 2.7 s of CPU time
-for 32 patterns, and more than 100 s for 128.
+"""The maximum number of patterns in a schema, and the maximum sum of its lengths and counts (`maxLength`, `minItems`,
+...). XGrammar compiles patterns, lengths and counts slowly. For a vocabulary of 96,000 tokens, XGrammar 0.2.8 took 2.7
+s of CPU time for 32 patterns, and more than 100 s for 128.
 """
 
 MAX_PATTERN_CHARS: Final = 4096

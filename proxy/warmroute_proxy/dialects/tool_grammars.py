@@ -13,7 +13,8 @@ import msgspec
 from warmroute_proxy.dialects.openai_fields import schema_problem
 
 MAX_SCHEMA_VALUES: Final = 16_384
-"""The most members and elements of all tools, if a schema has patterns, lengths or counts. Checking them takes 5 ms."""
+"""The maximum number of members and elements in all tools, if a schema has patterns, lengths or counts. Checking them
+takes 5 ms."""
 
 _FREE_CHOICES: Final = frozenset({b"", b"null", b'"auto"', b'"none"'})
 _STRICT: Final = re.compile(rb'"strict"[ \t\r\n]*+:[ \t\r\n]*+t')

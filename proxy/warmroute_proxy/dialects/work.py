@@ -47,7 +47,7 @@ MAX_EVENT_VALUES: Final = 131_072
 
 MAX_CALLS: Final = 1_024
 MAX_PARTS: Final = 8_192
-"""The most tool calls in one answer, and parts in its content."""
+"""The maximum number of tool calls in one answer, and of parts in its content."""
 
 MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_STEPS: Final = 65_536

@@ -1,7 +1,7 @@
 """The steps of the ladder, from the whole prompt to the tokens billed as cached; the causes of losses, and remedies.
 
     prompt      all prompt tokens
-    reachable   tokens that were computed before: the most that any placement could have found in a cache
+    reachable   tokens that were computed before: the upper bound of what any placement can find in a cache
     kept        reachable tokens that some cache of the fleet still held
     predicted   cached tokens that the proxy expected on the best worker
     chosen      cached tokens that the proxy expected on the worker that it chose
@@ -94,7 +94,7 @@ REMEDIES: Final = (
 
 
 class Win(NamedTuple):
-    """The most that a remedy can win back."""
+    """The upper bound of what a remedy can win back."""
 
     remedy: Remedy
     tokens: int

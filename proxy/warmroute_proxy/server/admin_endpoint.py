@@ -17,7 +17,7 @@ OPERATOR: Final = "the operator"
 """The name under which connections with the admin key are counted. Tenants' names have no spaces, so it is unique."""
 
 MAX_VIEWS: Final = 8
-"""How many requests for views may wait for each tenant. A browser sends six requests at a time."""
+"""How many requests for views a tenant may have under way. A browser sends six requests at a time."""
 
 
 class AdminEndpoint:
@@ -43,7 +43,7 @@ class AdminEndpoint:
         viewer = self._viewer(request)
         if viewer is not None:
             request.tenant = viewer.name
-            if request.length != 0:  # only the public listener has memory for tenants' bodies
+            if request.length != 0:  # only the public listener reserves memory for bodies
                 raise _without_body(request)
         else:
             request.tenant = OPERATOR
@@ -75,7 +75,7 @@ class AdminEndpoint:
             del self._under_way[tenant]
 
     def _viewer(self, request: Request) -> TenantConfig | None:
-        """The tenant whose key a request for a view has; None if the request has the admin key. Raises: Refusal."""
+        """The tenant that sends a request for a view, by its API key; None for the admin key. Raises: Refusal."""
         key = bearer(request)
         if self._key_matches(key):
             return None

@@ -191,7 +191,8 @@ class PublicEndpoint:
         return counter
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:
-        """Have the control plane answer. `refusal`: set if another proxy of the region has used the request's token."""
+        """Have the control plane answer. `refusal`: set if another proxy of the region has accepted this forwarded
+        request's one-time token."""
         if exchange.ended:
             return
         if refusal is not None:

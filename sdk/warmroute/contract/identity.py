@@ -65,7 +65,7 @@ PARENT_HEADERS: Final = (
     "x-codex-parent-thread-id",
     "x-dynamo-parent-session-id",
 )
-"""Headers that name the session or agent that started the request's own."""
+"""Headers that name the parent: the session or agent that started the one that sends the request."""
 
 PARENT_SESSION_HEADERS: Final = ("x-parent-session-id", "x-opencode-parent-session-id", "x-dynamo-parent-session-id")
 """The headers of `PARENT_HEADERS` that name a session, possibly another than the request's. The other parent headers
@@ -194,9 +194,9 @@ def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
 def described(request_headers: Mapping[str, str]) -> Described:
     """The name of the agent and the kind of a request; header names are lower case.
 
-    If no header states the kind, a request is a sub-agent's if it names a parent, or an agent of Claude Code (whose
-    main loop sends no agent). A name that is too long or not printable is left out, and so is an unknown kind. Name and
-    kind are only shown, so a wrong one is not a reason to refuse a request.
+    If no header states the kind, a request is a sub-agent's if it names a parent, or if it has Claude Code's agent
+    header (which the main loop does not send). A name that is too long or not printable is left out, and so is an
+    unknown kind. Name and kind are only shown, so a wrong one is not a reason to refuse a request.
     """
     agent = _shown(request_headers, headers.AGENT)
     for name, kinds in _KIND_BY_VALUE.items():
@@ -223,7 +223,7 @@ def harness(request_headers: Mapping[str, str]) -> str:
 
 
 def _shown(request_headers: Mapping[str, str], header: str) -> str:
-    """The name in a header if a receipt can show it, else an empty text."""
+    """The name in a header if a receipt can show it, else an empty string."""
     name = request_headers.get(header, "")
     return name if name.isprintable() and len(name.encode("utf-8", "surrogatepass")) <= MAX_AGENT_NAME_BYTES else ""
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from warmroute.files.given import UnreadableFile, given_bytes
 
 MAX_VALUES: Final = 2_000_000
-"""The most values in one document. This number of values takes up to 0.5 GB of memory, if all of them are objects."""
+"""The maximum number of values in one document. This number of values takes up to 0.5 GB of memory, if all of them are
+objects."""
 
 _BEGINS_VALUE: Final = (b"[", b"{", b",")
 _OUTSIDE: Final = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)

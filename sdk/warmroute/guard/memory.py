@@ -25,8 +25,8 @@ MAX_PROMPTS: Final = 8
 MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 MAX_OPENINGS: Final = 1000
 MAX_ALIKE: Final = 4
-"""The most sessions that are kept for one opening (the beginning of a prompt). A request without a session key may
-continue one of these sessions."""
+"""The maximum number of sessions that are kept for one opening (the beginning of a prompt). A request without a session
+key may continue one of these sessions."""
 
 MAX_MOVED: Final = 256
 SAVED_VERSION: Final = 1

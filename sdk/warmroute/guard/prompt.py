@@ -20,7 +20,7 @@ from warmroute.guard.canonical import Digest, digest_of_message, digest_of_tool,
 from warmroute.guard.volatile import marks
 
 MAX_PARTS: Final = 10_000
-"""The most parts of a section that are read; further parts are ignored."""
+"""The maximum number of parts that are read in a section; further parts are ignored."""
 
 SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 

@@ -24,7 +24,7 @@ from warmroute.guard.volatile import DAY
 # whenever the client sends that message, because the client does not know of the text.
 
 MAX_LINES: Final = 20
-"""The most changed lines that the rule moves; a larger change is not volatile text."""
+"""The maximum number of changed lines that the rule moves. A larger change is not treated as volatile text."""
 
 _HEADING: Final = "Now:"
 

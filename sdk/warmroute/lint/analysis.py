@@ -22,7 +22,7 @@ from warmroute.lint.transcript import Recorded, TranscriptError
 
 MAX_LINE_CHARS: Final = 160
 MAX_TURNS: Final = 500_000
-"""The most turns of all files together; each turn takes 1 KB of memory."""
+"""The maximum number of turns in all files together; each turn takes 1 KB of memory."""
 
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _DIGIT: Final = re.compile(r"\d")

@@ -153,7 +153,7 @@ def _short(name: str) -> str:
 
 
 MAX_BARS: Final = 400
-"""The most turns that the page draws of a session, from the first on. Its table counts all turns."""
+"""The maximum number of turns of a session that the page draws, counted from the first. The table counts all turns."""
 
 _HEIGHT_PX: Final = 120
 

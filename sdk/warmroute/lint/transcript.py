@@ -25,10 +25,10 @@ from warmroute.files.printable import printable
 from warmroute.lint.spans import is_span, request_of_span
 
 MAX_FILE_BYTES: Final = 2 << 30
-"""The most unpacked bytes of a file of JSON lines."""
+"""The maximum size of a file of JSON lines, in unpacked bytes."""
 
 MAX_DOCUMENT_BYTES: Final = 128 << 20
-"""The most bytes of a line, and of a file that is one document."""
+"""The maximum size of a line, and of a file that is one document, in bytes."""
 
 MAX_LINES: Final = 1_000_000
 MAX_SESSION_CHARS: Final = 1024

@@ -4,9 +4,10 @@ A chunk has at most `chunk_tokens` uncached prompt tokens: first the rest of a p
 waiting prompts in order of arrival. The prefix cache is looked up when a prompt is admitted, so a prompt that waited
 finds what earlier prompts have computed.
 
-Admission is first come, first served by KV capacity (`pool.py`): if the head of the queue does not fit, it blocks all
-later work. With `pin_waiting` the cached pages of waiting work are not evicted either (pinned). If the head does not
-fit for this reason while nothing runs, the latest arrivals lose their pins. SGLang does not pin pages of waiting work.
+Prompts are admitted in order of arrival, while the KV pool has room (`pool.py`): if the head of the queue does not fit,
+it blocks all later work. With `pin_waiting` the cached pages of waiting work are pinned: like those of running work,
+they are not evicted. If the head does not fit for this reason while nothing runs, the latest arrivals lose their pins.
+SGLang does not pin pages of waiting work.
 
 Cache tiers below the device (`tiers.py`) are looked up at admission. Their pages are loaded in the step in which the
 prompt begins, and lengthen this step. The copy from the host lengthens it by its whole time, though SGLang hides part

@@ -28,7 +28,8 @@ PREFIX_BLOCKS: Final = 2
 
 
 def prefix_key(request: Request, blocks: int) -> int:
-    """The id of a prompt's first blocks, or of all if it is shorter. An id stands for all blocks before it, too."""
+    """Identify a prompt by its first `blocks` blocks: the id of the last one, since an id depends on all blocks before
+    it."""
     full = request.blocks[:blocks]
     if len(full) < blocks and request.tail is not None:
         return request.tail
@@ -81,7 +82,7 @@ class BoundedRing(Policy):
     def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         self._ring = Ring(self.fleet.prefills, 0)
 
-    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - the policy looks at load, not at time
         workers = self.fleet.prefills
         limit = ceil(LOAD_FACTOR * (sum(worker.requests for worker in workers) + 1) / len(workers))
         key = prefix_key(turn.request, PREFIX_BLOCKS) if self._by_prefix else turn.request.session
@@ -98,7 +99,7 @@ class SmgPrefixHash(Policy):
     def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         self._ring = Ring(self.fleet.prefills, 0)
 
-    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - the policy looks at load, not at time
         workers = self.fleet.prefills
         first = next(self._ring.walk(prefix_key(turn.request, 1)))
         total = sum(worker.requests for worker in workers)

@@ -3,12 +3,12 @@
 An engine counts requests and tokens from its start on. The difference of two readings is its count between them. A
 *span* is the time between two readings over which these differences are added up. The spans of an engine follow each
 other without a gap, so that each settled (billed) turn belongs to one span. A span ends with the first reading after
-its hour, and the next span begins there. If nothing is read for hours because the proxy is stopped, one span covers all
-these hours.
+the clock hour in which it began, and the next span begins there. If nothing is read for hours because the proxy is
+stopped, one span covers all these hours.
 
-If a counter goes back, the engine has restarted and counts from 0. What it counted between the last reading and its end
-is unknown, so the span records a restart. If the clock of the proxy goes back, or the engine gets another role, the
-span ends without this reading, and another span begins.
+If a counter goes back, the engine has restarted and counts from 0. What the engine counted between the last reading and
+the restart is unknown, so the span records a restart. If the clock of the proxy goes back, or the engine gets another
+role, the span ends without this reading, and another span begins.
 """
 
 from typing import Final, NamedTuple
@@ -64,7 +64,7 @@ def increase(before: EngineCounts, now: EngineCounts) -> tuple[EngineCounts, boo
 
 def advance(open_span: Span | None, before: CounterReading | None, now: CounterReading) -> tuple[Span | None, Span]:
     """Take in a reading. Returns the open span with its new counts, and the span that is open from now on (often the
-    same).
+    same span).
 
     The first item is None if this reading begins the first span, or cannot be compared with the previous reading.
     """

@@ -1,4 +1,4 @@
-"""Derives from a ledger entry the turns that it attributes to the engines that computed it."""
+"""Derives turns from a ledger entry: one for each engine that computed a part of it."""
 
 from collections.abc import Container, Iterator
 from typing import Final
@@ -38,8 +38,8 @@ def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
     """Yield one turn for each engine of an ended entry.
 
     Entries that are credits or void another entry yield nothing: engines compute nothing for a credit, and a voided
-    turn was computed all the same. `engines`: the known ids of engines. If a worker is one rank of an engine, its id
-    consists of the engine's id and the rank's number.
+    turn was computed all the same. `engines`: the known ids of engines, to tell which engine a worker belongs to. If a
+    worker is one rank of an engine, its id consists of the engine's id and the rank's number.
     """
     if turns_in(entry.id) != 1:
         return

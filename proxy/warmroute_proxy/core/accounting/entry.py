@@ -1,10 +1,10 @@
 """Defines the ledger entry of one logical request, and its form on disk. `entry_steps` has its state transitions.
 
 An entry is written as an array of its fields in their order, because names would take a third of the record. `record`
-makes the line that is written to the journal when the request is dispatched and again when it has ended. `Entry.read`
-parses such a line, even if it has the older form with names. The fields that are set at the beginning come first, then
-those that are summed up when the entry moves from the journal to the SQLite file. `usage` comes last: it is null while
-the request is under way.
+makes the line that is written to the journal, a file, when the request is dispatched and again when it has ended.
+`Entry.read` parses such a line, even if it has the older form with names. The fields that are set at the beginning come
+first, then those that are summed up when the entry moves from the journal to the SQLite file. `usage` comes last: it is
+null while the request is under way.
 """
 
 from typing import Final, Literal
@@ -71,7 +71,8 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def loss(self) -> dict[str, int]:
-        """Loss class -> tokens, from the receipt in `usage`; empty while the request is under way."""
+        """Why tokens were not cached (loss class) -> how many, from the receipt in `usage`; empty while the request is
+        under way."""
         return self.key_and_loss[1]
 
     @property
@@ -112,7 +113,7 @@ COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rate
 """The columns of a row: all fields but the rates, which the receipt in `usage` shows with their price book's name."""
 
 UNDER_WAY_END: Final = "null]"
-"""How a record ends that has no usage yet."""
+"""The end of a record that has no usage yet."""
 
 _Named: Final = msgspec.defstruct("_Named", [(field.name, field.type) for field in msgspec.structs.fields(Entry)])
 _decode: Final = msgspec.json.Decoder(Entry).decode

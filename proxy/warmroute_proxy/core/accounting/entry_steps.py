@@ -9,7 +9,7 @@ Each attempt has its own request id at the engine (rid); only the last attempt i
 entry ends exactly once: after `settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries
 are charged nothing. If an entry has ended but its row cannot be written, the entry is `withdrawn`, that is, replaced by
 an interrupted one; the client was not told the original end. If an answer is lost on its way to the client, a second
-row voids the row of the turn: it names that row, and takes back the row's tokens, and its price less its credit. The
+row voids the row of the turn: it names that row, and takes back the row's tokens, and its price minus its credit. The
 credit of a turn also has its own row, with a negative price and without tokens.
 
 These functions have their own module, so that they can be compiled.
@@ -38,7 +38,7 @@ class TransitionError(Exception):
 
 
 def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
-    """Note a first attempt or a retry: open | dispatched -> dispatched."""
+    """Record a first attempt or a retry: open | dispatched -> dispatched."""
     if entry.state not in UNDER_WAY:
         raise _not_allowed(entry, "dispatch")
     rids = entry.rids
@@ -51,7 +51,8 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 
 def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
-    """Note that the current attempt has moved to other workers than those it was sent to: dispatched -> dispatched."""
+    """Record that the current attempt has moved to other workers than those it was sent to: dispatched ->
+    dispatched."""
     if entry.state != "dispatched":
         raise _not_allowed(entry, "move")
     entry.workers = workers_json(workers)

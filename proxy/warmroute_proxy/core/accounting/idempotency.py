@@ -13,8 +13,8 @@ While a call is recorded, every request with its key gets the answer from its fi
 remembered: the call was charged, and a key is charged at most once, so no request with it is computed again.
 A call that failed is forgotten at once, so a client may try its key again.
 
-Keys and answers are divided between tenants as the memory of bodies is (`core/queue/fair_budget.py`): a tenant may hold
-as much as all tenants leave free, so a single tenant gets half. No tenant's entries are dropped to make room for
+Keys and answers are divided between tenants as the memory for bodies is (`core/queue/fair_budget.py`): a tenant may
+hold as much as all tenants leave free, so a single tenant gets half. No tenant's entries are dropped to make room for
 another tenant.
 
 Bounds, and what is dropped first:

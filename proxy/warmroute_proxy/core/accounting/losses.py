@@ -11,8 +11,8 @@ K is the end of known text: text that some worker has computed before. For a new
 prefix index says what is known, and tokens beyond K are `cold`. For a lineage with a previous turn, K is the end of
 that turn's prompt (an exact count), with these exceptions:
 
-- By the index, known text ends clearly earlier: the client rewrote part of the old prompt. K is the end of what the
-  index knows, and the rest of the old prompt is `prefix_changed`.
+- According to the index, known text ends clearly earlier, because the client rewrote part of the old prompt. K is the
+  end of what the index knows, and the rest of the old prompt is `prefix_changed`.
 - The index knows text beyond the old prompt, from another conversation: K is the end of what the index knows.
 - The old and the new prompt were compared and differ (`rewritten`), and the engine found what the index expects, within
   the index's error. A change near the end of a long prompt is within that error too, so K is C. But if the index knows
@@ -75,7 +75,7 @@ class Seen(Frozen, frozen=True):
 NOTHING_SEEN: Final = Seen()
 
 PLAIN: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
-"""Classes of a turn that missed nothing. If a turn has no others, its losses are explained without looking at
+"""Classes of a turn that missed nothing. If a turn has no other classes, its losses are explained without looking at
 caches.
 """
 
@@ -99,7 +99,7 @@ class LastTurn(Frozen, frozen=True):
 
 
 class IndexEstimates(Frozen, frozen=True):
-    """How long the prefixes of the prompt are that the index predicts, in tokens.
+    """The lengths of the prefixes of the prompt that the index predicts, in tokens.
 
     `known`: the longest prefix that the index knows at all for this tenant. `here`: the prefix on the chosen worker;
     `moved`: on the best other worker of its region; `elsewhere`: in the best other region. If another region announced
@@ -216,7 +216,7 @@ def _missed(
     last_turn: LastTurn | None,
     page: int,
 ) -> None:
-    """Class [cached, reusable), which is longer than a page: it could have been reused and was not."""
+    """Assign loss classes to [cached, reusable), which is longer than a page: it could have been reused and was not."""
     if reusable - cached <= _error(reusable, page):
         _within_error(losses, cached, reusable, last_turn)
         return
@@ -257,8 +257,8 @@ def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_tu
 
 
 def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
-    """Class what was missed, if no more is missing than estimates may be wrong. Only of the previous turn's prompt is
-    it certain that it was computed, and where.
+    """Assign loss classes to what was missed, if this is at most the error of the estimates. Only the previous turn's
+    prompt was certainly computed, at a known place.
     """
     if last_turn is None:
         _add(losses, "cold", start, reusable)
@@ -272,7 +272,8 @@ def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: 
 
 
 def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected: IndexEstimates, page: int) -> int:
-    """Class the tokens that a cache was expected to hold. Returns where the tokens begin that no cache should hold."""
+    """Assign loss classes to tokens that a cache was expected to hold. Returns where the tokens begin that no cache
+    should hold."""
     seen = expected.seen
     start = _held(losses, _gone(seen.evicted_here, seen.forgets), start, min(expected.here, reusable), page)
     start = _held(losses, "moved", start, min(expected.moved, reusable), page)
@@ -280,7 +281,8 @@ def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected:
 
 
 def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) -> int:
-    """Class [start, end), which a cache should hold, if it is longer than the error. Returns where the rest begins."""
+    """Assign a class to [start, end), which a cache should hold, if it is longer than the error. Returns where the rest
+    begins."""
     if end - start <= _error(end, page):
         return start
     _add(losses, name, start, end)

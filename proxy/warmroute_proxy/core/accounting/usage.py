@@ -1,4 +1,4 @@
-"""Merges the token counts that the legs of a turn report into one consistent `Usage`.
+"""Merges the token counts that the legs of a turn (its prefill and decode requests) report into one consistent `Usage`.
 
 Engines report usage in different ways. A decode engine reports the counts that its prefill engine handed over. An older
 decode engine does not report these counts, or reports more cached tokens than the prompt has. An engine without cache
@@ -101,7 +101,7 @@ def merge_usage(
     `prefill`: the usage object of the prefill leg. `completion_seen`: a lower bound of the answer's tokens, counted in
     the stream.
     """
-    counts = _in_openai_terms(reported) if isinstance(reported, dict) else {}  # a tenth of an ABC's time
+    counts = _in_openai_terms(reported) if isinstance(reported, dict) else {}  # an ABC takes ten times as long
     helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
     estimated = []
 

@@ -1,4 +1,4 @@
-"""A base class for plain values, and the decorator for mypyc's class options, as compiled modules need them.
+"""For modules that mypyc compiles: a base class for plain values, and the decorator for mypyc's class options.
 
 mypyc silently ignores keyword options in a class statement (mypy issue 21938): a compiled
 `class A(msgspec.Struct, frozen=True, gc=False)` is neither frozen nor `gc=False`. But options of a base class are

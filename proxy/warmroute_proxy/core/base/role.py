@@ -1,4 +1,4 @@
-"""Names which part of a request an engine computes: prefill, decode, or both (aggregated)."""
+"""Names the part of a request that an engine computes: prefill, decode, or both (aggregated)."""
 
 from typing import Final, Literal, get_args
 

@@ -46,7 +46,7 @@ class SteadyTime:
 def newest_steady(times: Iterable[float]) -> float | None:
     """The newest of `times` that is not due to a jump of the clock. `times`: in the order of writing.
 
-    Times after a leap forward count once they have continued for `STAY_S`.
+    Times after a leap forward count only after they have continued for `STAY_S`.
     """
     known_s: float | None = None
     ahead_s: float | None = None

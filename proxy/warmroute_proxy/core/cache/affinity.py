@@ -39,7 +39,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
 _ASKED: Final = 64
-"""The most lineages whose last lookup is cached. Each cached lookup keeps a prompt's hashes in memory."""
+"""The maximum number of lineages whose last lookup is cached. Each cached lookup keeps a prompt's hashes in memory."""
 
 
 class _SessionHome(Frozen, frozen=True):
@@ -191,7 +191,7 @@ class Affinity:
             self._sessions.owners[session] = tenant
 
     def _divide(self, table: OrderedDict[int, Any], division: Division[int, Any], key: int | None) -> None:
-        """Note that an entry was stored in `table`, and drop one entry if the table is over its limit."""
+        """Count an entry that was stored in `table`, and drop one entry if the table is over its limit."""
         if key is None or len(table) <= self._half:
             return
         division.stored(key, table)
@@ -202,8 +202,8 @@ class Affinity:
 
 
 def _with_counts(settled: SettledTurn, old: SettledTurn) -> SettledTurn:
-    """Add counts that `settled` lacks from `old`, which is the same turn: only the region that serves a turn gets its
-    counts.
+    """Fill in the counts that `settled` lacks from `old`, which describes the same turn: only the region that serves a
+    turn gets its counts.
     """
     if settled.prompt_tokens is None and old.prompt_tokens is not None and settled.region == old.region:
         return old

@@ -47,9 +47,9 @@ _Lookup = Callable[[int], int | None]
 class Match(Frozen, frozen=True):
     """How much of a chain each slot has, and how much of it is known at all, even if only in retired slots.
 
-    `drops`: masks of slots, each with the bytes of the prompt that its slots have, in ascending order of bytes; slots
-    with 0 bytes are left out. `shared`: the prefix with which several conversations have begun, from the start, as
-    stretches with an equal number of sharers: (end in bytes, sharers).
+    `drops`: pairs of a mask of slots and the length in bytes of the prefix that these slots have, the shortest prefix
+    first; slots without a prefix are left out. `shared`: the prefix with which several conversations have begun,
+    divided at each change in the number of sharers: pairs of a part's end in bytes and its number of sharers.
     """
 
     drops: list[tuple[int, int]]
@@ -66,7 +66,7 @@ class PrefixIndex:
 
     def __init__(self, generations: int = 8, entries_per_generation: int = 65_536) -> None:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
-        self._lookups: list[_Lookup] = []  # in the older generations that are not empty
+        self._lookups: list[_Lookup] = []  # look-ups in the older generations that are not empty
         self._not_older: int | None = None  # a key that the last walk found in no older generation
         self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all matches
         self._entries_per_generation = entries_per_generation
@@ -92,8 +92,8 @@ class PrefixIndex:
         return slot
 
     def retire(self, cache: str, *, restarted: bool = False) -> None:
-        """Note that a cache is gone or empty: the next `slot_for` assigns a fresh slot. `restarted`: True if the engine
-        restarted or left, False if it emptied its cache.
+        """Record that a cache is gone or empty: the next `slot_for` assigns a fresh slot. `restarted`: True if the
+        engine restarted or left, False if it emptied its cache.
         """
         slot = self._slots.pop(cache, None)
         if slot is not None:
@@ -113,7 +113,7 @@ class PrefixIndex:
         rest = iter(keys)
         for slots in map(newest.get, rest):
             if slots == before:
-                continue  # so for most cuts: they belong to the history of one conversation
+                continue  # most cuts change nothing: they belong to the history of one conversation
             index = known - length_hint(rest) - 1
             if slots is None:
                 slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - found in an older generation
@@ -157,7 +157,8 @@ class PrefixIndex:
         return drops[-1][1] if drops else 0
 
     def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False, cached: int = 0) -> None:
-        """Note that the caches `slots` have, or will have soon, the cuts `keys`. Keys beyond `MAX_CUTS` are left out.
+        """Record that the caches in `slots` have, or will have soon, the cuts in `keys`. Keys beyond `MAX_CUTS` are
+        left out.
 
         `begins`: a new conversation begins with these cuts, and counts as one more sharer of the cuts already known.
         `cached`: how many of the first cuts were in these caches at the last walk. The first `cached` cuts are skipped
@@ -191,7 +192,7 @@ class PrefixIndex:
                 newest[key] = (known | slots) + 1
 
     def remove(self, keys: Iterable[int], slots: int) -> None:
-        """Note that the caches `slots` have lost the cuts `keys`. The text stays known."""
+        """Record that the caches in `slots` have lost the cuts in `keys`. The text stays known."""
         self.removals += 1
         self._walked = None
         other_slots = ~slots
@@ -203,7 +204,7 @@ class PrefixIndex:
                     break
 
     def forget(self, keys: Iterable[int], slots: int) -> None:
-        """Note that the caches `slots` did not compute the cuts `keys` after all.
+        """Record that the caches in `slots` did not compute the cuts in `keys` after all.
 
         Entries that are left without any slot are deleted, so a prompt that was never computed is not known.
         """

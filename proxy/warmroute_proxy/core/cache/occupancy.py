@@ -30,10 +30,11 @@ from warmroute.contract.shares import Division
 
 MAX_HISTORIES: Final = 10_000
 MAX_SHARED: Final = 64
-"""The most shared prefixes of a worker that are kept; the oldest is forgotten first."""
+"""The maximum number of shared prefixes that are kept for a worker; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
-"""A history that is shorter, or a smaller share of its prompt, teaches nothing: rounding and errors are as large."""
+"""A history with fewer tokens, or with a smaller share of its prompt, teaches nothing: rounding and errors are as
+large."""
 LOWERED: Final = 0.1
 """How far each history found gone lowers `kept_tokens`, as a share of the difference between old and new value."""
 RAISED: Final = 1.05
@@ -104,7 +105,7 @@ class Occupancy:
             self.kept_tokens = min(self._pool_tokens, self.kept_tokens) if known else tokens * share
 
     def use(self, lineage: int, tokens: int, tenant: str = "") -> History:
-        """Note that a conversation uses `tokens` of its own here now. Returns its history."""
+        """Record that a conversation uses `tokens` of its own here now. Returns its history."""
         history = self._by_lineage.get(lineage)
         if history is not None:
             self._by_lineage.move_to_end(lineage)
@@ -135,7 +136,7 @@ class Occupancy:
             history.tokens = tokens
 
     def share(self, prefix: int, tokens: int) -> None:
-        """Count the `tokens` of a prefix that several conversations use, only once. `prefix` is its last hash."""
+        """Count only once the `tokens` of a prefix that several conversations use. `prefix` is its last hash."""
         known = self._shared.get(prefix)
         if known is None:
             self._shared[prefix] = tokens

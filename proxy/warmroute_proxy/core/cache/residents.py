@@ -77,7 +77,7 @@ class Residents:
         self._in_use: dict[int, Seat] = {}
         self._idle: dict[int, Seat] = {}  # fresh and stale seats
         self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # by kind, the oldest first
-        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # also by kind
+        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # by kind, including OVER
         self.used_tokens = 0
         self.fresh_tokens = 0
         self.stale_tokens = 0

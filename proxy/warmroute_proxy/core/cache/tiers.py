@@ -47,7 +47,7 @@ NOTHING_HELD: Final = Held(0, 0, 0)
 
 
 def cacheable_tokens(prompt_tokens: int, page_tokens: int) -> int:
-    """The most tokens of a prompt that can be cached: whole pages, and never the last token."""
+    """The maximum number of a prompt's tokens that can be cached: whole pages, and never the last token."""
     before_last = prompt_tokens - 1
     return before_last - before_last % page_tokens if before_last > 0 else 0
 

@@ -1,4 +1,4 @@
-"""Decides whether new requests may be sent to a worker, by probes, an operator's drain and a circuit breaker."""
+"""Decides whether a worker may get new requests: from probes, an operator's drain order and a circuit breaker."""
 
 from typing import Final, Literal
 
@@ -73,8 +73,8 @@ class Changes:
 
 
 class Availability:
-    """The availability of one worker or peer region. `ready`: up, not draining, and the breaker is closed, as almost
-    always. `suspect`: a peer region that counts as down only because its last probe got no answer.
+    """The availability of one worker or peer region. `ready`: whether it is up, does not drain, and its breaker is
+    closed (the usual case). `suspect`: a peer region that counts as down only because its last probe got no answer.
     """
 
     __slots__ = ("_changes", "breaker", "draining", "ready", "suspect", "up")

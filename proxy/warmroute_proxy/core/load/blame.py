@@ -66,7 +66,7 @@ class Blame:
         return not self._failed
 
     def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, only: bool) -> Judgement:
-        """Note a failure, and judge it.
+        """Record a failure, and judge it.
 
         `alone`: no other tenant has requests under way. `only`: the model of the request has no other usable worker;
         then evidence from one tenant alone never opens this worker's breaker.

@@ -4,12 +4,12 @@ Placement treats rates within a fifth of their median as equal (`level_rates`): 
 would send all new sessions to the machine that seems 1 % faster. A median, unlike a mean, is not moved by a few slow
 machines, so slow machines do not change how the others are judged.
 
-A worker is slow if its *upper* bound of speed (`pace`) is below `1 / CLEARLY` of the median *lower* bound of the others
-of its role and models. Of two middle values, the lower one is taken as the median. With bounds instead of estimates,
-workers that are alike but unequally busy are never told apart. At most half of a group can be slow, because a worker of
-the faster half is not below the median of the others. The extra time per token is added to the cost of a token at a
-slow worker (`WorkerLoad.slowdown_s`). So a session stays at a slow worker if computing its prompt elsewhere would cost
-more time than its slow tokens do.
+A worker is slow if its *upper* bound of speed (`pace`) is below `1 / CLEARLY` of a median: that of the *lower* bounds
+of the other workers with its role and models. Of two middle values, the lower one is taken as the median. With bounds
+instead of estimates, workers that are alike but unequally busy are never told apart. At most half of a group can be
+slow, because a worker of the faster half is not below the median of the others. The extra time per token is added to
+the cost of a token at a slow worker (`WorkerLoad.slowdown_s`). So a session stays at a slow worker if computing its
+prompt elsewhere would cost more time than its slow tokens do.
 
 Paces are compared when a stream ends, at most once in `COMPARE_EVERY_S`, and not at each decision. So processes that
 hear of the same streams (`replicas.replica`) arrive at equal penalties.
@@ -51,7 +51,8 @@ def level_sizes(loads: Collection[WorkerLoad]) -> None:
 
 
 def restart_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
-    """Start or restart a worker: its rate is the mean of the other, proven workers, or the prior without any."""
+    """Start or restart a worker: its rate becomes the mean of the other workers that are proven, or the prior without
+    any."""
     rates = [other.prefill_rate.s_per_token for other in fleet if other is not load and other.proven]
     load.restart(sum(rates) / len(rates) if rates else PREFILL_S_PER_TOKEN_PRIOR)
 

@@ -4,7 +4,7 @@ from warmroute_proxy.core.base.compiled import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):
-    """What an engine reports about one rank at `/v1/loads`; None for a missing value. Totals grow until a restart."""
+    """What `/v1/loads` reports about one data-parallel rank; None for a missing value. Totals grow until a restart."""
 
     running: int | None = None
     waiting_uncached_tokens: int | None = None

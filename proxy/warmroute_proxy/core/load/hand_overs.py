@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 MAX_PAIRS: Final = 4096
-"""The most pairs of engines whose last hand-over is remembered; the oldest is forgotten first."""
+"""The maximum number of engine pairs whose last hand-over is remembered; the oldest is forgotten first."""
 
 
 class HandOvers:

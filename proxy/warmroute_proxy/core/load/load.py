@@ -58,7 +58,8 @@ PREFILL_AHEAD_S: Final = 2.0
 
 SHARE_MIN: Final = 1 / 16
 SHARE_WEIGHT: Final = 0.5
-"""The weight of a report that shows more sharing, which at most doubles the bound. Less sharing counts at once."""
+"""The weight of a report that shows more sharing than before. So one report at most doubles the bound; less sharing
+counts at once."""
 
 SHARE_FROM: Final = 1 / 8
 """A report teaches something about sharing only if our own tokens reach this share of the pool."""

@@ -1,4 +1,4 @@
-"""Judges whether conditions (`conditions`) hold, from reports of engines and from predictions. All functions are pure.
+"""Judges by engines' reports and predictions whether a lasting fault (a condition) is there. All functions are pure.
 
 Each function returns a `Sign`: whether the observed interval is bad, good or says nothing, and its figures in words.
 Most functions compare two reports of one rank (a data-parallel process of an engine). An idle rank counts as good if
@@ -42,8 +42,8 @@ class Sign(NamedTuple):
 HIT_SHARE: Final = 0.2
 """An interval has hits of lower tiers (host, storage) if at least this share of its prompt tokens came from them."""
 ACCEPT_SHARE: Final = 0.8
-"""The accept length (of speculative decoding) in an interval with such hits is bad below this share of the length
-without hits. sglang#31600 and sglang#28771 report accept lengths that fall to a half and less.
+"""If hits of lower tiers reduce the accept length (of speculative decoding) to less than this share, it is bad.
+sglang#31600 and sglang#28771 report accept lengths that fall to a half and less.
 """
 LEARN: Final = 0.3
 
@@ -76,7 +76,8 @@ LEAST_REPEATED_TOKENS: Final = 1_024
 """A prompt counts as repeated from this number of known tokens on: providers cache no shorter prompts."""
 
 UNKNOWN_SHARE: Final = 0.01
-"""If a larger share is lost without a known cause, the proxy has an error: engines with KV events report evictions."""
+"""If a larger share of prompt tokens was not cached and the cause is unknown, the proxy has an error: engines with KV
+events report evictions."""
 LEAST_PROMPTS: Final = 20_000
 
 
@@ -155,9 +156,9 @@ def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) ->
     """Whether KV events were lost, or most of the tokens that workers had computed were gone when they were needed
     again.
 
-    The arguments are sums over an interval; `evicted_tokens`: those with the loss classes `evicted` and `unknown`. A
-    comparison with predictions cannot show this condition: if an engine keeps less than it says, the index learns that
-    within seconds, and then does not predict these tokens any more.
+    The arguments are sums over an interval. `evicted_tokens`: the tokens that were no longer cached because of an
+    eviction or for an unknown cause. A comparison with predictions cannot show this condition: if an engine keeps less
+    than it says, the index learns that within seconds, and then does not predict these tokens any more.
     """
     if lost_events > 0:
         return Sign(True, f"KV events were lost {lost_events} times")

@@ -47,7 +47,8 @@ class Suspects:
         return not self._by_request
 
     def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
-        """Note that `request` had no token when its engine's process ended. Returns whether the request may be retried.
+        """Record that `request` had no token when its engine's process ended. Returns whether the request may be
+        retried.
 
         `bounded`: whether all of its fields are on the dialect's list, within bounds.
         """

@@ -1,4 +1,4 @@
-"""Measures how busy the work sent by this proxy has lately kept the fleet, by decaying sums.
+"""Measures with decaying sums how busy the work sent by this proxy has lately kept the fleet.
 
 Each sum decays with time constant `MEMORY_S` and starts at 0. A proxy that has just started has observed only a part of
 that time. So the utilisation is the sum divided by that part, 1 - exp(-age / MEMORY_S). Without this division the fleet

@@ -1,4 +1,4 @@
-"""Sums how far predicted cached tokens were from what engines reported, for the status page and metrics."""
+"""Sums the differences between predicted and reported cached tokens, for the status page and metrics."""
 
 
 class Accuracy:

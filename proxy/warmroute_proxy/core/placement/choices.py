@@ -78,10 +78,10 @@ class Choices:
     aggregated).
 
     `mask`: the slots of cache workers and peers, for all tiers. `split`: some cache worker is a prefill worker, which
-    needs a decode worker beside it. `plain`: no cache worker needs a decode worker or has a second tier, and all are
-    equally fast, as in most fleets. `s_per_token`: the prefill rate of the first cache worker; `mean_s_per_token`: the
-    mean rate of all cache workers. Without cache workers, both are rates of the peers. `known_peers`: also the peers
-    that this request may not use; `peer_slots`: the slots of all known peers.
+    needs a decode worker as its partner. `plain`: no cache worker needs a decode worker or has a second tier, and all
+    are equally fast, as in most fleets. `s_per_token`: the prefill rate of the first cache worker; `mean_s_per_token`:
+    the mean rate of all cache workers. Without cache workers, both are rates of the peers. `known_peers`: also the
+    peers that this request may not use; `peer_slots`: the slots of all known peers.
     """
 
     __slots__ = (

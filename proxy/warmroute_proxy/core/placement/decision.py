@@ -97,14 +97,15 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     `cache_worker`: the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes`: how
     much of the prompt is expected to be cached there, by the index or because the region is the home; `predicted`: the
-    tokens of this part, by tier. `other_worker_tokens`: the most of the prompt that another worker of this region has;
-    `other_region_tokens`: the most that another region has. `shared_bytes`: the prefix with which other conversations
-    have begun, too. `known`: whether the request is the next turn of a known conversation (`placement.is_known`); None
-    for round robin and in records older than the field. `restarted_tokens`: how much of the prompt was in caches that
-    were lost with their engines. `memory_wait_s`: how long the request waited for KV memory before it was sent;
-    `waited_to_begin`: whether its session had not begun then. `head_bytes`: the longest prefix that some worker has, if
-    other prompts may branch off after it; `branches`: how many prompts have just done so (`forks`). `priority`,
-    `program` and `ignored_headers`: what the client said about the request's place in the queue.
+    tokens of this part, by tier. `other_worker_tokens`: the longest part of the prompt that another worker of this
+    region has; `other_region_tokens`: the longest part that another region has. `shared_bytes`: the prefix with which
+    other conversations have begun, too. `known`: whether the request is the next turn of a known conversation
+    (`placement.is_known`); None for round robin and in records older than the field. `restarted_tokens`: how much of
+    the prompt was in caches that were lost with their engines. `memory_wait_s`: how long the request waited for KV
+    memory before it was sent; `waited_to_begin`: whether its session had not begun then. `head_bytes`: the longest
+    prefix that some worker has, if other prompts may branch off after it; `branches`: how many prompts have just done
+    so (`forks`). `priority`, `program` and `ignored_headers`: what the client said about the request's place in the
+    queue.
     """
 
     kind: Literal["local", "forward"]

@@ -97,7 +97,7 @@ class Fleet:
             self.workers[worker_id].load.availability.set_health(up=up)
 
     def suspect(self, worker_id: str) -> None:
-        """Note that a probe of a peer region got no answer, although the probe before it was good."""
+        """Record that a probe of a peer region got no answer, although the probe before it was good."""
         self.set_up(worker_id, False)
         if worker_id in self.workers:
             self.workers[worker_id].load.availability.suspect = True

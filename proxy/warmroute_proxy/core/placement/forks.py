@@ -16,8 +16,8 @@ part after the other branches, fetch the head from a store, or compute the head 
 - no branch stays at home as a known conversation (`placement`), although all branches may continue one known turn.
 
 A fork is identified by the prefix hash at the cut (position) at which its prompts leave the cached prefix. While the
-head is still being computed for the first prompt, `Forks` has no entry. Until then the prompts in the workers' queues
-are searched for branches (`branches_under_way`).
+head is still being computed for the first prompt, `Forks` has no entry. During this time the prompts in the workers'
+queues are searched for branches (`branches_under_way`).
 
 Identical prompts (several answers to one question) do not fork, nor do prompts with a short head.
 

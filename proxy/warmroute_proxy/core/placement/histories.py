@@ -2,9 +2,10 @@
 
 An evicted history is taken out of the prefix index only if its conversation comes back, because few come back.
 
-A turn that waits in an engine does not evict anything. Its prompt counts as using the cache only once it is the oldest
-in its worker's prefill queue, because the engine then begins to compute it. But the cached part of the turn's history
-counts as in use, and so is not evicted, from dispatch on. A prefill worker uses a history until it hands the KV over.
+A turn that waits in an engine does not evict anything. Its prompt does not count as using the cache until it is the
+oldest in its worker's prefill queue, because the engine begins to compute it then. But the cached part of the turn's
+history counts as in use, and so is not evicted, from dispatch on. A prefill worker uses a history until it hands the KV
+over.
 
 Limit: `MAX_ENTRIES` lineages with an evicted history, divided by tenant (`warmroute.contract.shares`). The tenant that
 has most loses its oldest entry first; the history of that entry then counts as cached.

@@ -2,12 +2,12 @@
 
 `costs` defines the cost. A conversation's home is the worker, or the other region, that served its previous turn. While
 the home is idle, it wins, because the prefix is cached there. A busy home loses to an idle worker without the prefix if
-computing the prefix again is cheaper for the fleet than waiting. A known conversation stays at a home that has capacity
-while this is cheaper for the turn itself (see below). Nothing else ties a session to a worker.
+computing the prefix again is cheaper for the fleet than waiting. But a turn of a known conversation stays at a home
+that has capacity, unless moving saves time for the turn itself (see below). Nothing else ties a session to a worker.
 
-Text that the previous turn must have cached in the home *region* (`homes`) counts as cached there, even if this proxy's
-index does not know it. If the session was only derived from the prompt, an uncertain home counts only if the index does
-not know any prefix of the prompt.
+Text that the previous turn has certainly cached in the home *region* (`homes`) counts as cached there, even if this
+proxy's index does not know it. If the session was only guessed from the prompt, a home that may be wrong is used only
+if the index does not know any prefix of the prompt.
 
 Ties are broken in favour of the home region, then of this region, then by rendezvous hash of (session, worker), so that
 replicas agree without communication.
@@ -111,7 +111,7 @@ class Weighed(Frozen, frozen=True):
     """All values on which the costs of a decision depend.
 
     Workers are numbered from 0 in the order of `cache_workers`, and then peers in the order of `peers`. `ahead`: one
-    entry for each cache worker. `decode_id`: the decode worker that would serve beside a prefill worker.
+    entry for each cache worker. `decode_id`: the decode worker that would be the partner of a prefill worker.
     """
 
     cache_workers: tuple[WorkerState, ...]
@@ -248,8 +248,8 @@ def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[C
 
 
 def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) -> Decision:
-    """Place by round robin, for comparison: `position` selects a worker of this region, whatever is cached. Never
-    forward.
+    """Place by round robin, for comparison: `position` selects a worker of this region, whatever is cached. Requests
+    are never forwarded.
     """
     worker = choices.cache_workers[position % len(choices.cache_workers)]
     decode = choices.decode_workers[position % len(choices.decode_workers)] if choices.decode_workers else None
@@ -280,7 +280,8 @@ def _best_decode(
 
 
 def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
-    """What is ahead at each worker. For prefill workers, the slowdown is replaced by that of the decode worker."""
+    """For each worker, the work that a new request would wait for (`load.ahead`). For prefill workers, the slowdown is
+    replaced by that of the decode worker."""
     found: list[Ahead] = []
     for worker, each in zip(cache_workers, ahead, strict=True):
         if worker.role != "prefill":
@@ -322,7 +323,7 @@ def _decision(
         held = prompt.with_answer(chosen, matched, held)
     cached_tokens = sum(held)
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
-    for mask, length in match.drops:  # from short to long
+    for mask, length in match.drops:  # from the shortest prefix to the longest
         if mask & others:
             moved = length
     if worker is not None and cached_tokens + worker.page_tokens >= prompt.tokens:
@@ -362,7 +363,7 @@ def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[
     no region has any.
     """
     region, most = "", 0
-    for mask, length in match.drops:  # from short to long
+    for mask, length in match.drops:  # from the shortest prefix to the longest
         if mask & choices.peer_slots:
             for peer in choices.known_peers:
                 if mask >> peer.slot & 1 and peer is not chosen:

@@ -18,10 +18,10 @@ requests grows as 1 / (1 - busy)^2. What one more second of work adds to each wa
 Tokens that only this conversation has used are private: a second copy of them does not serve any other request. Tokens
 of a prefix with which other conversations have begun are shared. Their second copy would have been made some time
 anyway, so its price is only what it costs more now than in an idle fleet. The copy also serves conversations that will
-begin at this worker later. As many are expected as have come so far, in equal shares at all workers. Without this
-division, new conversations with one long system prompt would all join the worker that has it. The last -1 is there
-because the request's own time is already in `compute`. For shared tokens even the request's own time is spread over the
-conversations to come.
+begin at this worker later. The number of conversations to come is taken as the number that have come so far, divided
+equally among all workers. Without this division, new conversations with one long system prompt would all join the
+worker that has it. Both lines end with -1 because the request's own time is already in `compute`. For shared tokens
+even the request's own time is spread over the conversations to come.
 
 **churn**: a new conversation that settles at a worker displaces what was used there least recently. Workers that write
 more to their caches keep everything for a shorter time. So churn is proportional to `inserted`, what this worker has

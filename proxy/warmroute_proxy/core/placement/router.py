@@ -5,10 +5,10 @@ goes on, and at the end either `settled` or `failed`. The router holds all state
 no clock and no I/O. So recorded traffic that is replayed through a router gives the same decisions.
 
 The prompt of a dispatched request counts as cached at its worker before the engine has computed it; otherwise sessions
-would be scattered under overload. This is correct because an engine computes prompts in order of arrival: when it comes
-to a later request, the earlier prompt is cached. The wait until then is in the queue term of the later request's cost.
-Histories that a worker must have evicted by now (`cache.occupancy`) do not count. A router serves one region, on one
-thread.
+would be scattered under overload. This is correct because an engine computes prompts in order of arrival: when the
+engine reaches a later request, the earlier prompt is cached. The wait until then is in the queue term of the later
+request's cost. Histories that a worker must have evicted by now (`cache.occupancy`) do not count. A router serves one
+region, on one thread.
 """
 
 import math
@@ -340,7 +340,7 @@ class Router:
             each.updated("observe_moves", worker_id, tier, tokens, seconds)
 
     def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        """A worker now holds these prefixes, given as hashes of chains, in a tier."""
+        """A worker now holds these prefixes in a tier. `keys`: the hashes of the prefixes."""
         self.fleet.cache_stored(worker_id, keys, tier)
         for each in self.listeners:
             each.updated("cache_stored", worker_id, keys, tier)
@@ -367,7 +367,7 @@ class Router:
             each.updated("observe_session", session, returns, now_s)
 
     def announce_waits(self, waits: Waits, now_s: float) -> None:
-        """Tell the other processes, by the listeners, what waits for memory in the queue of this process."""
+        """Tell the other processes, through the listeners, what waits for memory in the queue of this process."""
         for each in self.listeners:
             each.waits(waits, now_s)
 
@@ -418,9 +418,9 @@ class Router:
     def turns_before(self, routing: RoutingRequest, last_number: int, is_compacted: Callable[[], bool]) -> int:
         """How many turns a compaction took out of a prompt.
 
-        If the prompt repeats a known turn, the number is that of the known turn. If it does not, and `is_compacted`,
-        the prompt follows the newest turn of its lineage, number `last_number`. For any other prompt the number is 0,
-        because the prompt may be a fork (another branch of the conversation).
+        If the prompt repeats a known turn, the number is that turn's `turns_before`. If it repeats no known turn, and
+        `is_compacted`, it follows the newest turn of its lineage, number `last_number`. For any other prompt the number
+        is 0, because the prompt may be a fork (another branch of the conversation).
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if turn is not None and repeats(routing.chain, turn):

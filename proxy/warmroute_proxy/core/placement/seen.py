@@ -1,10 +1,10 @@
 """Collects why a turn may have found less cached than expected: evictions, and prompts that were still being computed.
 
-The router counts a prompt as cached once it is sent, but an engine can reuse it only once it is computed. If several
-prompts with a common beginning are sent at once, for example by parallel sub-agents, each of them may have to compute
-this beginning. So a request's ticket keeps the chains (prefix hashes) of the prompts that were under way at its worker
-when the request was sent. If another worker was expected to hold more of the prompt, the ticket also keeps the chains
-that were under way at the other workers of the region.
+The router counts a prompt as cached as soon as it is sent, but an engine can reuse the prompt only after it is
+computed. If several prompts with a common beginning are sent at once, for example by parallel sub-agents, each of them
+may have to compute this beginning. So a request's ticket keeps the chains (prefix hashes) of the prompts that were
+under way at its worker when the request was sent. If another worker was expected to hold more of the prompt, the ticket
+also keeps the chains that were under way at the other workers of the region.
 
 Limit: the newest `MAX_BEHIND` prompts of the ticket's worker, and `MAX_BEHIND` prompts of all other workers together.
 """

@@ -1,8 +1,8 @@
 """Counts the turns that wait for KV memory at other processes and proxies, so that new sessions wait everywhere.
 
-While turns of running sessions wait, new sessions are held back (`queue.door`). Each process announces, by model and
-tenant, how many turns of running sessions wait for memory in its queue, and how many tokens all waiting turns of the
-tenant need. The numbers are absolute and repeated every few seconds, so the next message makes up for a lost one. A
+While turns of running sessions wait, new sessions have to wait, too (`queue.door`). Each process announces, by model
+and tenant, how many turns of running sessions wait for memory in its queue, and how many tokens all waiting turns of
+the tenant need. The numbers are absolute and repeated every few seconds, so the next message makes up for a lost one. A
 number that is not repeated for `KNOWN_S` is forgotten, and so are all numbers of a process that has gone.
 
 Limit: `MAX_WAITS` tenants of each process.

@@ -52,7 +52,7 @@ class WorkingSet:
         self._homes: OrderedDict[int, str] = OrderedDict()
         self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # each session's conversations
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
-        self._ends: dict[int, int] = {}  # by idle conversation: how its last turn ended
+        self._ends: dict[int, int] = {}  # idle conversation -> how its last turn ended
         self._home_shares: Division[int, str] = Division()
         self._session_shares: Division[int, list[int]] = Division()
         self._refresh_at_s = 0.0
@@ -114,7 +114,7 @@ class WorkingSet:
             self._times_of(worker)[kind].left(lineage, now_s)
 
     def belongs(self, lineage: int, session: int | None, tenant: str) -> None:
-        """Note that a conversation belongs to a session. `session`: None if the client did not name a session."""
+        """Record that a conversation belongs to a session. `session`: None if the client did not name a session."""
         if session is None:
             return
         lineages = self._sessions.get(session)
@@ -153,7 +153,7 @@ class WorkingSet:
                     self._ends[lineage] = kind
 
     def expect(self, ticket: Ticket, kind: int) -> None:
-        """Note how a turn under way is expected to end (`return_times.TOOLS` and others)."""
+        """Record how a turn under way is expected to end (`return_times.TOOLS` and others)."""
         ticket.cache_worker.load.residents.expect(ticket.lineage, kind)
 
     def expected(self, ticket: Ticket) -> int:
@@ -231,8 +231,8 @@ class WorkingSet:
         return frozenset(found)
 
     def most_free(self, model: str, now_s: float, taken: Collection[str] = ()) -> int:
-        """The most tokens that a new conversation may take at a usable worker with a free slot that is not in
-        `taken`.
+        """The maximum number of tokens that a new conversation may take at a usable worker with a free slot. Workers in
+        `taken` are left out.
         """
         self.refresh(now_s)
         most = 0

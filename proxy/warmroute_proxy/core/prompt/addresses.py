@@ -6,8 +6,8 @@ one of the configured schemes and a public host. Host names are not resolved her
 address: the engines' network has to block such requests.
 
 An address that parsers could read differently is refused: one with a user name, a space, a control character, a
-backslash, or a host that is not ASCII. A host whose last label is a number is an IPv4 address in any of the forms that
-`inet_aton` takes (url.spec.whatwg.org).
+backslash, or a host that is not ASCII. A host whose last label is a number is read as an IPv4 address, in any form that
+`inet_aton` accepts (url.spec.whatwg.org).
 """
 
 import re
@@ -68,8 +68,8 @@ PUBLIC: Final = Addresses()
 
 
 def _ip(written: str) -> IPv4Address | IPv6Address | None:
-    """The address that `written` (a host between brackets) denotes, or the IPv4 address that it stands for. None if
-    `written` is not an IPv6 address.
+    """Read `written` (a host between brackets) as an IPv6 address. If it embeds an IPv4 address, that is returned
+    instead. None if `written` is not an IPv6 address.
     """
     try:
         ip = ip_address(written)

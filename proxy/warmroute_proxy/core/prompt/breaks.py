@@ -21,7 +21,7 @@ from warmroute_proxy.core.prompt.messages import TOOL
 from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
 
 SIMILAR: Final = 0.5
-"""Two prompts belong to one conversation if at least this share is equal: of the smaller set of tools, or of the larger
+"""Two prompts belong to one conversation if at least this share of the smaller set of tools is equal, or of the larger
 set of system prompt lines.
 """
 

@@ -28,7 +28,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
 
     `structural_bytes`: the bytes before the last assistant message; an append-only conversation has sent them before.
     `tools_digest` and `tools_system_digest` (of the tools, and of tools and system prompt) do not depend on the seed.
-    `asked`: the user's message at the end of the prompt, if the prompt ends with one. `returned`: the short user's
+    `asked`: the user's message at the end of the prompt, if the prompt ends with one. `returned`: the short user
     messages that are followed by an assistant's message. `prompts`: more than 1 if the request has a list of texts or
     of lists of ids, each of which is a separate prompt to the engine. `messages`: a number for each message, four times
     the number of cuts up to its end, plus the number of its role (module `messages`).

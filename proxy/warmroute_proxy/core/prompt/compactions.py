@@ -1,4 +1,4 @@
-"""Recognises prompts that continue from a summary of their history, by the words with which agent programs begin one.
+"""Recognises prompts that continue from a summary of their history: agent programs begin a summary with known words.
 
 These words are the marks in `contract.compactions`. Only the beginning of each text is compared, in the messages up to
 the first answer. Limits: `MAX_MARKED` messages with `MAX_MARKED_BYTES` in all.

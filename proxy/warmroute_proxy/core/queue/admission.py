@@ -13,8 +13,8 @@ both wait in a line, what they are served there differs by at most one request o
 The cost of a request is the tokens that engines are predicted to compute for it: uncached prompt tokens and the answer.
 
 **Short work first, but not at the expense of long waits.** Of one tenant's requests, the one that is due first is next.
-A request is due when it has waited `PATIENCE` times the compute time of its own prompt, but at the latest after half of
-the time that it may wait. So a warm request (with a cached prefix) passes a cold one: what it adds to the wait is much
+A request is due when it has waited `PATIENCE` times the compute time of its own prompt, or half of the time that it may
+wait, whichever is shorter. So a warm request (with a cached prefix) passes a cold one: what it adds to the wait is much
 less than the cold request's own compute time. A request that comes when another request is already due does not pass
 it. (Serving the shortest request first gives the shortest mean wait, but starves long requests. In order of arrival,
 all requests wait behind the longest one.)
@@ -50,7 +50,8 @@ LineKey = tuple[str, str]
 FOR_MEMORY: Final = "\nmemory"
 """In place of a worker's id: the line of requests that wait for KV memory at any worker. Worker ids have no newline."""
 TOKENS_PER_S: Final = 500.0
-"""For each second that a request came earlier, it may need this many more tokens of memory and still go first."""
+"""For each second that a request came before another, it may need this many more tokens of memory and still go
+first."""
 
 
 class Waiter(Generic[T]):
@@ -59,9 +60,9 @@ class Waiter(Generic[T]):
     `checked_s`: when it was last placed again, to find out whether it should wait for another worker. `key_id`: the id
     of its API key if the key has its own limits, else empty. `need_tokens`: the KV memory that it takes. `memory_s`:
     how long it waited for memory before it began to wait for a worker. `memory_from_s`: since when it has been waiting
-    for memory, if it is. `timed_from_s`: since when its wait for a worker counts. `begins`: whether it is the first
-    turn of a session. `asked_s`: when it came, or when its session first asked and was refused; this time decides its
-    place in the line for memory. `program`, `priority`: as in `programs`.
+    for memory, if it waits for memory now. `timed_from_s`: since when its wait for a worker counts. `begins`: whether
+    it is the first turn of a session. `asked_s`: when it came, or when its session first asked and was refused; this
+    time decides its place in the line for memory. `program`, `priority`: as in `programs`.
     """
 
     __slots__ = (
@@ -162,8 +163,8 @@ class _Flow(Generic[T]):
 
 class _Line(Generic[T]):
     """All requests that wait for one worker, or for memory. `passed`: the line's position, which is that of the last
-    tenant served. `running`: how many of the requests do not begin a session. `opened_s`: when the last request that
-    begins a session went, or later, when turns of running sessions began to wait here.
+    tenant served. `running`: how many of the requests do not begin a session. `opened_s`: when a request that begins a
+    session last went; or when turns of running sessions began to wait here, if that was later.
     """
 
     __slots__ = ("flows", "opened_s", "passed", "running")
@@ -175,7 +176,8 @@ class _Line(Generic[T]):
         self.running = 0
 
     def drop_idle_tenants(self) -> None:
-        """Drop the tenants without a request here whose position is not beyond the line's."""
+        """Drop the tenants without a request here whose position is not beyond the line's: they would begin there
+        anyway."""
         for tenant in [t for t, f in self.flows.items() if not f.waiting and f.served <= self.passed]:
             del self.flows[tenant]
 
@@ -273,22 +275,22 @@ class Queue(Generic[T]):
         return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
 
     def opened_s(self, model: str) -> float | None:
-        """When the last session began whose first turn had waited for memory, or, if later, when turns of running
-        sessions began to wait. None if no request waits for memory.
+        """When the last session began whose first turn had waited for memory; or when turns of running sessions began
+        to wait, if that was later. None if no request waits for memory.
         """
         line = self._lines.get((model, FOR_MEMORY))
         return None if line is None else line.opened_s
 
     def opened(self, model: str, now_s: float) -> None:
-        """Note that a turn that begins a session leaves the line for memory, to be dispatched."""
+        """Record that a turn that begins a session leaves the line for memory, to be dispatched."""
         line = self._lines.get((model, FOR_MEMORY))
         if line is not None:
             line.opened_s = now_s
 
     def for_memory(self, model: str, *, begins: bool = False) -> list[Waiter[T]]:
-        """The requests for a model that wait for memory: the first of each tenant, then the second of each tenant, and
-        so on, beginning with the tenant that was served least. `begins`: whether to return those that begin a session,
-        or the others.
+        """The requests for a model that wait for memory: the first request of each tenant, then the second of each
+        tenant, and so on, beginning with the tenant that was served least. `begins`: whether to return those that begin
+        a session, or the others.
         """
         line = self._lines.get((model, FOR_MEMORY))
         if line is None:
@@ -304,8 +306,8 @@ class Queue(Generic[T]):
         """How many other requests are likely to go to a worker before `waiter`. `compute_s`: the waiter's prefill time
         there.
 
-        Requests of the waiter's own tenant count as in `ProgramQueue.before`. Because tenants alternate, each other
-        tenant counts with at most one request more than the own tenant.
+        Requests of the waiter's own tenant count as in `ProgramQueue.before`. Because tenants alternate, every other
+        tenant counts with at most one request more than the waiter's tenant.
         """
         line = self._lines.get((waiter.model, worker_id))
         if line is None:

@@ -5,13 +5,13 @@ A proxy leases a slice of the budget from the store, and spends the slice withou
     limit - price of all settled ledger rows - what all proxies have leased and not settled
 
 So the store never gives more than the limit, and needs no second counter beside the ledger rows. Before its dispatch, a
-request reserves its estimated price, for a whole uncached prompt and an answer of the expected length. It is settled
-(billed) at its real price. Spending exceeds the limit only by what requests cost beyond their reservations.
+request reserves its estimated price, for a whole uncached prompt and an answer of the expected length. At its end it is
+settled (billed) at its real price. Spending exceeds the limit only by what requests cost beyond their reservations.
 
 A reload of the configuration can lower the limit below what is leased. Then the amount left is below 0, and processes
 make no new reservations. Each process gives back what it has not reserved, and also what remains when a request ends
-that cost less than its reservation. Processes behave in this way from the reload until the store has answered, too. If
-a reload removes a budget, each process gives back all that is not reserved.
+that cost less than its reservation. This also holds from the reload until the store has answered. If a reload removes a
+budget, each process gives back all that is not reserved.
 
 A slice is a hundredth of the budget. If slices are used up quickly, each next slice is twice as large, up to an eighth
 of the budget. A proxy asks for the next slice when half of its slice is used, and gives back a slice that it has not
@@ -19,14 +19,15 @@ used for a minute.
 
     reserve ──▶ granted                      the slice in hand has enough
             ──▶ waits ──answer──▶ granted     the store is asked, for `ASK_S` at most
-            ──▶ refused                      the store has said within `DENIED_S` that there is no more, or is away
+            ──▶ refused                      the store said within `DENIED_S` that there is no more, or does not answer
 
 Periods are minutes, days and months of UTC. A new period begins with a new slice.
 
 Limits on requests and tokens per minute are leased in slices by the same rules, but requests do not wait for the store.
 A request is granted if the store has not answered yet in this minute, or had enough left at its last answer. An amount
 beyond the slice is a debt that the next slice pays. So several processes together can exceed the limit by what they
-admit during one round trip to the store. While the store is away, only the limits of each process hold (`quota`).
+admit during one round trip to the store. While the store does not answer, only the limits of each process hold
+(`quota`).
 """
 
 from datetime import UTC, datetime
@@ -70,8 +71,8 @@ class Budget(NamedTuple):
 
     @property
     def is_money(self) -> bool:
-        """Whether the unit is money. While the store is away, money is not spent; for other units, limits per process
-        hold.
+        """Whether the unit is money. While the store does not answer, money is not spent; for other units, limits per
+        process hold.
         """
         return self.unit == "nanousd"
 
@@ -257,7 +258,7 @@ class Lease:
         self.needed = 0
 
     def not_answered(self, now_s: float) -> None:
-        """The store is away: take back what was to be given back."""
+        """The store does not answer: take back what would have been given back."""
         self.asking, self.away = False, True
         self.in_hand += self._returning
         self._returning = 0
@@ -266,14 +267,15 @@ class Lease:
 
     def stands_open(self, amount: int) -> bool:
         """Whether an amount is granted although it is not leased. This is so for a removed budget. For requests and
-        tokens it is also so if the store is away, has not answered yet, or had enough left.
+        tokens it is also so if the store failed to answer, has not answered yet, or had enough left.
         """
         if self._leaving:
             return True
         return not self.budget.is_money and (self.away or self.left is None or self.free + self.left >= amount)
 
     def denied(self, now_s: float) -> bool:
-        """Whether the store had too little left, or was away, in the last `DENIED_S`. False if a clock was set back."""
+        """Whether the store had too little left, or did not answer, in the last `DENIED_S`. False if a clock was set
+        back."""
         return self.denied_until_s - DENIED_S <= now_s < self.denied_until_s
 
     def reserve(self, amount: int, now_s: float) -> None:

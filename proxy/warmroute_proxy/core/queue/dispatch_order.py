@@ -1,4 +1,4 @@
-"""Decides whether a request is dispatched now, and where, or for which worker it waits.
+"""Decides whether and where a request is dispatched now, or for which worker it waits.
 
 The home is the worker that placement prefers for a request. If the home has no capacity, its engine would only queue
 the request (`load.load`). Then the request either goes to the cheapest worker with capacity, or waits for its home. In
@@ -168,7 +168,7 @@ def _in_order(queue: Queue[T], door: Door[T], model: str) -> Iterator[Waiter[T]]
 
 
 def _most_free(queue: Queue[T], router: Router, model: str, now_s: float) -> int:
-    """The most tokens that a new conversation may take at a worker that would run it now."""
+    """The maximum number of tokens that a new conversation may take at a worker that would run it now."""
     awaited = queue.awaited_workers(model)
     return router.working_set.most_free(model, now_s, [each for each in awaited if each != FOR_MEMORY])
 

@@ -1,4 +1,4 @@
-"""Holds back new sessions (the door is shut) while turns of running sessions wait for KV memory.
+"""Makes new sessions wait (the door is shut) while turns of running sessions wait for KV memory.
 
 The reasons are in docs/decisions/052-door.md.
 

@@ -5,9 +5,9 @@ belongs to no worker. A request takes no new memory if its conversation is resid
 are uncached. Such a request does not wait for memory. If such a request was placed away from its home and would evict
 others there, it goes home instead.
 
-As in the other lines, the tenant that was served least is first. Of one tenant, a small prompt passes a large one that
-came at the same time. For each second that it came earlier, a prompt may be `TOKENS_PER_S` tokens larger and still go
-first. A request for which no worker has room does not stop others.
+As in the other lines, the tenant that was served least is first. Among the prompts of one tenant, a small prompt passes
+a large one that came at the same time. For each second that it came earlier, a prompt may be `TOKENS_PER_S` tokens
+larger and still go first. A request for which no worker has room does not stop others.
 
 A worker with room may not compute the prompt soon. So a request goes there only if its cost there exceeds the cost at
 the best worker by at most `MARGIN_S` plus the time that the request has waited.

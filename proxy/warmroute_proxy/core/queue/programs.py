@@ -89,8 +89,8 @@ class ProgramQueue(Generic[R]):
                 yield from group
 
     def next(self, key_id: str, late_s: float) -> tuple[Rank, R] | None:
-        """The next request of a key, and its rank among other keys' next requests. Requests due by `late_s` are
-        late.
+        """The next request of a key, and its rank among other keys' next requests. Requests that were due at `late_s`
+        or before are late.
         """
         best: tuple[Rank, R] | None = None
         for (priority, program), group in self._by_key.get(key_id, {}).items():
@@ -114,8 +114,8 @@ class ProgramQueue(Generic[R]):
 
     def before(self, request: Ranked, due_s: float) -> int:
         """How many requests are likely to go before `request`, which is due at `due_s`. All requests of a higher
-        priority count. Of its own priority and program, those that are due earlier count. Each other program of this
-        priority counts with at most one request more than its own program.
+        priority count. Of its own priority and program, those that are due earlier count. Every other program of this
+        priority counts with at most one request more than the program of `request`.
         """
         own, higher, others = 0, 0, []
         for groups in self._by_key.values():
@@ -150,7 +150,7 @@ class Roots:
         self._division: Division[int, tuple[int, str]] = Division(lambda _, root: root[1])
 
     def started(self, session: int, parent: int, tenant: str) -> None:
-        """Note that a session was started by the session `parent`."""
+        """Record that a session was started by the session `parent`."""
         root = self.of(parent)
         if session in self._roots or session == root:
             return

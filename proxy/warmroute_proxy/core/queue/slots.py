@@ -16,7 +16,7 @@ Requests do not wait for the store's answer. A request begins if its process hol
 had a place left, or if the store has not answered yet. So several processes together can exceed the limit by the
 requests that they begin in one round trip to the store. After a minute without requests, each process can exceed the
 limit by one. A request without a place waits in the queue, as it does under a limit of its own process (`quota`). While
-the store is away, only the limits of each process hold.
+the store does not answer, only the limits of each process hold.
 """
 
 from typing import Final, NamedTuple
@@ -117,7 +117,7 @@ class SlotLease:
         self._recorded = max(self._recorded, self.held)
 
     def not_answered(self) -> None:
-        """Note that the store is away: the places that this process held are lost."""
+        """Record that the store does not answer: the places that this process held are lost."""
         self.asking, self.away = False, True
         self.held, self.left = 0, None
 

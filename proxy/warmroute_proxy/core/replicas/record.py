@@ -54,8 +54,8 @@ class Placed(msgspec.Struct, tag="placed", frozen=True):
 
 
 class Dispatched(msgspec.Struct, tag="dispatched", frozen=True, omit_defaults=True):
-    """A call of `dispatched`. Tickets are numbered in this order. `routing`, `decision`: None if as in the last
-    `Placed`.
+    """A call of `dispatched`. Tickets are numbered in this order. `routing`, `decision`: None if they are those of the
+    last `Placed`.
     """
 
     now_s: float

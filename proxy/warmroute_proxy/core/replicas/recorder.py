@@ -163,7 +163,7 @@ class Playback:
         try:
             decision = self._router.place(call.routing, call.now_s, call.exclude)
             recorded = call.decision
-            if recorded is not None and recorded.known is None:  # from an earlier version, or by round robin
+            if recorded is not None and recorded.known is None:  # a record of an earlier version, or of round robin
                 decision = msgspec.structs.replace(decision, known=None)
                 if not recorded.restarted_tokens:
                     decision = msgspec.structs.replace(decision, restarted_tokens=0)

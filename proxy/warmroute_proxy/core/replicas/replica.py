@@ -3,9 +3,9 @@
 Many routers decide as well as one router if each knows what the others know. So each router sends three things to its
 peers (the other processes): what became of its requests, which conversations' histories it found evicted, and what
 clients say about their sessions. What became of a request is sent as the four calls that change a router's state: sent,
-first token, served, lost. A peer makes these calls on its own state, with its own ticket for each request. So, a few ms
-later, its index, loads, traffic, affinity and known evictions equal those of a single router that gets all requests. If
-two processes decide within these ms, they do not see each other's decision.
+first token, served, lost. A peer makes these calls on its own state, with its own ticket for each request. So, with a
+delay of a few ms, its index, loads, traffic, affinity and known evictions equal those of a single router that gets all
+requests. If two processes decide within these ms, they do not see each other's decision.
 
 Load is not sent as a number, because the order of all prompts decides when an engine computes each of them. With
 numbers alone, a third of the gain in TTFT p90 was lost (docs/decisions/011-processes.md). Each load belongs to an open

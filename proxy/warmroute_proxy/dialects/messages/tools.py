@@ -1,8 +1,8 @@
 """Translates tools and `tool_choice`.
 
 All tools are offered to the model. Tools that are defined in messages (`tool_addition`) follow the request's tools in
-the order of their addition. All tools with `defer_loading` are then moved to the end: tools are the beginning of a
-prompt, and Claude Code adds a deferred tool only once the model has searched for it (decision 051).
+the order of their addition. All tools with `defer_loading` are then moved to the end. Claude Code adds such a tool only
+after the model has searched for it; at the end, the tool leaves the cached prefix before it unchanged (decision 051).
 
 Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`), and no engine runs them. If the
 client also offers tools of its own, Anthropic's are dropped and named in the receipt, so that the agent can go on. A
@@ -36,8 +36,8 @@ UNREAD: Final = "tools.unread"  # the name in the receipt for unreadable tools i
 
 
 class ListedTools(NamedTuple):
-    """`chat`: the tools of a request as chat's list in JSON, or empty; `dropped`: the types of all other tools, as
-    `tools.TYPE`; `marks`: how many `cache_control` were removed.
+    """`chat`: the tools of a request as the JSON list `tools` of chat completions, or empty; `dropped`: the types of
+    all other tools, as `tools.TYPE`; `marks`: how many `cache_control` were removed.
     """
 
     chat: bytes
@@ -51,7 +51,8 @@ _KNOWN: Final[Known[ListedTools]] = Known()
 
 
 def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
-    """Translate the tools of a request. A translation is cached only for its `key`, the key that signs reasoning.
+    """Translate the tools of a request. Cached translations are found by `key`, the key that signs reasoning, so that
+    tenants do not share them.
 
     `added`: definitions of tools in messages.
     """
@@ -64,7 +65,8 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
 
 
 def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWork) -> Raw:
-    """The tools of `given`, then those of `added` with new names. An unreadable one adds `UNREAD` to `unread`."""
+    """The tools of `given`, then those of `added` whose names have not occurred yet. An unreadable one adds `UNREAD` to
+    `unread`."""
     listed = list_at(given, "tools")
     work.take(len(listed))
     names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}

@@ -1,10 +1,9 @@
 """Reads SGLang's request log: `--log-requests`, as text or with `--log-requests-format json`.
 
-The reader takes the lines of finished requests (sgl-project/sglang 0.5.23,
-python/sglang/srt/utils/request_logger.py). Lines of each log level have the token counts. Level 2 adds the prompt's
-tokens, which may be truncated; level 3 has all of them. `cached_tokens` is what the engine's prefix cache delivered.
-The session is known if a client sends `x-smg-routing-key`, the only header that SGLang logs by default. Each file is
-the log of one worker.
+The reader takes the lines of finished requests (sgl-project/sglang 0.5.23, python/sglang/srt/utils/request_logger.py).
+At every log level, these lines have the token counts. Level 2 adds the prompt's tokens, which may be truncated; level 3
+has all of them. `cached_tokens` is what the engine's prefix cache delivered. The session is known if a client sends
+`x-smg-routing-key`, the only header that SGLang logs by default. Each file is the log of one worker.
 
 String literals in a line may come from the client, so the reader interprets nothing inside them. The text form also
 has the names of a client's parameters as they came, line breaks included (`_dataclass_to_string_truncated`). So a
@@ -129,7 +128,8 @@ class _Plain:
 
 
 def _plain(literal: str) -> str:
-    """The text in a literal. Only escaped single quotes are unescaped, so literals with either quotes give one text."""
+    """The text in a literal. Only escaped single quotes are unescaped, so a text is the same in single and double
+    quotes."""
     return literal[1:-1].replace("\\'", "'") if literal[0] == "'" else literal[1:-1]
 
 

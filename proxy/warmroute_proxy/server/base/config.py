@@ -84,7 +84,8 @@ class ProxyConfig:
     def others_than(self, host: str) -> tuple[str, ...]:
         """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config.
 
-        `host`: the machine's name. This proxy's address begins with `host`, and has `port`, or a picker's `admin_port`.
+        `host`: the machine's name. An address is this proxy's own if it begins with `host` and has `port`, or
+        `admin_port` for a picker.
         """
         own, ports = host.partition(".")[0], {self.port, self.admin_port}
         return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))
@@ -169,7 +170,7 @@ class EngineConfig:
     """
 
     max_running: Annotated[int, within(1, 1_000_000)] | None = None
-    """The most concurrent requests of each rank; None: the number that the engine reports."""
+    """The maximum number of concurrent requests of each rank; None: the number that the engine reports."""
 
     provider: Provider = UNKNOWN
     """For `kind = "openai"`: the provider, which decides how a request names its session to the server."""
@@ -229,7 +230,8 @@ class DiscoveryConfig:
 
 
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
-    """The most copies of a request's body in memory: the body as received, and one for each engine that serves it."""
+    """The maximum number of copies of a request's body in memory: the body as received, and one for each engine that
+    serves it."""
     return 3 if any(engine.role == "prefill" for engine in engines) else 2
 
 
@@ -337,7 +339,7 @@ class TracingConfig:
 
     service_name: str = "warmroute"
     queue_requests: Annotated[int, within(64, 1_000_000)] = 1_024
-    """The most finished requests that may wait for the exporter."""
+    """The maximum number of finished requests that wait for the exporter."""
 
     timeout_s: Annotated[float, within(0.05, 60.0)] = 10.0
     """Time limit of one export including its retries, in seconds."""

@@ -1,4 +1,4 @@
-"""Annotations of config fields: bounds, form, and whether a field may change while the proxy runs. Pure.
+"""Annotations of config fields: bounds, form, and whether a field may change while the proxy runs. Does no I/O.
 
 The annotation of a number has its bounds (`within`). The annotation of a text says whether the text is a name, an
 address or a digest. The reader of config files, their JSON Schema, the reference pages and `config_difference` use
@@ -45,7 +45,7 @@ def within(low: float, high: float, *, live: bool = False) -> Meta:
 
 @cache
 def bounds(kind: type) -> Mapping[str, Bounds]:
-    """Field name -> bounds, for a record and the records in it."""
+    """Field name -> bounds, for a record (a dataclass or named tuple) and the records in it."""
     found: dict[str, Bounds] = {}
     for name, hint, default in fields_of(kind):
         member, meta, _ = annotated(hint)

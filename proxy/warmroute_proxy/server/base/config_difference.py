@@ -1,4 +1,4 @@
-"""Finds the differences between two configs, and those that can be applied while the proxy runs. Pure.
+"""Finds the differences between two configs, and those that can be applied while the proxy runs. Does no I/O.
 
 A change names its table, element and keys, but no values, since a value may be secret. `merged` takes the fields that
 may change from the new config, and all other fields from the running config. So comparing the merged config with the

@@ -16,7 +16,7 @@ CONFIG_BOOK: Final = "config"
 FREE: Final = PriceBook(Rates(0, 0, 0, "free"))
 MAX_SOURCE_CHARS: Final = 500
 MAX_BOOKS: Final = 1_000
-"""The most price books that one model, or one file, may have."""
+"""The maximum number of price books that one model, or one file, may have."""
 
 _REQUIRED: Final = RATES[:3]
 _HOW: Final = (

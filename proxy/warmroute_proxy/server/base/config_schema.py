@@ -1,6 +1,6 @@
-"""The JSON Schema of the config file and of tenants' settings, made from the fields of `config`'s records. Pure.
+"""The JSON Schema of the config file and of tenants' settings, made from the fields of `config`'s classes. Does no I/O.
 
-`_WRITTEN` has the schemas of fields whose form in the file differs from their form in the record.
+`_WRITTEN` has the schemas of fields whose form in the file differs from their form in the class.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ _LISTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
     "tenant": (TenantConfig, ("name",)),
     "budget": (BudgetKeys, ("name",)),
 }
-"""Table -> the record of its keys, and its required keys."""
+"""Table of the file -> the class whose fields are the table's keys, and the names of the required keys."""
 
 
 def document_schema() -> Schema:

@@ -58,7 +58,7 @@ class RefusedMark:
         self._path = state_dir / REFUSED_FILE
 
     def note(self, problems: int) -> None:
-        """Note that the file was refused. Write errors are ignored: a full disk must not end the process."""
+        """Record that the file was refused. Write errors are ignored: a full disk must not end the process."""
         with contextlib.suppress(OSError):
             write_whole(self._path, b"%d" % problems)
 

@@ -25,7 +25,8 @@ from warmroute_proxy.server.base.config_table import Table, nearest, shown
 from warmroute_proxy.server.base.secrets import config_key_id
 
 LEDGER_FILE_DAYS: Final = 7
-"""How many days the ledger file keeps rows that the database has, since a restored database may lack the newest."""
+"""How many days the ledger file keeps rows that the database has, since a restored database may lack the newest
+rows."""
 
 MAX_USD: Final = 1_000_000_000
 _NANO: Final = 1_000_000_000

@@ -35,7 +35,7 @@ class Table:
             problems.append(f"{path}: must be a table, written [{path}]")
 
     def of(self, kind: type) -> "Table":
-        """This table, with the bounds of its numbers taken from the fields of a record."""
+        """This table, with the bounds of its numbers taken from the fields of a record (a dataclass or named tuple)."""
         self._bounds = bounds(kind)
         return self
 

@@ -15,7 +15,7 @@ RESERVED: Final = 64
 """Descriptors of the process itself: event loop, listeners, ledger, its journal, logs, admin connections."""
 
 PER_ENGINE: Final = 16
-"""Connections for probes, KV events and aborts of one engine, beside those that carry requests."""
+"""Connections for probes, KV events and aborts of one engine, besides those that carry requests."""
 
 PER_REQUEST: Final = 3
 """Descriptors of a client connection: its own socket, and those of two requests to engines (prefill and decode)."""

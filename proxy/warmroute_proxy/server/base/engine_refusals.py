@@ -301,7 +301,7 @@ def _of_engine(status: int, words: Words, after_s: int | None) -> EngineRefusal 
 
 
 def _of_request(status: int, words: Words) -> EngineRefusal:
-    """A refusal of the request itself. A 404 or 425 is `BUSY`: another engine may have the model, for example."""
+    """A refusal of the request itself. A 404 or 425 is `BUSY`: for example, another engine may have the model."""
     code = words.code if words.code and not words.code.isdecimal() else None
     refusal = Refusal(status, _message_of(status, words), code=code, param=words.param)
     return EngineRefusal(refusal, Meaning.BUSY if status in {404, 425} else Meaning.REQUEST)
@@ -382,7 +382,8 @@ def _time(value: str | None) -> float | None:
 
 
 def _in_body(words: Words) -> list[tuple[object, str]]:
-    """The retry times in the body, with their units: in members of some servers, Google's `retryDelay`, or words."""
+    """The retry times in the body, with their units. Servers state them in members, in Google's `retryDelay`, or in
+    words."""
     more, found = words.more, list[tuple[object, str]]()
     metadata = more.get("metadata")
     for each in (more, metadata if isinstance(metadata, dict) else {}):

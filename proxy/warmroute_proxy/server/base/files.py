@@ -48,7 +48,7 @@ def write_kept(path: Path, value: object) -> None:
 
 
 class FileChanges:
-    """Tells whether files have changed since the last call of `found`, by ctime (content or mode), size and inode. At
+    """Tells from ctime (content or mode), size and inode whether files have changed since the last call of `found`. At
     the first call a file counts as changed, since it may have changed after its content was read.
     """
 

@@ -20,7 +20,7 @@ LOGGED_S: Final = 0.25
 """The shortest lag that is logged, as a warning."""
 
 _REQUEST: Final = HeldBy.REQUEST  # looked up once, since each look-up in an enum costs 900 instructions in Python 3.11
-_NAMED_SHARE: Final = 0.5  # of the lag that a step must have run to be named as its cause
+_NAMED_SHARE: Final = 0.5  # a step that ran for at least this share of a lag is named as its cause
 
 
 class LoopLag:

@@ -1,7 +1,8 @@
-"""Sums of each tenant and worker by minute, for the last hour, in memory. The admin page shows them first.
+"""Keeps sums of each tenant and worker by minute, for the last hour, in memory.
 
-The ledger has only sums by hour. `request_metrics` gathers the sums of requests in constant time per turn, and adds
-them here once a minute and before a read. A finished minute is kept encoded, as other processes of the proxy get it.
+The overview of the admin page begins with these sums; the ledger has only sums by hour. `request_metrics` gathers the
+sums of requests in constant time per turn, and adds them here once a minute and before a read. A finished minute is
+kept encoded, as other processes of the proxy get it.
 """
 
 import time

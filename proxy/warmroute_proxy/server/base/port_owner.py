@@ -8,7 +8,7 @@ _LISTEN: Final = "0A"
 
 
 def port_owner(port: int) -> str:
-    """` by NAME, pid N`, or an empty text if the process cannot be seen."""
+    """` by NAME, pid N`, or an empty string if the process cannot be seen."""
     try:
         wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
         for process in PROC.iterdir() if wanted else ():

@@ -1,4 +1,4 @@
-"""Seals (encrypts) the reasoning that clients keep for the proxy: only proxies with the share group's key can.
+"""Seals (encrypts) the reasoning that clients keep for the proxy; only proxies with the share group's key can read it.
 
 The cipher is AES-SIV (RFC 5297), which needs no nonce: the same text under the same key gives the same sealed text. So
 an answer that is sent twice has the same bytes.

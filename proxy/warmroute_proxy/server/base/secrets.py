@@ -174,7 +174,8 @@ class Secrets:
         self._reasoning_keys: dict[tuple[str, str], bytes] = {}
 
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
-        """The 16 hex digits that replace a session key in receipts, ledger rows and logs, and the number they write."""
+        """The 16 hex digits that replace a session key in receipts, ledger rows and logs, and the number that these
+        digits stand for."""
         found = self._sessions.get((share_group, key))
         if found is None:
             text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]

@@ -6,9 +6,10 @@ remaining steps wait. The time that the steps of each line have taken decides wh
 queueing (P. Goyal, H. Vin, H. Cheng, 1996). Requests without a key share one line, and each engine has a line for work
 that belongs to no tenant.
 
-The cost of a refusal is mostly the reading of its request, which is not part of its step. The time is *charged* to the
-line, which then waits longer for its next turn. A task runs after the step that begins it, so only one task begins in
-an iteration. The time of the task's steps is charged to the line, too.
+A refusal costs mostly the reading of the refused request, which happens outside the step. The reading time is *charged*
+to the line, which then waits longer for its next turn. A task that a step begins runs in the next iteration. The
+present iteration ends with that step, so only one task begins in each iteration. The time of the task's steps is
+charged to the line, too.
 
 The lines are bounded by the connections of clients and engines: each connection has at most one step that waits.
 """
@@ -61,7 +62,7 @@ class Turns:
         self.line_up(tenant, step)
 
     def begin(self, now_s: float) -> None:
-        """Note that a step runs now, without having waited."""
+        """Record that a step runs now, without having waited."""
         if not self.began:
             self.began = True
             self.end_s = now_s + SLICE_S
@@ -85,7 +86,7 @@ class Turns:
         self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 
     def task_begun(self) -> None:
-        """Note that a step has begun a task. This iteration ends, since the task runs in the next one."""
+        """Record that a step has begun a task. This iteration ends, since the task runs in the next one."""
         self._tasks += 1
         self.end_s = 0.0
 

@@ -35,9 +35,9 @@ SAVED_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
 LEAST_ANSWER_BYTES: Final = 65_536
 ANSWER_BYTES_PER_BYTE: Final = 8
-"""The most bytes of an answer for each byte of the body: a token has at least one byte, and its id at most 7 with the
-comma. `LEAST_ANSWER_BYTES` covers what the chat template adds. So the body's size bounds what an engine can make the
-proxy hold.
+"""The maximum number of bytes of an answer for each byte of the body: a token has at least one byte, and its id at most
+7 with the comma. `LEAST_ANSWER_BYTES` covers what the chat template adds. So the body's size bounds what an engine can
+make the proxy hold.
 """
 
 _PATH: Final = "/v1/tokenize"

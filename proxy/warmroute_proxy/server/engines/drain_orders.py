@@ -1,4 +1,4 @@
-"""Keeps operators' drain orders on disk, so that they hold over a restart of the proxy.
+"""Keeps operators' drain orders on disk, so that they outlast a restart of the proxy.
 
 The small file `drains.json` in the state folder maps engine ids to the unix times of the orders. The process that gets
 an order writes a whole new file beside the old one and renames it. The orders of engines that have left stay in the

@@ -53,7 +53,7 @@ class Engine:
         self.shares_answers = self.is_sglang or config.provider.salted
         """Whether the engine reports an answer's tokens as cached in the session's next prompt: SGLang and vLLM do."""
         self._session_header = config.provider.header
-        self._heads: dict[str, bytes] = {}  # path -> head of its requests; the code has two paths
+        self._heads: dict[str, bytes] = {}  # path -> head of its requests; the code uses only two paths
         self._key_refused = False
         self.read_keys()
         self.refusals = RefusalLog()
@@ -196,7 +196,7 @@ class Engine:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")
 
     def answered_as_no_engine(self, status: int) -> None:
-        """Note that something other than an engine answers at the address. Logged once until an engine answers."""
+        """Record that something other than an engine answers at the address. Logged once until an engine answers."""
         self.recognised = False
         if not self._logged_unknown:
             self._logged_unknown = True

@@ -1,8 +1,9 @@
 """Reads an engine's own metrics: a report of each rank, for conditions (alarms), and counts of the whole engine.
 
 The names are those of SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`). Ranks of one attention group
-work on shards of the same requests and report the same values, so the largest value counts. SGLang's HTTP process
-counts prompt and cached tokens without a rank, so every rank of the engine gets these values.
+(the GPUs of one data-parallel rank) work on shards of the same requests and report the same values, so the largest
+value counts. SGLang's HTTP process counts prompt and cached tokens without a rank, so every rank of the engine gets
+these values.
 
 The HTTP process counts a request when it has ended, and does not count `/health`. It divides `cached_tokens_total` by
 `cache_source` (`device`, `host`, `storage`, or `total` if the division is unknown). The engine that simulates SGLang

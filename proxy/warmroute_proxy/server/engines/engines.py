@@ -92,7 +92,7 @@ class PeerUpdates(Protocol):
         """Send that this process requests `/health` (`status` None), or the answer's status: 0 without an answer."""
 
 
-# Ids that this process draws: of receipts, of requests to engines (rids), and of bootstrap rooms.
+# Ids that this process makes at random: of receipts, of requests to engines (rids), and of bootstrap rooms.
 #
 # Rids have one fixed length, because an engine matches abort ids by prefix. A bootstrap room is the number by which
 # SGLang joins a prefill to its decode. Rooms are unique over all processes of a fleet, never 0, and leave space below
@@ -291,7 +291,7 @@ class Engines:
         return True
 
     def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
-        """Note that a request has ended. `prompt_tokens`: as reported; if 0, the decision's estimate counts."""
+        """Record that a request has ended. `prompt_tokens`: as reported; if 0, the decision's estimate counts."""
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is not None:
             tokens = prompt_tokens or decision.prompt_tokens_est
@@ -305,13 +305,14 @@ class Engines:
             feed.blocks.expect(tag, chain)
 
     def apply_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """Note how many tokens the prompt of a tag has, as sent by another process."""
+        """Record how many tokens the prompt of a tag has, as sent by another process."""
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
             feed.settled(tag, prompt_tokens)
 
     def apply_health(self, engine_id: str, status: int | None, now_s: float) -> None:
-        """Note that a process of this proxy requests `/health` of an engine (`status` None), or the answer's status."""
+        """Record that a process of this proxy requests `/health` of an engine (`status` None), or the answer's
+        status."""
         engine = self.by_id.get(engine_id)
         if engine is None:
             return

@@ -119,7 +119,7 @@ class KvBlocks:
     def stored(
         self, hashes: Sequence[int], parent: int | None, tag: str | None, block_size: int, tier: Tier, *, pairs: bool
     ) -> Matched:
-        """Note that a run of blocks after `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
+        """Record that a run of blocks after `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
         prompt = self._prompts.get(tag) if tag is not None else None
         if self._early_held:
             for block in hashes:
@@ -135,8 +135,8 @@ class KvBlocks:
         return Matched([key for block in known for key in self._cuts_of(block)], len(known))
 
     def removed(self, hashes: Iterable[int], tier: Tier) -> Matched:
-        """Note that blocks were removed from a tier. Returns the cuts that no block in the tier holds any more. A block
-        that is in no tier any more is forgotten.
+        """Record that blocks were removed from a tier. Returns the cuts that no block in the tier holds any more. A
+        block that is in no tier any more is forgotten.
         """
         keys: list[int] = []
         known = 0
@@ -195,7 +195,7 @@ class KvBlocks:
         return run
 
     def _enter_again(self, block: int) -> None:
-        """Note the tiers of a block whose events came before its prompt. Forget the block if it is in no tier."""
+        """Record the tiers of a block whose events came before its prompt. Forget the block if it is in no tier."""
         bits = self._early_held[block] % _DEPTH
         for bit in _BITS.values():
             if bits & bit:
@@ -219,7 +219,7 @@ class KvBlocks:
                 self._newer_cuts[block] = cuts
 
     def _match(self, prompt: _Prompt, run: _Run) -> list[int]:
-        """Note the cuts that a run of blocks holds. Returns those that no block in the device tier holds."""
+        """Record the cuts that a run of blocks holds. Returns those that no block in the device tier holds."""
         gone = []
         for number, keys in _cuts_in(prompt, run).items():
             block = run.hashes[max(number, 0)]
@@ -236,7 +236,7 @@ class KvBlocks:
         return gone
 
     def _enter(self, block: int, bit: int) -> bool:
-        """Note that a block is in a tier. Returns whether the block is known."""
+        """Record that a block is in a tier. Returns whether the block is known."""
         generation = self._newer if block in self._newer else self._older
         found = generation.get(block)
         if found is None:
@@ -247,7 +247,7 @@ class KvBlocks:
         return True
 
     def _leave(self, block: int, found: int, bit: int) -> list[int]:
-        """Note that a block is no longer in a tier. Returns the cuts that no block in the tier holds any more."""
+        """Record that a block is no longer in a tier. Returns the cuts that no block in the tier holds any more."""
         if not found & bit:
             return []
         gone = self._release(self._cuts_of(block), bit)
@@ -267,7 +267,7 @@ class KvBlocks:
             self._block_counts[key, bit] = self._block_counts.get((key, bit), 0) + 1
 
     def _release(self, cuts: Iterable[int], bit: int) -> list[int]:
-        """Note that one block fewer in a tier holds these cuts. Returns the cuts that no block in the tier holds."""
+        """Record that one block fewer in a tier holds these cuts. Returns the cuts that no block in the tier holds."""
         gone = []
         for key in cuts:
             left = self._block_counts.get((key, bit), 1) - 1

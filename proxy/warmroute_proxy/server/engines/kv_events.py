@@ -7,7 +7,7 @@ last answer has the number -1. `kv_feed` applies the batches.
 
 Everything runs in the event loop, in small portions. One portion has at most `MAX_BATCHES_AT_ONCE` batches, and ends
 after `MAX_BYTES_AT_ONCE`; then other callbacks run. `kv_feed` divides a long batch. If more events of an engine wait,
-the next portion begins after a rest, which is `REST` times as long as the portion took. So the events of one rank take
+the next portion begins after a pause, which is `REST` times as long as the portion took. So the events of one rank take
 at most a fifth of the loop's time. All ranks of an engine, which may be 64, share one queue in the loop's turns
 (`base.turns`), and so take no more time than one tenant. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a
 core, and pages of one token 4 %.

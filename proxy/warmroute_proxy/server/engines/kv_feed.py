@@ -119,7 +119,7 @@ class KvFeed:
         self._steps: Iterator[int] | None = None  # the remaining steps of the oldest batch in `_left`
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
-        """Note that the request with this tag has ended, and that its prompt has `prompt_tokens`."""
+        """Record that the request with this tag has ended, and that its prompt has `prompt_tokens`."""
         gone = self.blocks.settled(tag, prompt_tokens)
         if gone:
             self._router.cache_removed(self._worker.id, gone, "device")

@@ -1,4 +1,4 @@
-"""Reads what hits in the host and storage tiers of the KV cache cost, from an engine's own metrics.
+"""Reads from an engine's own metrics what it costs to use cached KV from the host and storage tiers.
 
 SGLang counts by DP rank and TP rank, in its Prometheus text:
 

@@ -33,7 +33,7 @@ class Receiver(Protocol):
         """Take some of the answer's body."""
 
     def holds(self, size_bytes: int) -> object:
-        """Reserve memory for bytes of the answer that were read and wait, or give up."""
+        """Reserve memory for bytes of the answer that were read but not handled yet, or give up."""
 
     def streams(self) -> Stream | None:
         """The stream, if its bytes after the head may pass unparsed (`passthrough`). Called for streamed legs only."""

@@ -34,7 +34,7 @@ class Source(Protocol):
         """The tenant that gets the answer."""
 
     def count_waiting(self, size_bytes: int) -> None:
-        """Reserve memory for bytes that were read and wait, or end the answer."""
+        """Reserve memory for bytes that were read but not handled yet, or end the answer."""
 
     def take_portion(self, data: bytes) -> None:
         """Handle some of a read, `PORTION_BYTES` at most."""
@@ -94,6 +94,6 @@ class Portions:
             if self._held:
                 self._held = False
                 self._source.hold_reading(False)
-        elif self._source.may_go_on():  # else `go_on` is called once the client takes more
+        elif self._source.may_go_on():  # else `go_on` is called when the client takes more
             self._lined_up = True
             self._turns.line_up(self._source.answers_for(), self._step)

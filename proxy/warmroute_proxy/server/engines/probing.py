@@ -5,7 +5,7 @@ server that answers `/ready` with 404 counts as ready. An engine that was ready 
 requests and gets no new ones. A prefill engine has a bootstrap server, from which decode engines learn where its KV is.
 Every `REGISTERED_EVERY_S` this server is asked for the engine's ranks. If it lacks them, the engine is down.
 
-`/server_info` is read when an engine comes up, and every `INFORM_EVERY_S`. An engine is up only once it has answered
+`/server_info` is read when an engine comes up, and every `INFORM_EVERY_S`. An engine is not up until it has answered
 `/server_info` as an engine does, because another server may listen at a wrong address. The report has the engine's
 ranks and start time. The router gets new ranks; a new start time means an empty cache.
 
@@ -370,7 +370,8 @@ def _without_time(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loads(row: dict[str, Any], ended_tokens: int) -> EngineLoads:
-    """The loads in a row, less `ended_tokens`: those of prompts whose prefill has ended since the row was requested."""
+    """The loads in a row, minus `ended_tokens`: the tokens of prompts whose prefill has ended since the row was
+    requested."""
     waiting = count(row, "num_waiting_uncached_tokens")
     return EngineLoads(
         running=count(row, "num_running_reqs"),

@@ -5,9 +5,9 @@ Events pass as they came, except that tool calls which clients could not tell ap
 Most events of one stream differ only in a short text. An event that begins and ends like an event that was read before,
 and whose text is plain, passes unread. All other events are read as JSON, in whatever style the server writes it.
 
-The client does not get the usage chunk and `[DONE]` (the relay sends its own when the request's usage and price are
-known), the `sglext` chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error
-with all events that follow it.
+Some events do not reach the client: the usage chunk and `[DONE]` (the relay sends its own when the request's usage and
+price are known), the `sglext` chunk that only the proxy requested, the chunk that ends an aborted choice, and an
+engine's error with all events that follow it.
 """
 
 from typing import Any, Final
@@ -273,7 +273,7 @@ class UsageTracker:
         self.error = self.error or (error if isinstance(error, dict) else {"message": str(error)})
 
     def _takes_view(self, view: AnswerView, event: bytes, payload: bytes) -> bool:
-        """Note a chunk's usage, details and choices. Returns whether the client gets the chunk."""
+        """Record a chunk's usage, details and choices. Returns whether the client gets the chunk."""
         usage, extension = view.reported(), None if view.sglext is ABSENT else as_object(view.sglext)
         if usage is not None:
             self._usage, self._counted = usage, b""

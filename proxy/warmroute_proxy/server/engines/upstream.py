@@ -70,7 +70,8 @@ class Upstream:
         return f"{line}{headers}content-length: ".encode("latin-1")
 
     def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
-        """Send the request of a turn, and again if the engine closes the connection as idle. `head`: of `self.head`."""
+        """Send the request of a turn, and again if the engine closes the connection as idle. `head`: from
+        `self.head`."""
         self._send(head, body, leg, anew=True)
 
     def send_anew(self, leg: Leg, head: bytes, body: Parts) -> None:

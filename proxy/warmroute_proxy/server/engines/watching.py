@@ -114,7 +114,7 @@ class Watching:
                     self._hand_overs[worker_id] = (0, "")
 
     def lost(self, worker_id: str, loss: Mapping[str, int], cached_tokens: int, occupancy: Occupancy) -> None:
-        """Note a turn that found fewer cached tokens than expected. `loss`: the missing tokens by reason."""
+        """Record a turn that found fewer cached tokens than expected. `loss`: the missing tokens by reason."""
         unknown = loss.get("unknown", 0)
         if unknown >= LEAST_REPEATED_TOKENS and not cached_tokens and not occupancy.reports:
             self._repeats[worker_id] += 1

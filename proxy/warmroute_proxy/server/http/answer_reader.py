@@ -12,10 +12,10 @@ class ReaderOwner(Protocol):
     """The owner of a reader, which learns when the reader pauses or ends."""
 
     def paced(self) -> None:
-        """Note that a reader was paused because its client is slow, or goes on."""
+        """Handle that a reader was paused because its client is slow, or that it goes on."""
 
     def left(self, reader: "AnswerReader") -> None:
-        """Note that a reader's client has left, or has got the whole answer."""
+        """Handle that a reader's client has left, or has got the whole answer."""
 
 
 class AnswerReader:

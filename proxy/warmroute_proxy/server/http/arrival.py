@@ -16,7 +16,8 @@ from warmroute_proxy.server.http.http1 import LINGER_S, Connection
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 
 ACCEPTED_AT_ONCE: Final = 64
-"""How many connections are accepted in one iteration of the loop. If the listener is full, each closes another one."""
+"""How many connections are accepted in one iteration of the loop. If the listener is full, each of them closes an older
+connection."""
 
 
 class ListeningSocket:

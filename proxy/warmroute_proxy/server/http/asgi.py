@@ -1,8 +1,8 @@
 """A bridge from the proxy's connections to an ASGI application, for the control plane.
 
 The inference paths use no web framework. Pages and small JSON answers use FastAPI, on the ports of these connections
-and within their limits. The bridge collects each answer, counts it in the memory of bodies (`body_memory`), and sends
-it whole.
+and within their limits. The bridge collects each answer, counts it in the memory budget for bodies (`body_memory`), and
+sends it whole.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The memory of bodies: one budget for a process, from which each request reserves memory.
+"""The memory budget for all bodies in a process, from which each request reserves memory.
 
 A reservation lasts as long as its object. An object that holds bytes of a request also refers to the reservation. When
 the last reference goes, the memory is given back. So memory is released in whatever way a request ends.
@@ -28,7 +28,7 @@ class Spare(Protocol):
 
 
 class BodyMemory:
-    """The memory of all bodies of one process. `spare`: bytes that are dropped before a body is refused."""
+    """The memory budget for all bodies of one process. `spare`: bytes that are dropped before a body is refused."""
 
     def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
         """`copies`: how many copies of a body may be in memory. `refused`: counts requests that found no memory."""

@@ -107,7 +107,7 @@ class AnswerSink(Protocol):
         """Report the status of an answer, for the metrics."""
 
     def exchange_ended(self, exchange: "Exchange") -> None:
-        """Note that an answer is complete."""
+        """Handle that an answer is complete."""
 
     def close_after_flush(self) -> None:
         """Close when all bytes are sent."""

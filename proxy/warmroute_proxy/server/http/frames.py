@@ -3,8 +3,8 @@
 Most messages are one frame and come in one read. These messages are found here, in a quarter of the time that the
 library `websockets` takes. The library, without its I/O, reads all other frames. A message is taken from its frame in
 one piece, which costs the event loop a few ms for each MB, so a message has `MAX_MESSAGE_BYTES` at most. An empty frame
-takes a few us, so one read may hold `MAX_FRAMES` at most. The caller says after how many frames other connections go
-on, and counts the memory of bytes that were read but not taken as messages (`held_bytes`).
+takes a few us, so one read may hold `MAX_FRAMES` at most. The caller says after how many frames it is the turn of other
+connections, and counts the memory of bytes that were read but not taken as messages (`held_bytes`).
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Decodes the parser's header lines to names in lower case and values as text.
+"""Decodes the parser's header lines into names in lower case and values as text.
 
 Clients and engines send the same few lines in each message, so up to `MAX_LINES` decoded lines are cached.
 """

@@ -5,7 +5,7 @@ whole request. The endpoint answers through an `Exchange`.
 
 What keeps this safe:
 - header bytes, header count, target length, body bytes, pipelined requests and open connections have limits; each
-  phase (head, body, keep-alive, a client that does not read) has a deadline, checked by one sweep a second;
+  phase (head, body, keep-alive, a client that does not read) has a deadline, which is checked once a second;
 - `RequestReader` parses every byte with one parser, and refuses ambiguous framing;
 - requests of one connection are answered in order, one at a time. The socket is also read during an answer, because
   otherwise the proxy would not notice that a client has left. Bytes that arrive during an answer are parsed after the
@@ -54,7 +54,7 @@ class Connection:
     """
 
     def __init__(self, shared: OpenConnections, arrival: OpenConnection | None = None) -> None:
-        """`arrival`: the member of `shared` that this connection replaces."""
+        """`arrival`: a member of `shared` that stood for this socket until now; this connection takes its place."""
         self._shared = shared
         self._arrival = arrival
         self._limits = shared.limits
@@ -266,7 +266,8 @@ class Connection:
     # -- answering in order
 
     def _start_next(self) -> None:
-        """Start waiting requests while no request is active. This is a loop, because an answer may end at once."""
+        """Start the requests that wait, as long as no request is active. This is a loop, because an answer may end at
+        once."""
         if self._starting:
             return
         self._starting = True
@@ -315,7 +316,8 @@ class Connection:
             return
         if self._is_tls:
             self._count_buffers()
-        # Write pieces, since over TLS unsent bytes are counted only for writes after the socket was full.
+        # Write in pieces: over TLS, the unsent bytes of the write that fills the socket are not counted, only those of
+        # later writes.
         for at in range(0, len(data), PIECE_BYTES):
             transport.write(data[at : at + PIECE_BYTES])
 
@@ -416,7 +418,8 @@ class Connection:
 
     @property
     def idle_since_s(self) -> float:
-        """Since when the connection counts for no tenant, even if a request has begun; `BUSY` if it counts for one."""
+        """Since when the connection counts for no tenant; `BUSY` if it counts for a tenant. It counts for no tenant
+        while a request's head is incomplete."""
         return BUSY if self._user else self._asked_s
 
     def make_way(self) -> None:

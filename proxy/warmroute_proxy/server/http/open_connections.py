@@ -1,4 +1,4 @@
-"""The open connections of one listener, which share its endpoint, limits, clock and memory of bodies."""
+"""The open connections of one listener, which share its endpoint, limits, clock and memory budget for bodies."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +17,7 @@ READ_BYTES: Final = 262_144  # how much is read at once
 LOOK_AGAIN_S: Final = 0.05  # if no connection was idle, all connections are checked again after this time
 BUSY: Final = float("inf")
 NEWCOMERS: Final = 8  # one place in eight is kept for connections that no tenant has used yet
-TENANT_WEIGHT: Final = 7  # a tenant may use this many times the free connections, so a single tenant 7 of 8
+TENANT_WEIGHT: Final = 7  # a tenant may use 7 times as many connections as are free, so a single tenant gets 7 of 8
 
 
 class OpenConnection(Protocol):
@@ -28,7 +28,7 @@ class OpenConnection(Protocol):
 
     @property
     def idle_since_s(self) -> float:
-        """Since when the connection is idle; `BUSY` if it is not idle."""
+        """Since when the connection has been idle; `BUSY` if it is not idle."""
 
     def on_deadline(self) -> None:
         """Handle that `deadline_s` has passed."""
@@ -37,7 +37,7 @@ class OpenConnection(Protocol):
         """Close after the current answer; without one, soon."""
 
     def make_way(self) -> None:
-        """Close at once in favour of another connection. No sweep checks this connection's deadline any more."""
+        """Close at once in favour of another connection. The deadline of this connection is not checked any more."""
 
     def abort(self) -> None:
         """Close at once, without sending what is buffered."""
@@ -84,7 +84,7 @@ class OpenConnections:
         self._idle: list[tuple[int, OpenConnection]] = []
         """The connections that were idle at the last check. The last in the list is closed first.
 
-        The number beside a connection is how many connections of its tenant became idle after it.
+        The number in front of a connection says how many connections of its tenant became idle after it.
         """
 
         self._looked_at_s = self._look_at_s = 0.0
@@ -115,7 +115,8 @@ class OpenConnections:
         """Close one connection, and return whether this was possible.
 
         A small part of the places is for connections that have not shown a key. While such connections have fewer
-        places, an idle connection is closed; else, or if no connection is idle, the oldest one without a key.
+        places than this part, an idle connection is closed. If they have this part, or no connection is idle, the
+        oldest connection without a key is closed.
         """
         if len(self.newcomers) < self.accepted_at_once and self._close_idle():
             return True
@@ -165,7 +166,7 @@ class OpenConnections:
             self._crowding.count(reason)
 
     def use(self, tenant: str) -> None:
-        """Note that a tenant uses one more connection. Raises: Refusal, if the tenant uses too many connections."""
+        """Record that a tenant uses one more connection. Raises: Refusal, if the tenant uses too many connections."""
         if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
             raise too_many()
 

@@ -1,4 +1,4 @@
-"""Parses the bytes of one client connection to requests: httptools does the framing, this module applies the limits.
+"""Parses the bytes of one client connection into requests: httptools does the framing, this module applies the limits.
 
 The reader knows no routes and writes no answers. It reports each head and each whole request to its connection, and
 stops with a `Refusal` at the first bytes that are not a valid request.
@@ -28,7 +28,7 @@ because a chunk takes 2 us of the event loop, and one read may bring all chunks.
 """
 
 HELD_HEAD_BYTES: Final = 8_192
-"""A head up to this size is not counted in the memory of bodies."""
+"""A head up to this size is not counted in the memory budget for bodies."""
 
 LINE_BYTES: Final = 128  # memory that a header takes besides its text
 
@@ -39,16 +39,16 @@ class RequestSink(Protocol):
     """The connection that takes the requests. All methods but `request_begun` may raise `Refusal`."""
 
     def request_begun(self, request: Request) -> None:
-        """Note that the first byte of a request was read."""
+        """Handle that the first byte of a request was read."""
 
     def head_received(self, request: Request) -> None:
         """Take the complete head of a request, whose body may follow."""
 
     def head_held(self, size_bytes: int) -> None:
-        """Note that `size_bytes` of a head that has not ended are in memory."""
+        """Handle that `size_bytes` of a head that has not ended are in memory."""
 
     def head_kept(self, request: Request, size_bytes: int) -> None:
-        """Note that a large head stays in memory until its request ends."""
+        """Handle that a large head stays in memory until its request ends."""
 
     def request_received(self, request: Request) -> None:
         """Take a complete request."""

@@ -1,10 +1,10 @@
-"""Begins requests within a time slice per iteration of the event loop, each tenant's in their order (`turns`).
+"""Begins requests within a time slice per iteration of the event loop, each tenant's requests in order (`turns`).
 
 A fan-out of agents brings hundreds of requests in one iteration. If all requests began at once, chunks of running
 streams would wait for all of them: 256 requests take 60 ms. So an iteration begins some requests, and the rest wait in
 line. With slices of 6 ms, chunks were 20 ms late at p99 while 256 connections were new. With slices of 4 ms and one
-copy less of each body, chunks were 14 ms late, and requests did not wait longer
-(`python -m bench --workloads w6s,w6-256`).
+copy fewer of each body, chunks were 14 ms late, and requests did not wait longer (`python -m bench --workloads
+w6s,w6-256`).
 
 Bytes from engines are handled before the waiting requests, because they free capacity and clients wait for them.
 """

@@ -37,7 +37,7 @@ class SharedBytes:
     _mapped: ClassVar[int] = 0
 
     def __init__(self, descriptor: int, tenant: str) -> None:
-        """`descriptor`: that of the memory; this object closes it."""
+        """`descriptor`: the memory's descriptor, which this object closes."""
         self.size = 0
         self.sha256: str | None = None
         """The digest of the bytes in hex digits; None until another process has read them."""
@@ -82,12 +82,12 @@ class SharedBytes:
         return memoryview(self._mapped_bytes() if self._copy is None else self._copy)[: self.size]
 
     def rewritten(self, size: int) -> None:
-        """Note that the other process has replaced the bytes by `size` bytes. No view of the old bytes may exist."""
+        """Record that the other process has replaced the bytes by `size` bytes. No view of the old bytes may exist."""
         self._unmap()
         self.size = size
 
     def was_read(self, sha256: str) -> None:
-        """Note that the other process has read the bytes, and close the descriptor. No view of the bytes may exist.
+        """Record that the other process has read the bytes, and close the descriptor. No view of the bytes may exist.
 
         `sha256`: the digest of the bytes.
         """

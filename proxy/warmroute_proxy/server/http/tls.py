@@ -36,7 +36,8 @@ class Tls:
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         """`cert`: PEM, the server's certificate first, then the intermediate certificates. `key`: PEM, not encrypted.
-        `client_ca`: PEM, the authorities of clients' certificates. Only a picker's gRPC server asks for certificates.
+        `client_ca`: PEM, the authorities of clients' certificates. Only the gRPC server of a picker (which chooses
+        engines for a gateway) asks for certificates.
         """
         self._cert = cert
         self._key = key

@@ -1,7 +1,7 @@
 """Counts the buffers of TLS connections, which uvloop and OpenSSL never shrink after a large read or write.
 
-A connection that has read or written much counts with `BUFFERS_BYTES` in the memory of bodies until it is closed.
-Buffers may take a quarter of the memory of bodies, divided between tenants. A connection that finds no room is closed
+A connection that has read or written much counts with `BUFFERS_BYTES` in the memory budget for bodies until it is
+closed. Buffers may take a quarter of this budget, divided between tenants. A connection that finds no room is closed
 after its answer, which frees its buffers.
 """
 
@@ -16,7 +16,7 @@ BUFFERS_BYTES: Final = 720_000
 
 SHARE: Final = 4
 COUNTED_AS: Final = "buffers of TLS"
-"""The name of these buffers in the memory of bodies. No tenant can have this name, because it has spaces."""
+"""The name of these buffers in the memory budget for bodies. No tenant can have this name, because it has spaces."""
 
 
 def is_tls(transport: asyncio.BaseTransport | None) -> bool:

@@ -8,11 +8,11 @@ What keeps this safe:
   not taken as messages count for the tenant of the connection;
 - in one iteration, a connection takes `AT_ONCE` messages at most, in about `FRAMES_AT_ONCE` frames. If more were read,
   the connection waits for its turn in `ReadSlices`, as with large bodies, and is not read meanwhile. While a connection
-  of a tenant waits, messages that the tenant's other connections read wait, too;
+  of a tenant waits, messages that were read on the tenant's other connections wait, too;
 - if a client does not read, the proxy does not read from it, so answers to its pings cannot pile up. Its messages keep
   their memory reservations, and memory is also reserved for the bytes that its socket does not take;
 - after the server's close frame, a few bytes are read to find the client's close frame, and the rest is dropped;
-- after `MAX_OPEN_S`, a connection is closed once it is not busy. If there are too many connections, the connection
+- after `MAX_OPEN_S`, a connection is closed when it is not busy. If there are too many connections, the connection
   that was idle longest is closed, as over HTTP.
 
 A silent client gets pings, so that middleboxes keep the connection open. A missing pong has no consequence, since a

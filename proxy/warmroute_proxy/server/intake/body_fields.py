@@ -1,4 +1,4 @@
-"""Checks and decodes the members of a request body, by the list of fields that the API dialect allows.
+"""Checks the members of a request body against the list of fields that the API dialect allows, and decodes them.
 
 A `ReadPlan` says which members to read. Bodies whose members have equal names share a plan. Clients send few kinds of
 bodies, so plans are cached.

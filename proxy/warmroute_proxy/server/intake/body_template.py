@@ -1,4 +1,4 @@
-"""Recognises bodies that differ from an earlier body of the caller only in their messages, by the bytes around these.
+"""Recognises bodies that differ from an earlier body of the caller only in messages, by comparing all other bytes.
 
 A client sends an unchanged model, settings and tools with each request; only its messages change. A *body template*
 holds the bytes before and after the messages of a body that was read member by member. If another body begins and ends

@@ -91,9 +91,9 @@ class Caller:
         *,
         served_here: bool = True,
     ) -> None:
-        """`key_id`: the id of the API key, empty if unknown. `region`: if another region's proxy forwards the requests,
-        that region. `served_here`: whether the tenant may be served in this region; if not, texts of its prompts are
-        not kept.
+        """`key_id`: the id of the API key, empty if unknown. `region`: the region whose proxy forwards the requests;
+        None if they come from the client. `served_here`: whether the tenant may be served in this region; if not, texts
+        of its prompts are not kept.
 
         Raises: Refusal, if the session key is not valid.
         """

@@ -1,4 +1,4 @@
-"""Removes texts that would spoil a cached prefix from chat bodies, by the normalising rules of their model.
+"""Removes texts that would spoil a cached prefix from chat bodies, as the normalising rules of their model say.
 
 Bodies of other APIs are cleaned when they are translated. Of all other chat bodies, only prompts of Claude Code that a
 gateway has translated need the default rules. So by default only these prompts are cleaned. They are recognised by the

@@ -201,7 +201,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
 
 
 def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens: int | None) -> tuple[int, int]:
-    """The most tokens that the answers to a request can have, and the fewest that its client demands."""
+    """The maximum number of tokens in the answers to a request, and the minimum that its client demands."""
     answers = max(value("n") or 1, value("best_of") or 1) * prompts
     limits = [limit for limit in (value("max_tokens"), value("max_completion_tokens")) if limit]
     most = min((max(limits) if limits else context_tokens or MAX_TOKENS) * answers, MAX_TOKENS)

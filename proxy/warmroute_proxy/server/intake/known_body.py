@@ -1,10 +1,10 @@
 """Keeps the last bodies of a caller, so that only the new messages of its next bodies have to be read.
 
 A *body template* is what bodies of a caller have in common: all bytes before and after their messages. A *known body*
-is a template with all that was found when it was read. Its *conversation* is the last body that matched the template,
-with what was read of its messages. If the next body begins with the bytes of that conversation, only the bytes after
-these are read: a comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body
-must not reach an engine merely by resembling a body that was checked.
+is a template with all that was found when its first body was read. Its *conversation* is the last body that matched the
+template, with what was read of its messages. If the next body begins with the bytes of that conversation, only the
+bytes after these are read: a comparison is twenty times as fast as a parser and a hash. The comparison is exact,
+because a body must not reach an engine merely by resembling a body that was checked.
 
 `intake.read_whole` can read all these bodies, too, with equal results, as a property test checks. With `read_whole`
 alone, a chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many

@@ -1,4 +1,4 @@
-"""Has large bodies, and bodies with very many values, read in another process, to keep the event loop free.
+"""Lets another process read large bodies, and bodies with very many values, to keep the event loop free.
 
 A body of 30 MB takes 0.1 to 0.3 s to parse and to hash. A thread would not help, because it would hold the
 interpreter's lock all that time. The first large body starts the reading process; each process of the proxy has its own
@@ -164,7 +164,7 @@ class LargeBodies:
         self._loop = loop
         self._metrics = metrics
         self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant; empty queues are removed
-        self._used_s: dict[str, float] = {}  # by tenant: its bodies' CPU time above the least
+        self._used_s: dict[str, float] = {}  # tenant -> CPU time of its bodies, minus that of the tenant with the least
         self._reading: _Waiting | None = None
         self._reader: LargeReader | None = None
         self._guard: asyncio.TimerHandle | None = None

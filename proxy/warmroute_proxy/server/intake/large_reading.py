@@ -49,7 +49,8 @@ Translate = Callable[[bytes, Terms], TranslatedBody]
 
 
 class LargeRequest(NamedTuple):
-    """All that the process needs to read a request. `where`: the path of the body's `size` bytes in memory.
+    """All that the process needs to read a request. `where`: the path by which the body's `size` bytes of memory are
+    opened.
 
     `translate`: makes a chat body of the body; None without translation. `allowed_s`: the CPU time that reading may
     take.

@@ -76,7 +76,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """Whether the prompt holds media: then its number of tokens does not follow from its bytes."""
 
     most_tokens: int = MAX_TOKENS
-    """The most tokens that all answers together can have."""
+    """The maximum number of tokens in all answers together."""
 
     demanded_tokens: int = 0
     """The fewest tokens that the client demands of all answers together (`min_tokens`, `ignore_eos`)."""
@@ -107,7 +107,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
             return False  # a body that cannot be read again counts as not compacted
 
     def left_unanswered(self) -> None:
-        """Note that the request got no answer. If the client sends it again, it then belongs to this conversation."""
+        """Record that the request got no answer. If the client sends it again, it then belongs to this conversation."""
         if self.conversation is not None:
             self.conversation.left_unanswered(self.routing.chain.hashes[-1])
 

@@ -47,7 +47,7 @@ class PrefixBreaks:
         self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
         """Compare a prompt. Returns the known prompt that it continues; `Looked` if it continues no known prompt; None
-        if it is not to be remembered.
+        if it must not be remembered.
 
         `messages`: the prompt's `Fingerprint.messages`. `agent`: a hash of the session's agent that sends it, 0 if
         unknown. Prompts of two agents are not compared, because a sub-agent begins a new prompt with its own tools.

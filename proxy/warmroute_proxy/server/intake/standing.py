@@ -7,7 +7,8 @@
 
 The first of these that states a priority counts; if there is no such header or member, the tenant's `default_priority`
 counts. Headers with other values, and all other `STANDING_HEADERS`, have no effect; the record of the decision names
-them. In llm-d these headers may also begin with `x-llm-d-` (https://llm-d.ai/docs/api-reference/epp-http-headers).
+them. In llm-d, the headers `x-gateway-inference-...` are also spelt `x-llm-d-inference-...`; both spellings are read
+(https://llm-d.ai/docs/api-reference/epp-http-headers).
 """
 
 from collections.abc import Mapping

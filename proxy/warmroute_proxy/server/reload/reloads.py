@@ -1,8 +1,8 @@
 """Replaces the config of a running process, as a whole: a file with a problem changes nothing.
 
-A new config is checked like the one at the start, and engines that would join are made, which reads their key files.
-Only then is the config applied, in one step without waiting, so that no request is read while half of it is in force.
-Requests under way keep the prices of their model and the limits of their tenant.
+A new config is checked like the one at the start, and an object is made for each engine that would join, to read the
+engine's key files. Only then is the config applied, in one step without waiting, so that no request is read while half
+of it is in force. Requests under way keep the prices of their model and the limits of their tenant.
 
 The `appliers` are functions that pass a new config to each part that uses it. They cannot fail.
 """
@@ -168,8 +168,8 @@ class Reloads:
             self.apply(found)
 
     def engines_found(self) -> None:
-        """Use the engines that sources name now, after a change of a source, or of tenants, which decide whether an
-        engine is valid.
+        """Use the engines that the sources name now. Called after a source has changed, or the tenants have: tenants
+        decide whether an engine is valid.
         """
         if self._live.now.discoveries:
             self._use_engines({})

@@ -3,8 +3,8 @@
 Every request passes `enter`. If the queue is empty, a worker has capacity and the tenant has no limits, that costs a
 few comparisons. A request waits if its tenant's limits hold it up, if other requests wait already, or if the worker
 that the router chose has no capacity. A queued request holds its body, but no worker and no ledger entry. The router
-chooses its worker anew when it leaves the queue. A client that disconnects while its request is queued is counted in
-the metrics, and leaves no other trace.
+chooses the worker anew when the request leaves the queue. A client that disconnects while its request is queued is
+counted in the metrics, and leaves no other trace.
 
 Queued requests look for capacity when a request ends or has its first token, and also a few times a second, since the
 load that engines report changes. To keep the event loop free, one such round dispatches at most `PER_ROUND` requests,

@@ -55,9 +55,9 @@ log = logging.getLogger(__name__)
 
 PARTNER_WAIT_S: float = 0.1
 TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
-ABORTED: Final = "the engine aborted the request"  # an operator did it, the queue was full, or a KV transfer failed
+ABORTED: Final = "the engine aborted the request"  # by an operator, for a full queue, or for a failed KV transfer
 UNCOUNTED_BYTES: Final = 16_384  # an answer, or a part of it, up to this size is not counted as memory
-MAX_HELD_BYTES: Final = 1_048_576  # of a stream before its first content (roles, comments), which is held back
+MAX_HELD_BYTES: Final = 1_048_576  # the limit of what a stream sends before its first content (roles, comments)
 _EVENTS: Final = "text/event-stream"
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
@@ -181,7 +181,7 @@ class Attempt:
             carrier.send_with(self.decision, head, parts, self.leg)
 
     def moved(self, decision: Decision) -> None:
-        """Note that a gateway has sent the request to the engine of `decision` instead of the chosen one."""
+        """Record that a gateway has sent the request to the engine of `decision` instead of the chosen one."""
         answering = decision.worker or decision.decode
         assert answering is not None
         self.decision = decision
@@ -194,7 +194,7 @@ class Attempt:
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
         """The reported tokens, and the usage object that the answering engine wrote: as JSON bytes if the two agree.
-        Counts that cannot be true are left out, and noted against the engine.
+        Counts that cannot be true are left out, and counted against the engine.
         """
         usage, reported = usage_of(self.answer, self.scanner, self._prefill)
         if is_sure(usage, self.decision.prompt_tokens_est, self._asked.most_tokens):
@@ -206,7 +206,7 @@ class Attempt:
         return found.usage, found.reported
 
     def follows(self, size: int) -> None:
-        """Note that the prompt also holds another engine's broken-off answer, `size` bytes at most."""
+        """Record that the prompt also holds another engine's broken-off answer, `size` bytes at most."""
         self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
@@ -248,7 +248,7 @@ class Attempt:
         waiting = size_bytes + scanner.held_bytes + (self._size if self._is_stream and not scanner.started else 0)
         if memory is None or self.ended or waiting <= self._reserved_bytes:
             return True
-        more = waiting - self._reserved_bytes + UNCOUNTED_BYTES  # in steps, for an event that comes in small pieces
+        more = waiting - self._reserved_bytes + UNCOUNTED_BYTES  # in steps, since an event may come in small pieces
         if not memory.add_answer(more):
             self._fail_by(Failure(memory.refusal(), (), False))
             return False

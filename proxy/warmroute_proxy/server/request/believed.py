@@ -1,4 +1,4 @@
-"""Leaves out token counts of an engine that cannot be true (`core.accounting.plausible`)."""
+"""Leaves out an engine's token counts that cannot be true (`core.accounting.plausible`)."""
 
 from typing import Any, Final, NamedTuple, Protocol
 

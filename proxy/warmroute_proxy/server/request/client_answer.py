@@ -78,7 +78,8 @@ class ClientAnswer:
         return exchange.unreadable(None if answer is None else answer.choices())
 
     def end(self, answer: Answer | None, scanner: UsageTracker, entry: Entry) -> None:
-        """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. Called once the row is durable."""
+        """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. Called when the ledger row is
+        durable."""
         parsed = self._parsed
         if answer is not None:
             body = answer.settled(entry.usage, keep_sglext=parsed.keep_sglext)

@@ -5,9 +5,10 @@ dies, the proxy sends the client's request to another engine, with this text add
 chat, the text is added as a last message of the assistant, which SGLang appends to the prompt unchanged
 (`continue_final_message`). In a completion, the text is added to the end of the prompt.
 
-An engine can go on only from text. Of a tool call or of reasoning, clients do not get all that the model wrote, so an
-answer with either is not continued. Nor is an answer that has ended, or one that depends on more than the text so far:
-with a grammar, with probabilities of all tokens, or with a prompt that already begins the answer.
+An engine can go on only from text. Clients do not get all that the model wrote of a tool call or of reasoning, so an
+answer with either is not continued. An answer that has ended is not continued either, nor is one that depends on more
+than the text so far, such as an answer with a grammar, with probabilities of all tokens, or to a prompt that already
+begins the answer.
 
 `Rest` joins the two halves to one answer with one id, one role and one usage. The broken engine has reported no usage,
 but the second engine counts the text so far as part of its prompt, so the sum of prompt and completion tokens is known.
@@ -34,7 +35,7 @@ from warmroute_proxy.server.request.failure import Failure
 
 MAX_TEXT_BYTES: Final = 1_048_576  # a longer answer is not continued
 UNCOUNTED_BYTES: Final = 16_384  # a text up to this size is not counted as memory
-MAX_STOP_CHARS: Final = 1024  # of all stop strings, with which the end of the text is compared
+MAX_STOP_CHARS: Final = 1024  # total length of the stop strings, with which the end of the text is compared
 COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
 
 _NOT_BY_TEXT: Final = frozenset(
@@ -298,7 +299,7 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
 
 
 def _limits(route: str, members: Mapping[str, msgspec.Raw], tokens: int) -> Iterator[tuple[str, int]]:
-    """The client's limits on the answer's length, less the tokens of the text so far."""
+    """The client's limits on the answer's length, minus the tokens of the text so far."""
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
         if value is None and name == "max_tokens" and route == COMPLETIONS:

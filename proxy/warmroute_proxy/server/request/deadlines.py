@@ -11,7 +11,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure, timed_out
 
-LOST_IDLE_S: float = 2.0  # between tokens, if the engine answers no probes and another engine can continue its answer
+LOST_IDLE_S: float = 2.0  # limit between tokens, if the engine answers no probes and another can continue its answer
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_TOKENS: Final = 32
 
@@ -33,7 +33,7 @@ class RequestProgress(msgspec.Struct):
         self._reported_tokens = self._swept_tokens = 0
 
     def observe(self, tokens_seen: int, now_s: float) -> bool:
-        """Note how many tokens have come so far. Returns whether enough of them are new to report to the router."""
+        """Record how many tokens have come so far. Returns whether enough of them are new to report to the router."""
         if tokens_seen == self._swept_tokens:
             return False
         self._swept_tokens = tokens_seen
@@ -47,7 +47,7 @@ class RequestProgress(msgspec.Struct):
 class Deadlines:
     def __init__(self, limits: Limits, engines: Engines) -> None:
         self.head_hold_s = limits.head_hold_s
-        """How long the head of a stream is held back, in case the request has to be refused."""
+        """How long the head of a stream is not sent yet, in case the request has to be refused."""
         self._limits = limits
         self._engines = engines
 

@@ -105,8 +105,9 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
 
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
-    """The stream options for an engine. `counts`: the server can report usage in each chunk. This is asked for if the
-    request has `counts_first`, which needs the first report; a server without `counts` might refuse to be asked.
+    """The stream options for an engine. `counts`: the server can report usage in each chunk. Usage in each chunk is
+    requested if the client's request has `counts_first`, which needs the first report; a server without `counts` might
+    refuse such a request.
     """
     options = {**asked.stream_options, "include_usage": True}
     if counts and asked.counts_first:

@@ -1,4 +1,4 @@
-"""Tells the failures of engines from those of requests, and decides which requests may be tried again."""
+"""Distinguishes failures of engines from failures of requests, and decides which requests may be tried again."""
 
 import logging
 from collections.abc import Iterator
@@ -119,7 +119,7 @@ class Faults:
                 yield worker
 
     def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
-        """Note that a request was served. `empty`: its answer has neither text nor tool calls."""
+        """Record that a request was served. `empty`: its answer has neither text nor tool calls."""
         answering = decision.decode if decision.worker is None else decision.worker
         if answering is not None:  # None if another region has served the request
             watching = self._engines.watching
@@ -136,7 +136,7 @@ class Faults:
                 self._blame.served(worker.id)
 
     def _process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
-        """Note that an engine went away before a request had a token. Returns whether the request may be retried."""
+        """Record that an engine went away before a request had a token. Returns whether the request may be retried."""
         again = self._suspects.process_ended(request, now_s, bounded=bounded)
         if again:
             self._metrics.suspect("retried")

@@ -2,7 +2,8 @@
 
 The home region's proxy opens and settles the ledger entry; this proxy writes none. A request is forwarded at most once.
 If the home fails, the request is served here under a new receipt id. The home fails if it cannot be reached, stops
-answering probes before its first byte, does not accept the token, or answers that it cannot serve.
+answering probes before its first byte, does not accept the token that stands for the client's key, or answers that it
+cannot serve.
 
 If the client leaves, this proxy reports that to the home by a last message on the connection, a request to
 `LEFT_TARGET`. If the connection ends without that message, because this proxy stops or gives up, the home charges

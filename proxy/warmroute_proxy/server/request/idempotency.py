@@ -5,7 +5,7 @@ The shared exchange records the answer (`core/accounting/idempotency.py`) and pa
 that sent the key. A late client reads the recording from the first byte, at its own pace, and then the stream.
 
 - The engine is slowed down only while every reader is slow: the fastest reader sets the pace, and the others read the
-  recording. If the answer gets too long to record, the reader that is furthest ahead stays, the others get an error.
+  recording. If the answer gets too long to record, the fastest reader stays, and the others get an error.
 - When the last reader leaves, the request goes on for `outlive_s`. If no other reader joins by then, it ends as if the
   client had left.
 - Only a complete answer with status 200 is kept, for a tenant that may be served in this region. If all clients left,
@@ -35,7 +35,7 @@ from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
 MAX_KEYS: Final = 65_536
-KEYS_EACH: Final = 64  # of one tenant, regardless of the number of tenants
+KEYS_EACH: Final = 64  # keys that each tenant may always have, regardless of the number of tenants
 REMEMBER_KEY_S: Final = 600.0  # the timeout of OpenAI's clients, after which they retry
 NO_RETRY: Final = (("x-should-retry", "false"),)  # without it, OpenAI's clients retry after a 409
 
@@ -229,12 +229,12 @@ class SharedExchange(Exchange):
             on_gone()
 
     def _outgrown(self) -> None:
-        """Keep only the reader that is furthest ahead, since the recording that slower readers need was dropped."""
+        """Keep only the fastest reader, since the recording that slower readers need was dropped."""
         parts, self._parts = self._parts, []
         if not self._readers:
             self._idempotent_calls.orphans[self] = 0.0  # the next sweep gives up: here the request is still writing
             return
-        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equally fast ones, the newest
+        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # among equally fast readers, the newest
         others = [reader for reader in self._readers if reader is not stays]
         self._readers = [stays]
         stays.recording = None
@@ -361,7 +361,7 @@ class IdempotentCalls:
 
     def _claimed(self, shared: SharedExchange, make: Callable[[], None], refusal: Refusal | None) -> None:
         markers = self.markers
-        if shared.ended:  # its clients left before the claim was answered
+        if shared.ended:  # its clients left before Redis answered
             if markers is not None and refusal is None:
                 markers.dropped(shared.call)
         elif refusal is not None:

@@ -7,8 +7,8 @@ state:
 - the ledger row is settled (usage and price are final) and durable before the client gets the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
 - if the client leaves, the requests to its engines (legs) are aborted at once, and the final usage is awaited for
-  `LEFT_WAIT_S`. Without it, the row has a lower bound. If an abort is impossible, the connection is just closed: for
-  several answers (n > 1), whose ids only the engine knows, and for servers other than SGLang;
+  `LEFT_WAIT_S`. Without it, the row has a lower bound of the tokens. If an abort is impossible, the connection is just
+  closed: for several answers (n > 1), whose ids only the engine knows, and for servers other than SGLang;
 - a request from another region ends as `cut_off` if that region's proxy, or the connection to it, goes away without a
   message that the client has left;
 - a request that fails by a fault of the proxy or of an engine is not charged.
@@ -162,7 +162,7 @@ class InferenceRequest:
         attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision | None) -> None:
-        """Note that the gateway sent the request to another endpoint, since the picked engine did not answer.
+        """Handle that the gateway sent the request to another endpoint, since the picked engine did not answer.
 
         `decision` is None if the proxy does not know the endpoint; the row then has no worker. In this case no engine
         is at fault, since the endpoint may be the picked engine under another address.
@@ -405,7 +405,7 @@ class InferenceRequest:
         self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 
     def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
-        """Make the row and receipt from the reported usage; `_row_written` is called once the row is durable."""
+        """Make the row and receipt from the reported usage; `_row_written` is called when the row is durable."""
         path, account, attempt = self._path, self._account, self._attempt
         assert attempt is not None
         self._advance(_SETTLE)

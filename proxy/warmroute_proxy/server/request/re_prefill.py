@@ -13,8 +13,8 @@ A re-prefill delays no client's request noticeably, and nobody is charged for it
 - prompts that the new engine has mostly cached, or that the old engine has lost, are skipped;
 - a re-prefill has no ledger entry and no receipt: `/metrics` counts re-prefills and their tokens.
 
-Limits: those of `core.placement.hot_prompts`; at most `MAX_TRIED` prompts of an engine in a sweep; `TIMEOUT_S` for each
-re-prefill.
+Limits: those of `core.placement.hot_prompts`; at most `MAX_TRIED` prompts of an engine in one call of `sweep`;
+`TIMEOUT_S` for each re-prefill.
 """
 
 import logging
@@ -50,7 +50,7 @@ TIMEOUT_S: Final = 120.0
 MAX_ANSWER_BYTES: Final = 1_048_576
 EXPIRE_EVERY_S: Final = 5.0
 LOOK_AGAIN_S: Final = 1.0
-"""The wait after a sweep in which no re-prefill could begin."""
+"""The wait after a call of `sweep` in which no re-prefill could begin."""
 
 _NOT_OF_THE_PROMPT: Final = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of", "stream", "stream_options", "logprobs",
@@ -81,7 +81,7 @@ class RePrefills:
         self._admission = admission
         self._open_requests = open_requests
         self._metrics = metrics
-        self._under_way: dict[str, _RePrefill] = {}  # by the new engine, one for each
+        self._under_way: dict[str, _RePrefill] = {}  # new engine -> its only re-prefill
         self._rests_until_s: dict[str, float] = {}  # by engine
         self._expired_s = 0.0
         self._looks_at_s = 0.0
@@ -124,7 +124,8 @@ class RePrefills:
             one.give_up()
 
     def ended(self, one: "_RePrefill", outcome: str, tokens: int, took_s: float) -> None:
-        """Note that a re-prefill has ended. It is not retried: its prompt counts as the new engine's from the start."""
+        """Record that a re-prefill has ended. It is not retried: its prompt counts as the new engine's from the
+        start."""
         self._under_way.pop(one.engine_id, None)
         idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
         self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)

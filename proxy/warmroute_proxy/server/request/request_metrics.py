@@ -54,7 +54,7 @@ class RequestMetrics:
         self._metrics = metrics
         self._counters: list[Counter] = [
             counter(declared.PROMPT_TOKENS_TOTAL),
-            [0],  # of all cached tokens: not shown, since cached tokens are counted by tier below
+            [0],  # the sum of all cached tokens: not shown, since cached tokens are counted by tier below
             counter(declared.LIST_NANOUSD_TOTAL),
             counter(declared.PRICE_NANOUSD_TOTAL),
             counter(declared.COMPLETION_TOKENS_TOTAL),
@@ -66,7 +66,7 @@ class RequestMetrics:
         """The end of the minute to which the sums belong, in unix seconds; 0 until there is a sum."""
 
         self._sums: dict[tuple[str, str], _Sums] = {}  # by tenant and worker
-        self._first_tokens: dict[str, list[int]] = {}  # by tenant: numbers of streams, by range of TTFT
+        self._first_tokens: dict[str, list[int]] = {}  # tenant -> numbers of streams, by range of TTFT
         self._ttft_s = 0.0
         self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
         self._errors = [_Errors() for _ in SIZES]

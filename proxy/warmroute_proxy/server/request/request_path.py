@@ -33,7 +33,7 @@ class Forwards(Protocol):
         begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """Forward a request to its home region. `begun`: called once the client gets a stream; from then on the body is
+        """Forward a request to its home region. `begun`: called when the client gets a stream; from then on the body is
         not needed. `serve_here(peer id)`: called if the home cannot take the request. `ended`: called at any other end.
         """
 

@@ -1,8 +1,8 @@
 """Opens and settles the ledger row of a request, and raises and lowers its load at the router.
 
-`open` journals each dispatch. `settle` makes usage, losses (the reasons why tokens were not cached), price and receipt
-from the reported tokens, and ends the row. `inference_request`, which calls these, has already decided what is charged
-and which workers are at fault.
+`open` writes each dispatch to disk. `settle` makes usage, losses (the reasons why tokens were not cached), price and
+receipt from the reported tokens, and ends the row. `inference_request`, which calls these, has already decided what is
+charged and which workers are at fault.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -58,10 +58,11 @@ def losses_of(
     looked: Looked | KnownPrompt | None = None,
     seen: Seen = NOTHING_SEEN,
 ) -> dict[str, int]:
-    """The uncached tokens of a turn in the region `here`, by loss class. The turn is compared with the turn before it:
-    the turn in `looked`, if this turn has changed that turn's prefix; else `before`, the last that the router knew;
-    else `earlier`, which the ledger has from before the proxy's start. `seen`: what was observed of the caches, if that
-    was looked up. If it was, and `before` is None, estimates are scaled by this prompt's own bytes per token.
+    """The uncached tokens of a turn in the region `here`, by loss class. The turn is compared with the turn before it.
+    That is the turn in `looked`, if its prefix has changed since; otherwise `before`, the last turn that the router
+    knew; otherwise `earlier`, a turn in the ledger from before the proxy's start. `seen`: what was observed of the
+    caches, if that was looked up. If it was looked up and `before` is None, estimates are scaled by this prompt's own
+    bytes per token.
 
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` counts as unchanged, even if it differs from the older turn in `looked`.
@@ -109,7 +110,8 @@ def _follows(routing: RoutingRequest, earlier: EarlierTurn, usage: Usage) -> boo
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
-    """Mark `seen` as evicted if the engine has restarted: in all, it computed fewer tokens than `earlier` had."""
+    """Mark `seen` as evicted if the engine must have restarted, since it has computed fewer tokens in all than
+    `earlier` had."""
     computed = load.prefill_rate.uncached_total
     if earlier is not None and computed is not None and computed < earlier.prompt_tokens:
         return replace(seen, evicted_here=True, evicted=True)
@@ -269,7 +271,7 @@ class Settlement:
         end: End,
         on_written: Callable[[JournalError | None], None],
     ) -> None:
-        """Make a row and a receipt from the reported usage; `on_written` is called once the row is durable."""
+        """Make a row and a receipt from the reported usage; `on_written` is called when the row is durable."""
         entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
         if end.outcome != "completed" and not end.client_left:  # a client that left may have a new answer by now
@@ -395,7 +397,7 @@ class Settlement:
             self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
-        """Note that the prompt is computed: its tokens no longer count as prefill load."""
+        """Record that the prompt is computed: its tokens no longer count as prefill load."""
         ticket = account.ticket
         if ticket is not None and not ticket.computed:
             self._router.first_token(ticket, now_s)

@@ -23,15 +23,16 @@ ASK_S: float = 2.0
 LONGEST_RETRY_S: Final = 3_600
 MOST_LOOKED_AT: Final = 300
 MOST_ASKED: Final = 50
-"""How many leases one sweep asks for, at most, so that it takes at most 1 ms regardless of the number of budgets."""
+"""The maximum number of leases for which one pass over all leases asks. So a pass takes at most 1 ms for any number of
+budgets."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 class BudgetStore(Protocol):
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease `amount` of a budget, or what is left if that is less, but nothing if less than `least` is left. A
-        negative amount is given back.
+        """Lease `amount` of a budget. If the budget has less, lease the rest; if the rest is below `least`, lease
+        nothing. A negative amount is given back.
 
         Raises any error if the outcome is unknown.
         """

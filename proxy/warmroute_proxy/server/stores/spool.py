@@ -56,7 +56,8 @@ _PRICE_AT: Final = SUMMED.index("price_nanousd")
 
 
 class Position(NamedTuple):
-    """The last sent row: its number, and its id, by which another ledger file is recognised."""
+    """The number and the id of the last sent row. If the row with this number has another id, the ledger file was
+    replaced."""
 
     number: int = 0
     id: str = ""

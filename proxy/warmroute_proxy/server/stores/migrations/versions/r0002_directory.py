@@ -1,4 +1,4 @@
-"""The directory: tenants beside their keys, a version for each kind of record, and the audit log of changes.
+"""Adds the directory: besides API keys, also tenants, a version for each kind of record, and the audit log of changes.
 
     directory_version  the version of each kind of record, which rises with each change of a record
     tenant             tenants by name, with the settings of a [[tenant]]; without API keys
