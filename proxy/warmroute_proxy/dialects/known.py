@@ -1,7 +1,8 @@
-"""Caches translations by their input bytes, because an agent sends all its turns again with each new turn.
+"""Caches translated messages and tools by their input bytes, because an agent sends all of them again with each turn.
 
-A translation depends only on its input, so a cached one equals a new one, and no result depends on the cache. An entry
-is found by a hash. Then the bytes are compared, so that a collision cannot return another input's translation.
+A translation (from a client's API to chat completions) depends only on its input, so a cached one equals a new one, and
+no result depends on the cache. An entry is found by a hash. Then the bytes are compared, so that a collision cannot
+return another input's translation.
 
 Limits: entries of at most `MAX_ENTRY_BYTES`, and `max_bytes` in total. A full cache is emptied.
 """

@@ -62,7 +62,7 @@ class Breaker:
 
 
 class Changes:
-    """Counts the changes of health and of rates in a fleet. Values that depend on health and rates are cached until the
+    """Counts the changes of health and of prefill rates in a fleet. Values that depend on these are cached until the
     count changes.
     """
 

@@ -1,6 +1,6 @@
 """What tenants used, over all regions of the fleet: reads this region's ledger and asks other regions at the same time.
 
-If a region does not answer, the answer names this region, and the sums lack it.
+If another region does not answer, the result names that region, and the sums do not include it.
 """
 
 import asyncio
@@ -67,7 +67,9 @@ class FleetUsage:
         return listed if self._alone else replace(listed, complete=False)
 
     async def ladder_here(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
-        """The ladder of this region's newest turns: the step at which each cached token was lost. Raises: Refusal."""
+        """The ladder of this region's newest turns: the tokens lost at each step from the prompt to the tokens billed
+        as cached. Raises: Refusal.
+        """
         return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
     async def everywhere(self, own: Awaitable[T], kind: type[T], asked: Elsewhere) -> tuple[dict[str, str], list[T]]:
@@ -85,7 +87,9 @@ class FleetUsage:
         return regions, answers
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:  # noqa: ARG002
-        """A receipt of another proxy. Always None in this class, which has no database: other proxies are asked."""
+        """A receipt of another proxy, from the database. Always None in this class, which has no database; the caller
+        then asks the other proxies.
+        """
         return None
 
     async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:  # noqa: ARG002

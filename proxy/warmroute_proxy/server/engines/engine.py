@@ -27,7 +27,7 @@ LOG_EVERY_S: Final = 10.0
 
 
 class RefusalLog:
-    """Limits logged refusals to one for each status in `LOG_EVERY_S`, since a client may cause any number of them."""
+    """Lets one refusal of each status be logged every `LOG_EVERY_S` seconds, since clients may cause any number."""
 
     def __init__(self) -> None:
         self._logged_s: dict[int, float] = {}  # status -> time of its last log line
@@ -51,7 +51,9 @@ class Engine:
         self._connect_timeout_s = connect_timeout_s
         self.is_sglang = config.kind == "sglang"
         self.shares_answers = self.is_sglang or config.provider.salted
-        """Whether the engine reports an answer's tokens as cached in the session's next prompt: SGLang and vLLM do."""
+        """Whether the engine counts a prompt as cached once the first of several answers has computed it, as SGLang and
+        vLLM do.
+        """
         self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # path -> head of its requests; the code uses only two paths
         self._key_refused = False
@@ -65,11 +67,13 @@ class Engine:
         """Whether the engine has reported `info` since it came up."""
 
         self.recognised = False
-        """Whether the last answer at `/server_info` was an engine's. A refused key, which is logged, counts as one."""
+        """Whether the last answer at `/server_info` was an engine's. An answer that refuses the proxy's key counts as
+        an engine's, and is logged.
+        """
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
-        self.rendered_at: object = self  # differs from every start time that an engine reports
+        self.rendered_at: object = self  # the start for which the template was tested; `self` equals no start
         self.refuses_late_system = False
         """Whether the chat template takes a system message only at the beginning; tested once after each start."""
 
@@ -113,7 +117,7 @@ class Engine:
 
     @property
     def unavailable(self) -> str:
-        """Why the engine serves nothing, for clients, which must not learn its name; empty if the reason is unknown."""
+        """Why the engine serves nothing, in words for clients, so without its name; empty if the reason is unknown."""
         if not self.up and not self.registered:
             return "prefill engines whose bootstrap server does not answer"
         if not self.up:

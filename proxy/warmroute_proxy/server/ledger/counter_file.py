@@ -104,7 +104,7 @@ class CounterFile:
 
 
 def read_spans(state_dir: Path, since_s: float) -> list[Span]:
-    """The spans that ended at `since_s` (unix seconds) or later. A proxy may be running. Raises: LedgerError."""
+    """The spans that ended at `since_s` (unix seconds) or later. Works while a proxy runs. Raises: LedgerError."""
     path = state_dir / COUNTERS_FILE
     if not path.exists():
         raise LedgerError(f"{path} does not exist: the proxy makes it when it first reads the metrics of an engine")

@@ -9,9 +9,9 @@ content, any number of times, and with exactly one end, `finished` or `failed`:
     finished()              the answer is complete: `account` and, unless streamed, `answer` can be read
     failed(failure)         the answer failed: whose fault it was, the refusal, and whether another attempt may help
 
-The leg that failed first is at fault, not its partner. A decode engine that loses its prefill engine answers 5xx a
-moment before or after the prefill connection breaks. So a decode failure is reported only after `PARTNER_WAIT_S`, in
-which the prefill leg may turn out to be at fault.
+If one leg's failure makes its partner fail, the partner is not at fault. But the partner's failure may be noticed
+first: a decode engine that loses its prefill engine answers 5xx a moment before or after the prefill connection breaks.
+So a decode failure is reported only after `PARTNER_WAIT_S`, in which the prefill leg may turn out to be at fault.
 """
 
 import asyncio
@@ -193,8 +193,8 @@ class Attempt:
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
-        """The reported tokens, and the usage object that the answering engine wrote: as JSON bytes if the two agree.
-        Counts that cannot be true are left out, and counted against the engine.
+        """The reported tokens, and the answering engine's usage object: parsed, or as JSON bytes if it is known to
+        state the same tokens. Counts that cannot be true are left out, and counted against the engine.
         """
         usage, reported = usage_of(self.answer, self.scanner, self._prefill)
         if is_sure(usage, self.decision.prompt_tokens_est, self._asked.most_tokens):
@@ -227,7 +227,9 @@ class Attempt:
         self._close_legs()
 
     def pass_by(self, prefill_s: float) -> None:
-        """Give up only the answering leg. Its engine goes on and needs the prefill leg, which gets `prefill_s` more."""
+        """Give up only the answering leg. Its engine goes on, and for that needs the prefill leg, which is closed
+        `prefill_s` seconds later.
+        """
         self._advance(AttemptEvent.CLOSE)
         self.leg.close()
         if self._prefill is not None and not self._prefill.leg.done:
@@ -319,7 +321,9 @@ class Attempt:
             self._close_later()
 
     def _note_thoughts(self, name: str) -> None:
-        """Remember the member in which the server writes its reasoning, which clients send back in later turns."""
+        """Remember the name of the JSON member in which the server writes its reasoning. Clients send the reasoning
+        back in later turns, and the server reads it under this name.
+        """
         if name:
             self.engine.thoughts = name
 

@@ -47,7 +47,7 @@ class RequestProgress(msgspec.Struct):
 class Deadlines:
     def __init__(self, limits: Limits, engines: Engines) -> None:
         self.head_hold_s = limits.head_hold_s
-        """How long the head of a stream is not sent yet, in case the request has to be refused."""
+        """How long the head of a stream is held back, in case the request has to be refused."""
         self._limits = limits
         self._engines = engines
 

@@ -69,7 +69,7 @@ Parts = list[bytes | memoryview]
 def answering_body(
     asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
 ) -> Parts:
-    """The body for the engine whose answer the client gets, aggregated or decode. `own`: made by `own_fields`."""
+    """The body for the engine (aggregated or decode) whose answer the client gets. `own`: made by `own_fields`."""
     add: dict[str, Any] | None = None
     if bootstrap is not None or dp_rank is not None:
         add = _placed(bootstrap, dp_rank)
@@ -106,8 +106,8 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
     """The stream options for an engine. `counts`: the server can report usage in each chunk. Usage in each chunk is
-    requested if the client's request has `counts_first`, which needs the first report; a server without `counts` might
-    refuse such a request.
+    requested if `counts_first` is set, since the client's answer then begins with the prompt's token count. A server
+    without `counts` might refuse such a request.
     """
     options = {**asked.stream_options, "include_usage": True}
     if counts and asked.counts_first:
@@ -119,8 +119,8 @@ def with_thoughts(parts: Parts, name: str) -> Parts:
     """The body with reasoning text under `name`, the member in which the server reads it. Requests translated from
     other APIs, and conversations that another server has answered before, hold reasoning under another name.
 
-    Names are replaced with their quotes and colon, which cannot occur inside a JSON string. A top-level `reasoning` is
-    an object, so it is kept.
+    The replaced text includes a name's quotes and colon, which cannot occur in this form inside a JSON string. A
+    top-level `reasoning` is an object, so it is kept.
     """
     if name == "reasoning":
         return [_renamed(piece, _TO_REASONING) for piece in parts]
