@@ -1,4 +1,4 @@
-"""The costs of an engine's steps in seconds: the planner's estimates use them, and the lab's engine waits as long."""
+"""The costs of an engine's steps in seconds, for the planner's estimates and for the engine that the lab simulates."""
 
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -59,8 +59,8 @@ class TokenPrices:
 
 
 def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> TokenPrices:
-    """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError if the
-    GPUs cannot serve the traffic: the prices would count on tokens that are never computed."""
+    """The prices at which a plan's traffic pays for its GPUs. `margin`: the profit, as a share of the GPUs' cost.
+    Raises PlanError if the GPUs cannot serve the traffic: the prices would count on tokens that are never computed."""
     traffic = request.traffic
     assert traffic is not None
     if sizing.saturated:
@@ -113,7 +113,7 @@ MOST_PLANS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The goodput of one plan. `beyond`: the targets that it misses at the lowest played rate above the goodput."""
+    """The goodput of one plan. `beyond`: the targets that it misses at the lowest simulated rate above the goodput."""
 
     division: str
     requests_per_s: float
@@ -128,8 +128,8 @@ class Goodput:
 def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets) -> list[Goodput]:
     """Move the plan with the highest goodput to the front of `search.played`.
 
-    Returns the goodputs of the best plan of the search and of plans on its `front`, `MOST_PLANS` in all, the highest
-    first.
+    Returns the goodputs of at most `MOST_PLANS` plans, the highest first. These plans are the best plan of the search,
+    and others that no plan beats in both tokens/s per GPU and time per token (`front`).
     """
     best = search.best
     asked = [best, *(each for each in front(search) if each is not best)][:MOST_PLANS]
@@ -142,7 +142,7 @@ def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets)
 
 
 def goodput(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets) -> Goodput:
-    """The goodput of a plan that the search has played at the rate of the traffic."""
+    """The goodput of a plan that the search has simulated at the rate of the traffic."""
     good, bad, beyond = (0.0, 1.0, found.missed) if found.missed else (1.0, 0.0, ())
     for _ in range(MOST_PLAYS):
         if good and bad and bad <= CLOSE * good:

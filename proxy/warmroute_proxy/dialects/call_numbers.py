@@ -23,7 +23,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
 
 
 def made_ids(rid: str) -> str:
-    """The prefix of ids for calls to which the engine gave none. `rid`: the answer's, so the prefix is its own."""
+    """The prefix of new ids for calls. `rid`: the engine's request id, so that each answer has a different prefix."""
     return f"call_{xxh3_64_hexdigest(rid.encode())}"
 
 
@@ -36,7 +36,10 @@ class CallNumbers:
         self._ids: set[str] = set()
 
     def passes(self, raw: Raw) -> bool:
-        """Whether all pieces continue calls under the right index. If so, later pieces of this form may pass unread."""
+        """Whether all pieces continue calls under the right index.
+
+        If so, later events that differ from this one only in their text may pass unread.
+        """
         try:
             found = _calls(raw)
         except _UNREADABLE:

@@ -1,1 +1,1 @@
-"""Ways to use warmroute without its `OpenAI` class: by clients of other libraries, or below an http library."""
+"""Ways to use warmroute without its `OpenAI` class: with other client libraries, or below an HTTP library."""

@@ -11,10 +11,10 @@ recently used history counts as cut at its end, or as gone, unless a turn under 
 tokens as it has.
 
 `kept_tokens` is what the cache can hold: the KV pool that the engine reports, corrected by experience. If a turn finds
-its history gone although the history counted as cached, all histories used before it are gone too. Then the cache holds
-no more tokens than were used since that history's last use, and `kept_tokens` falls towards this number, in steps. If a
-turn finds its history cached although the history counted as evicted, `kept_tokens` rises. If the engine does not
-report its pool, `kept_tokens` is infinite until the first history is found gone.
+its history gone although the history counted as cached, all histories that were last used earlier are gone too. So the
+cache holds at most the tokens that were used after the last use of the lost history. `kept_tokens` falls towards this
+number, in steps. If a turn finds its history cached although the history counted as evicted, `kept_tokens` rises. If
+the engine does not report its pool, `kept_tokens` is infinite until a turn finds its history gone.
 
 Nothing is learned from engines that never report cached tokens or whose events report evictions, from workers with a
 host tier or a store, or from other regions. Limit: `MAX_HISTORIES` for each worker, divided by tenant
@@ -33,14 +33,14 @@ MAX_SHARED: Final = 64
 """The maximum number of shared prefixes that are kept for a worker; the oldest is forgotten first."""
 MIN_TOKENS: Final = 1024
 MIN_SHARE: Final = 1 / 8
-"""A history with fewer tokens, or with a smaller share of its prompt, teaches nothing: rounding and errors are as
-large."""
+"""A history with fewer tokens, or with a smaller share of its prompt, teaches nothing: rounding and estimation errors
+can be as large as the history."""
 LOWERED: Final = 0.1
-"""How far each history found gone lowers `kept_tokens`, as a share of the difference between old and new value."""
+"""When a history is found gone, `kept_tokens` moves by this share of the way to the tokens used after its last use."""
 RAISED: Final = 1.05
 FIRST: Final = 1.5
-"""If no pool is reported, the first history found gone sets `kept_tokens` to this factor times the tokens used
-since.
+"""If no pool is reported, and a history is found gone for the first time, `kept_tokens` becomes this factor times the
+tokens used after that history's last use.
 """
 
 
@@ -60,7 +60,7 @@ class History:
 
 
 class Evicted(NamedTuple):
-    """A lineage that a cache must have evicted, except for its first `left` tokens."""
+    """A conversation (`lineage`: its id) of which a cache must have evicted all but the first `left` tokens."""
 
     lineage: int
     left: int
@@ -136,7 +136,7 @@ class Occupancy:
             history.tokens = tokens
 
     def share(self, prefix: int, tokens: int) -> None:
-        """Count only once the `tokens` of a prefix that several conversations use. `prefix` is its last hash."""
+        """Count the `tokens` of a prefix once, however many conversations use it. `prefix`: its last hash."""
         known = self._shared.get(prefix)
         if known is None:
             self._shared[prefix] = tokens
@@ -158,7 +158,7 @@ class Occupancy:
         return self._tokens > self.kept_tokens and self.reports
 
     def evicted(self) -> list[Evicted]:
-        """Shorten the histories that must have been evicted, the least recently used first. Returns their lineages."""
+        """Shorten the histories that must have been evicted, the least recently used first. Returns what was cut."""
         gone: list[Evicted] = []
         for lineage, history in self._by_lineage.items():
             excess = self._tokens - self.kept_tokens
@@ -180,8 +180,8 @@ class Occupancy:
         return self._by_lineage.pop(lineage)
 
     def missed(self, lineage: int, used_before: int) -> list[Evicted]:
-        """Learn that a history, whose last use had the number `used_before`, was gone. Returns the lineages that were
-        used before it: their histories are gone too, with 0 tokens left.
+        """Learn that a history was gone whose last use had the number `used_before`. Returns the histories that were
+        last used before that: they are gone too, with 0 tokens left.
         """
         since = sum([each.tokens for each in self._by_lineage.values() if each.use > used_before])
         since -= self._by_lineage[lineage].tokens if lineage in self._by_lineage else 0

@@ -142,7 +142,7 @@ class Waiting:
     def __init__(self) -> None:
         self.count = 0
         self._ids: set[str] = set()
-        self._answered: set[str] = set()  # ids in `_by_name` that got a result by id
+        self._answered: set[str] = set()  # ids that results gave; `answer` skips them in `_by_name`
         self._by_name: dict[str, deque[str]] = {}
 
     def add(self, calls: tuple[tuple[str, str], ...]) -> None:
@@ -157,7 +157,9 @@ class Waiting:
         return all(result.call_id in self._ids for result in results)
 
     def answer(self, call_id: str | None, name: str) -> str | None:
-        """Return the id of the call that a result answers: the given id, or that of the first waiting call by name."""
+        """Return the id of the call that a result answers: `call_id` if a call has it, else that of the first waiting
+        call of the function `name`. None if no call is found.
+        """
         if call_id is not None and call_id in self._ids:
             self._answered.add(call_id)
             return call_id

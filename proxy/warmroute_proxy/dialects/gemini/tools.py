@@ -37,7 +37,9 @@ def snake(name: str) -> str:
 
 
 class Functions(NamedTuple):
-    """`chat`: the tools of a request as chat's list in JSON, or empty; `dropped`: the kinds of all other tools."""
+    """`chat`: the functions of a request as the JSON list `tools` of chat completions, or empty. `dropped`: the
+    kinds of all other tools.
+    """
 
     chat: bytes
     dropped: frozenset[str]
@@ -49,7 +51,11 @@ _KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
 
 
 def listed_functions(raw: Raw, key: bytes, work: TranslationWork) -> Functions:
-    """Translate the tools. A translation is cached only for its `key`, the share group's. Raises: BadRequest."""
+    """Translate the tools. Raises: BadRequest.
+
+    `key`: the key of the tenant's share group (tenants that may use each other's cached prompts). A cached translation
+    is reused only under the same key.
+    """
     found = _KNOWN.get(key, raw)
     if found is None:
         found = _read(raw, work)
@@ -87,7 +93,7 @@ def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
 
 
 def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
-    """`toolConfig` in chat's terms; None without a config or tools. Raises: BadRequest."""
+    """`toolConfig` as the `tool_choice` of chat completions; None without a config or tools. Raises: BadRequest."""
     config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
     if config is None or not tools.chat:
         return None

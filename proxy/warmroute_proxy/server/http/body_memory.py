@@ -1,7 +1,7 @@
 """The memory budget for all bodies in a process, from which each request reserves memory.
 
 A reservation lasts as long as its object. An object that holds bytes of a request also refers to the reservation. When
-the last reference goes, the memory is given back. So memory is released in whatever way a request ends.
+the last reference goes, the memory is given back. So the memory is released however the request ends.
 """
 
 from typing import Final, Protocol

@@ -318,7 +318,8 @@ class Admission:
         try:
             decision = self._router.place(request.routing, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
-            self.limits.reserve_spend(request, found.decision)  # not reserved yet if it was to be forwarded
+            # If the first decision was to forward the request, its spend is not reserved yet.
+            self.limits.reserve_spend(request, found.decision)
         except NoWorker:
             return None
         except Exception as error:  # left in the queue, the request would fail again and block those behind it
@@ -394,6 +395,6 @@ class Admission:
 
 
 def _session_key(routing: RoutingRequest) -> int:
-    """The key by which a session that asks again is recognised; the hash of its whole prompt if it has no key."""
+    """The number that identifies a session that asks again: its `home_key`, or else the hash of its whole prompt."""
     session = home_key(routing)
     return routing.chain.hashes[-1] if session is None else session
