@@ -1,9 +1,9 @@
 """The recorded agent sessions that the demo replays, loaded from the packaged samples.
 
-A recording has the requests of one program, in order. Words of prose are masked; everything else is as it was on the
-wire: shared prefixes, lengths, tool names, ids, headers. Each body is a chat-completions body in template order: model,
-tools, messages with the system text first, then the rest. `scripts/convert_sessions.py` has converted requests of
-other APIs to this form.
+A recording has the requests of one agent session and its sub-agents, in order. Words of prose are masked; everything
+else is as it was on the wire: shared prefixes, lengths, tool names, ids, headers. Each body is a chat-completions body
+in template order: model, tools, messages with the system text first, then the rest. `scripts/convert_sessions.py` has
+converted requests of other APIs to this form.
 """
 
 import gzip

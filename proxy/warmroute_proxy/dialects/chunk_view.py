@@ -35,9 +35,11 @@ _OTHER_TEXTS: Final = frozenset(
         "output_text", "response", "completion", "transcript", "generated_text", "token",
     }
 )  # fmt: skip
-"""Names under which servers write text inside members that are not known here."""
+"""Names of members that hold text, at any depth inside members that this module does not know."""
 _OTHER_THOUGHTS: Final = ("reason", "think", "thought")
-"""Prefixes of names of members with thoughts. Two members may hold the same thoughts, so only the longest counts."""
+"""A member whose name begins with one of these holds thoughts. Several members may hold the same thoughts, so only the
+member with the most bytes counts.
+"""
 _NESTED: Final = frozenset({0x5B, 0x7B})
 
 
@@ -224,7 +226,7 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
 
 
 def tokens_elsewhere(raw: bytes) -> int:
-    """A lower bound of the tokens in a chunk that has text only inside members that are not known here."""
+    """A lower bound of the tokens in a chunk that has text only inside members that this module does not know."""
     size = nested_text_bytes(decoded(raw))
     return _tokens_of(size) if size else 0
 

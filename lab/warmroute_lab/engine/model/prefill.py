@@ -10,9 +10,9 @@ they are not evicted. If the head does not fit for this reason while nothing run
 SGLang does not pin pages of waiting work.
 
 Cache tiers below the device (`tiers.py`) are looked up at admission. Their pages are loaded in the step in which the
-prompt begins, and lengthen this step. The copy from the host lengthens it by its whole time, though SGLang hides part
-of the copy behind the computation, layer by layer. The fetch from storage starts when the request arrives, so only the
-rest of its time counts.
+prompt begins, and lengthen this step. The model adds the whole time of the copy from the host to the step, though
+SGLang hides part of the copy behind the computation, layer by layer. The fetch from storage starts when the request
+arrives, so the model adds only the time that the fetch still takes when the step begins.
 """
 
 from collections import deque

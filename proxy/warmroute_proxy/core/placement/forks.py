@@ -1,19 +1,22 @@
 """Recognises forks: prompts with a common beginning (the head) that arrive almost at once, as those of sub-agents do.
 
 Prompts of a fork arrive within the time that computing the head takes. The price of a shared prefix (`prices`) assumes
-conversations that come one by one: a second copy of the prefix would have been made some time anyway, and serves later
-conversations. But the prompts of a fork (its branches) come together. They all find the head in the cache or the queue
-of one worker. For each branch, placement has to choose at once: wait for the head there and compute the branch's own
-part after the other branches, fetch the head from a store, or compute the head again elsewhere. So in a fork
+conversations that come one by one: sooner or later they need a second copy of the prefix anyway, and the copy serves
+all later conversations. But the prompts of a fork (its branches) come together. They all find the head in the cache or
+the queue of one worker. For each branch, placement has to choose at once: wait for the head there and compute the
+branch's own part after the other branches, fetch the head from a store, or compute the head again elsewhere. So in a
+fork
 
 - the time to compute the head is not spread over later prompts, but counts wholly as the request's own time;
-- the number of further copies of the head is the number of all branches' own tokens, divided by the head's tokens and
-  rounded. Until the branches' own tokens cover the next copy, the head counts as private tokens; then it counts as
-  shared by the branches that came. For example, of 43 sub-agents with 2,000 tokens of their own, two compute a head of
-  40,000 tokens again; of eight such sub-agents, not one does;
-- `churn` is left out: it would drive branches away from the worker that has the head, because this worker has written
-  most;
-- no branch stays at home as a known conversation (`placement`), although all branches may continue one known turn.
+- the head may be computed again N times: N is the sum of the branches' own tokens, divided by the head's tokens and
+  rounded. As long as this sum is too small for the next copy, the head is priced as if only this prompt used it. Once
+  the sum is large enough, the head is priced as shared by the branches that have come so far. For example, of 43
+  sub-agents with 2,000 tokens of their own, two compute a head of 40,000 tokens again; of eight such sub-agents, not
+  one does;
+- `churn` (the price of joining a worker that has lately written much to its cache) is left out. The worker that has the
+  head has lately written most, so `churn` would drive branches away from it;
+- no branch counts as a known conversation, which stays at its worker (`placement`), although all branches may continue
+  one turn that the proxy knows.
 
 A fork is identified by the prefix hash at the cut (position) at which its prompts leave the cached prefix. While the
 head is still being computed for the first prompt, `Forks` has no entry. During this time the prompts in the workers'

@@ -1,4 +1,4 @@
-"""Translates `generationConfig` to members of a chat."""
+"""Translates Gemini's `generationConfig` to members of a chat-completions body."""
 
 from typing import Any, Final
 

@@ -2,8 +2,9 @@
 
 Internals are ids of requests, bootstrap rooms (SGLang's numbers for transfers of KV), ranks and addresses. They are of
 no use to a client, which gets the meaning of the text instead. Operators need the text, but engines quote requests in
-their errors, and nothing of a request may be logged. So the log keeps only words of a fixed list (`_WORDS`), and small
-numbers of ranks. The whole text is in the engine's log, under the request id that our log names beside the words.
+their errors, and nothing of a request may be logged. So the log keeps only words of a fixed list (`_WORDS`), and
+numbers of ranks, up to three digits each. The whole text is in the engine's log, under the request id that our log
+names beside the words.
 """
 
 import re
@@ -23,7 +24,9 @@ _IN_OURS: Final = re.compile(rf"{_OF_A_REQUEST}|{_ADDRESS}|\bhost(?:name)?\b|\bp
 """Internals in a text about a fault of the engine."""
 
 _IN_THEIRS: Final = re.compile(r"\brids?\s{0,4}[=:]|bootstrap_|\brank\s{0,4}=|KVTransfer", re.IGNORECASE)
-"""Internals in a text about a fault of the request, which may quote the client's addresses, such as those of images."""
+"""Internals in a text about a fault of the request. Addresses are not among them: such a text may quote the client's,
+such as those of images.
+"""
 
 _MEANINGS: Final = (
     (re.compile(r"memory", re.IGNORECASE), "the engine has run out of memory"),

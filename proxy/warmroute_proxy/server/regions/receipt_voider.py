@@ -1,4 +1,4 @@
-"""Has ledger rows of other regions voided if their answers were lost on the way to the client (`ledger.void_orders`).
+"""Orders other regions to void ledger rows whose answers were lost on the way to the client (`ledger.void_orders`).
 
 An order that was not carried out waits for 1 s, and is then sent after the other orders for its region. The wait
 doubles each time, up to `MAX_WAIT_S`. An order that is `MAX_AGE_S` old is given up, with an error in the log.
@@ -19,7 +19,7 @@ from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, VALI
 from warmroute_proxy.server.regions.peers import Peers
 
 VOIDS_AT_ONCE: Final = 100  # for each region in one `send`
-NEVER_COMES_S: Final = 4 * VALID_S  # after this time no proxy accepts the request's forward token any more
+NEVER_COMES_S: Final = 4 * VALID_S  # a row that is missing then never comes: its request's token is no longer valid
 FIRST_WAIT_S: Final = 1.0
 MAX_WAIT_S: Final = 300.0
 MAX_AGE_S: Final = 7 * 86_400.0
@@ -38,7 +38,7 @@ class ReceiptVoider:
         steady_clock: Callable[[], float],
         timeout_s: float,
     ) -> None:
-        """`unix_clock`: tells when an answer was lost. `steady_clock`: measures the waits, since it is never set."""
+        """`unix_clock`: tells when an answer was lost. `steady_clock`: measures the waits, as it is never adjusted."""
         self.peers = peers
         self.forwards = forwards
         self._orders = orders
@@ -49,7 +49,7 @@ class ReceiptVoider:
         self._timeout_s = timeout_s
 
     def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
-        """Have a row voided as soon as its region can be reached."""
+        """Order a region to void a row, as soon as the region can be reached."""
         self._metrics.add(declared.VOIDS_ORDERED_TOTAL)
         self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
 
