@@ -155,7 +155,7 @@ class Answer:
 def usage_of(
     answer: Answer | None, scanner: UsageTracker, prefill: PrefillLeg | None
 ) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """The usage of a turn, and the usage object that the answering engine wrote: as JSON bytes if the two agree."""
+    """The usage of a turn, and the usage object that the answering engine wrote: as JSON bytes, or parsed."""
     if answer is not None:
         plain = plain_usage(answer.usage, answer.sglext, paired=prefill is not None)
         if plain is not None:
