@@ -78,7 +78,7 @@ def _list(arguments: Namespace, config: Config) -> None:
 
 
 def book_toml(model: str, book: PriceBook) -> str:
-    """A book as a TOML table `[[price]]`, which `import` reads."""
+    """A book as a TOML table `[[price]]`, in the form that `warmroute prices import` reads."""
     head = "[[price]]" if book.from_s is None else f"[[price]]\nfrom = {instant_text(book.from_s)}"
     values = {"model": model, "name": book.name, **book.rates.as_usd_per_mtok(), "source": book.source or None}
     return table(head, values)
@@ -125,7 +125,7 @@ def _model_of(table: Table, config: Config) -> str:
 
 
 def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]:
-    """The source of the books, as messages name it, and the books' tables."""
+    """The place of the books (a file or the command line), for error messages, and one table for each book."""
     if arguments.action == "add":
         values = {"model": arguments.model, "name": arguments.name, "source": arguments.source}
         values["from"] = arguments.from_ or datetime.now(UTC).replace(microsecond=0)

@@ -1,4 +1,6 @@
-"""The figures of a demo: the numbers of `--json`, from the logs of its passes, and the conditions that they must meet.
+"""The numbers of a demo's `--json`, from the logs of its passes, and the conditions that these numbers must meet.
+
+A demo plays the same turns in two passes: `off` places them by round robin, `on` by warmroute's cost.
 
 The *TTFT* of a turn is the sum of three times: the virtual time of the engine that streamed the answer (decode or
 aggregated), the proxy's time on the wall clock, and the round trip between the regions if the turn was forwarded.
@@ -26,7 +28,9 @@ class Pass:
     violations: Sequence[Violation]
 
     def of(self, harness: str) -> "Pass":
-        """The turns of one harness, with their rows and violations. `finished` keeps the requests of all harnesses."""
+        """The turns of one harness (a program that runs an agent), with their rows and violations. `finished` keeps the
+        requests of all harnesses.
+        """
         turns = [turn for turn in self.turns if turn.harness == harness]
         ids = {turn.receipt_id for turn in turns}
         rows = [row for row in self.rows if row["id"] in ids]

@@ -2,21 +2,21 @@
 
 A router knows a prompt by its chain: hashes of the prompt up to certain positions (cuts). Here block ids stand for the
 hashes, and the cuts are the ends of the blocks, of the prompt, and of the previous turn's prompt. A token counts as 4
-bytes, so the learned bytes per token are exact; a real proxy is a few percent off. Like the server, the proxy observes
-the first token and the end of a turn, and the cached tokens that the engine reports at the end. Once a second it reads
-each worker's `/v1/loads`, with the size of its KV pool. Tokens in between are not observed (`Router.progress` is not
-called): until a turn ends, only its prompt counts. With `event_lag_s` the proxy also gets each worker's KV events,
-delayed by that time.
+bytes, so the learned bytes per token are exact; a real proxy is a few percent off. Like a real proxy, the simulated
+proxy observes the first token and the end of a turn, and the cached tokens that the engine reports at the end. Once a
+second it reads each worker's `/v1/loads`, with the size of its KV pool. Tokens between the first token and the end of a
+turn are not observed (`Router.progress` is not called): until a turn ends, only its prompt counts. With `event_lag_s`
+the proxy also gets each worker's KV events, delayed by that time.
 
 Each region has `routers` proxies, and requests go to them in rotation. Without `share_lag_s` they know of each other
 only what engines report. With it they send each other their events, delayed by that time, as processes of one proxy do,
 or proxies that name each other in their configuration. The regions are peers, which forward turns to each other. A
 client that names its session sends the region that served it last (the home hint), and its turns may be forwarded
-there; other turns stay in the region of their arrival. The second proxy of a forwarded turn decides when the first one
-does, half a round trip too early.
+there; other turns stay in the region of their arrival. The second proxy of a forwarded turn decides at the same moment
+as the first one; in reality, it would decide half a round trip later.
 
-If a trace names no sessions, a session is the prompts that continue each other, as a key that the proxy derives from
-prompts would find it.
+If a trace names no sessions, prompts that continue each other are one session. A key that the proxy derives from
+prompts would group them in the same way.
 """
 
 import sys
@@ -53,7 +53,7 @@ from warmroute_proxy.core.replicas.replica import Replica
 # turn, the client says that the session is over.
 
 SOON_S: Final = 20.0
-"""A next turn within this time counts as after tools, a later one as after a person."""
+"""If the next turn comes within this time, it counts as one that waited for tools; if later, for a person."""
 
 
 class Hints:
@@ -90,10 +90,10 @@ def _last_turns(trace: Trace, share: float) -> frozenset[int]:
 
 BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
-"""The server's default for requests without a maximum."""
+"""The real proxy's default for requests without a maximum."""
 REPORT_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0
-"""As in the server."""
+"""As in the real proxy."""
 _UNDER_WAY: Final = -1
 
 
@@ -285,7 +285,7 @@ class Production(Policy):
             ends.append(request.input_tokens * BYTES_PER_TOKEN)
         sent = self._sent.get(request.session)
         if sent is not None and sent.tail is not None and sent.input_tokens == request.continued_tokens:
-            # The previous prompt ended with a message, so the server has a cut there.
+            # The previous prompt ended with a message, so a real proxy has a cut there.
             at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)
             hashes, ends = [*hashes[:at], sent.tail, *hashes[at:]], [*ends, 0]
             ends[at:] = [sent.input_tokens * BYTES_PER_TOKEN, *ends[at:-1]]

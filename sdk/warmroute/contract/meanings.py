@@ -1,4 +1,7 @@
-"""The meaning of each loss class (why prompt tokens were not cached), and what to do about it."""
+"""The meaning of each loss class (why prompt tokens were not cached), and what to do about it.
+
+Each text completes a sentence that begins with "N prompt tokens".
+"""
 
 from typing import Final
 
@@ -24,7 +27,7 @@ MEANINGS: Final = {
     "engine_misreport": "are uncertain: the engine's own count was impossible. Tell the operator of the server.",
     "unknown": "have no known reason.",
 }
-"""The meaning of each loss class and what to do. Each text follows "N prompt tokens"."""
+"""The meaning of each loss class, and what to do."""
 
 RESTARTED: Final = "were cached by an engine that has restarted or left since. Nothing to do on your side."
 """The meaning of the loss class `evicted` if the receipt names a restart as the cause."""

@@ -2,11 +2,11 @@
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`; an id stands for its block and
 all before it. Timestamps are quantised to a few seconds, so requests of equal time are spread at random over the gap to
-the next time. Equal seeds spread them equally.
+the next time. The same seed always gives the same times.
 
-The file names no sessions. A request continues an earlier one if the earlier chain (its list of ids), without its last
-block (which may be partial), is a prefix of the request's chain and at least two blocks long. If several earlier
-requests fit, the one with the longest chain counts.
+The file names no sessions. A request's chain is its list of ids. The last block of an earlier chain is left out, since
+it may be partial. If at least two blocks remain, and the request's chain begins with them, the request continues the
+earlier one. If several earlier requests fit, the one with the longest chain counts.
 
 Answers have no ids in the file, so they are never found in a cache.
 """

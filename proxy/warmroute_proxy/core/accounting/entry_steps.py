@@ -8,9 +8,10 @@
 Each attempt has its own request id at the engine (rid); only the last attempt is billed and named in the receipt. An
 entry ends exactly once: after `settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries
 are charged nothing. If an entry has ended but its row cannot be written, the entry is `withdrawn`, that is, replaced by
-an interrupted one; the client was not told the original end. If an answer is lost on its way to the client, a second
-row voids the row of the turn: it names that row, and takes back the row's tokens, and its price minus its credit. The
-credit of a turn also has its own row, with a negative price and without tokens.
+an interrupted one. The client has not been told the original end, because it is told only after the row is written. If
+an answer is lost on its way to the client, a second row voids the row of the turn. The second row names the first, and
+has the first row's tokens, and its price minus its credit, as negative numbers. The credit of a turn also has its own
+row, with a negative price and without tokens.
 
 These functions have their own module, so that they can be compiled.
 """

@@ -5,10 +5,10 @@ The names are those of SGLang 0.5.23 (`sglang/srt/observability/metrics_collecto
 value counts. SGLang's HTTP process counts prompt and cached tokens without a rank, so every rank of the engine gets
 these values.
 
-The HTTP process counts a request when it has ended, and does not count `/health`. It divides `cached_tokens_total` by
-`cache_source` (`device`, `host`, `storage`, or `total` if the division is unknown). The engine that simulates SGLang
-counts under the same names, but by rank. So the samples of a name are added up, and counts are those of an engine, not
-of a rank.
+The HTTP process counts a request when it has ended, and does not count `/health`. It reports `cached_tokens_total`
+separately for each `cache_source` (`device`, `host`, `storage`, or only `total` if the sources are unknown). The engine
+that simulates SGLang counts under the same names, but by rank. So the samples of a name are added up, and counts are
+those of an engine, not of a rank.
 """
 
 import re
@@ -50,7 +50,7 @@ _COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{([^}}]*)\}})? 
 _LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # takes linear time, whatever an engine sends
 _LOWER: Final = frozenset({"host", "storage"})
 _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
-"""Labels that divide one number of a rank, so their samples are summed. All other labels tell shards apart."""
+"""Labels that split one number of a rank into samples, which are summed. All other labels tell shards apart."""
 MAX_RANK_DIGITS: Final = 6
 
 
