@@ -6,20 +6,20 @@ import type { Turn } from "./turn.js"
 /** Loss classes that a warm turn does not have, and what each means. The others come with every turn. */
 const COLD: Record<string, string> = {
   cold: "were seen for the first time. Expected when a session, a sub-agent, a title or a summary begins.",
-  prefix_changed: "stand behind a place that was rewritten: system prompt, tools or history.",
-  moved: "are cached on another worker than the one that served it, which was faster or cheaper.",
-  elsewhere: "are cached in another region than the one that served it.",
+  prefix_changed: "follow a place that was rewritten: system prompt, tools or history.",
+  moved: "are cached on another worker: the worker that served the turn was faster or cheaper.",
+  elsewhere: "are cached in another region.",
   not_computed_yet: "stand in a request that was sent shortly before and was still being computed.",
   evicted: "were cached and had to make room. Shorter pauses help, or more cache on the server.",
-  forgotten: "were computed before, and the server has them no more: it keeps caches by its own clock.",
-  salt_changed: "are cached under an earlier salt of the proxy. It passes.",
+  forgotten: "were computed before, and the server no longer has them: it decides alone how long it keeps a prompt.",
+  salt_changed: "are cached under an older cache salt. The loss ends with the next turns.",
   engine_misreport: "are uncertain: the engine's own count was impossible.",
   unknown: "have no known reason.",
 }
 const OTHER: Record<string, string> = {
   new: "came with this turn.",
   page_rounding: "are the rest of a page.",
-  not_kept: "are the answer before, which lives where it was decoded.",
+  not_kept: "are the previous answer, whose KV stayed on the engine that decoded it.",
 }
 
 /** A turn is cold if it lost more than this share of its prompt, and more than so many tokens. */

@@ -7,23 +7,24 @@ from typing import Final
 
 MEANINGS: Final = {
     "new": "came with this turn and could not be cached before. Nothing to do.",
-    "cold": "were seen for the first time behind this beginning. Expected on a session's first turn; a prefix shared "
-    "by sessions (tools, system prompt) stays warm when it stands first and is equal in all of them.",
+    "cold": "were never sent before with this beginning of the prompt. Expected on a session's first turn; a prefix "
+    "shared by sessions (tools, system prompt) stays warm when it stands first and is equal in all of them.",
     "prefix_changed": "follow a place where the client rewrote its history. Append instead: keep tools, system "
     "prompt and history as they were.",
-    "moved": "are cached on another worker than the one that served the turn: that was faster or cheaper, or the call "
-    "came without its session. Keep one session key per conversation; `warmroute receipts show` has the costs.",
-    "elsewhere": "are cached in another region than the one that served the turn: that one could not be reached, or "
-    "this one was faster or cheaper. Nothing to do, unless it happens often.",
-    "not_computed_yet": "stand in a prompt that was sent shortly before and was still being computed: turns that begin "
-    "alike and are sent at once each compute their beginning. Send the first one a moment earlier.",
+    "moved": "are cached on another worker: the worker that served the turn was faster or cheaper, or the call came "
+    "without its session. Keep one session key per conversation; `warmroute receipts show` has the costs.",
+    "elsewhere": "are cached in another region: that region could not be reached, or the region that served the turn "
+    "was faster or cheaper. Nothing to do, unless it happens often.",
+    "not_computed_yet": "stand in a prompt that was sent shortly before and was still being computed: turns with the "
+    "same beginning that are sent together all compute that beginning. Send one of them a moment before the others.",
     "evicted": "were cached and had to make room. Shorter pauses between turns, or more cache on the server, help.",
-    "forgotten": "were computed before by a server that reports no evictions, and it has them no more: such servers "
-    "keep caches by their own clock, often for minutes. Shorter pauses between turns help.",
-    "salt_changed": "are cached under the key of another salt epoch. The loss ends with the next turns.",
+    "forgotten": "were computed before by a server that reports no evictions, and it no longer has them: such servers "
+    "decide alone how long they keep a prompt, often minutes. Shorter pauses between turns help.",
+    "salt_changed": "are cached under an older cache salt, which the operator has changed. The loss ends with the next "
+    "turns.",
     "page_rounding": "are the rest of a page: engines reuse whole pages, and never a prompt's last token. "
     "Nothing to do.",
-    "not_kept": "are the answer before this turn, which lives where it was decoded. Nothing to do.",
+    "not_kept": "are the previous answer, whose KV stayed on the engine that decoded it. Nothing to do.",
     "engine_misreport": "are uncertain: the engine's own count was impossible. Tell the operator of the server.",
     "unknown": "have no known reason.",
 }

@@ -105,7 +105,7 @@ def test_a_turn_is_compared_with_the_one_that_it_continues(driver: "Driver") -> 
 def test_losses_are_explained_with_their_tokens(driver: "Driver") -> None:
     text = explained(driver, BEFORE)
     assert "0 of 400 prompt tokens were cached (0.0%), in region east" in text
-    assert "400 prompt tokens (cold) were seen for the first time behind this beginning" in text
+    assert "400 prompt tokens (cold) were never sent before with this beginning of the prompt" in text
     assert "On your side" not in text
 
 
