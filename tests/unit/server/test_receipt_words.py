@@ -108,7 +108,7 @@ def why(*reasons: dict[str, Any]) -> str:
 
 def test_each_term_of_a_cost_is_shown_a_negative_one_too() -> None:
     said = why({**CHOSEN, "cost_s": 0.744, "queue_s": 0.0, "compute_s": 1.25, "reuse_s": -0.506})
-    assert "(computing the prompt 1.250, prompts that are computed again -0.506)" in said
+    assert "(computing the prompt 1.250, cached tokens that are computed again -0.506)" in said
 
 
 def test_what_was_cheaper_for_the_fleet_is_not_called_busy() -> None:
@@ -118,7 +118,7 @@ def test_what_was_cheaper_for_the_fleet_is_not_called_busy() -> None:
     said = why(away, home)
     assert (
         "It was cheaper for the fleet than home, which has 8,320 more of its tokens cached: "
-        "prompts that are computed again 0.506 s less, evicted prompts 0.164 s less."
+        "cached tokens that are computed again 0.506 s less, evicted prompts 0.164 s less."
     ) in said
     assert "busy" not in said
 

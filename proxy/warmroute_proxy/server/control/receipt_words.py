@@ -28,7 +28,7 @@ TERMS = {
     "decode_s": "slower answers",
     "transfer_s": "transfer",
     "others_s": "delay of others",
-    "reuse_s": "prompts that are computed again",
+    "reuse_s": "cached tokens that are computed again",
     "churn_s": "evicted prompts",
 }
 """The terms of a candidate's cost, in words. The last three are costs that the choice causes to other requests."""
