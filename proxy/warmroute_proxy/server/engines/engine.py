@@ -67,9 +67,7 @@ class Engine:
         """Whether the engine has reported `info` since it came up."""
 
         self.recognised = False
-        """Whether the last answer at `/server_info` was an engine's. An answer that refuses the proxy's key counts as
-        an engine's, and is logged.
-        """
+        """Whether the last answer at `/server_info` was an engine's. A refusal of the proxy's key counts as one."""
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
