@@ -274,9 +274,33 @@ WAITS_FOR_MEMORY_BESIDE_A_REGION: list[tuple[Any, ...]] = [
 ]
 """The other region becomes the cheaper one while the first waits for memory here."""
 
+FINDS_NO_WORKER_BEFORE_A_DISPATCH: list[tuple[Any, ...]] = [
+    *_arrivals((1, 1)),
+    ("leave", 0),
+    ("end", 0, False),
+    ("arrive", "free", "m", 1, 1, "k1"),
+    ("arrive", "free", "m", 30, 3, "k1"),
+    *_arrivals((1, 1)),
+    ("end", 1, False),
+    *_arrivals((1, 1)),
+    ("report",),
+    ("end", 0, False),
+    *_arrivals((1, 1)),
+    *[("leave", 0)] * 2,
+    *_arrivals((1, 1)),
+    ("end", 2, False),
+    ("change", 0, "down"),
+    *_arrivals((1, 1)),
+    ("report",),
+    ("end", 0, False),
+    *_arrivals((30, 3)),
+]
+"""A request is placed, another finds no worker, and then the first is dispatched: the record still says how."""
+
 
 @given(st.sampled_from(FLEETS), st.sampled_from(PEERS), st.lists(OPERATIONS, min_size=20, max_size=80))
 @example(FLEETS[1], PEERS[-1], WAITS_FOR_MEMORY_BESIDE_A_REGION)
+@example(FLEETS[1], PEERS[0], FINDS_NO_WORKER_BEFORE_A_DISPATCH)
 @searched(150)
 def test_engines_get_what_they_can_run_and_nobody_waits_beside_one_with_room(
     workers: list[Worker], peers: list[Peer], operations: list[tuple[Any, ...]]

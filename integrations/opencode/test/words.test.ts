@@ -45,7 +45,7 @@ test("the newest cold turn is explained, with what was seen before it", () => {
   ]
   const text = explanation([turn({}), cold, turn({ loss: { cold: 1_000 } })], notes)
   assert.match(text, /^The last cold request was turn 4 at \d\d:\d\d:\d\d \(main, agent build\): 250 of 1,000 .*\(25%\), in region east\.$/m)
-  assert.match(text, /^- 700 tokens \(prefix_changed\) stand behind/m)
+  assert.match(text, /^- 700 tokens \(prefix_changed\) follow a place/m)
   assert.match(text, /^Seen at \d\d:\d\d:\d\d: AGENTS\.md has changed\.$/m)
   assert.doesNotMatch(text, /Later/)
 })

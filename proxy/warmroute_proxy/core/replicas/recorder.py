@@ -159,7 +159,8 @@ class Playback:
         self._dispatches = 0
 
     def place(self, call: Placed) -> Placed:
-        self._last_placed = call
+        if call.decision is not None:  # as in the recorder: a dispatch is that of the last request that had a worker
+            self._last_placed = call
         try:
             decision = self._router.place(call.routing, call.now_s, call.exclude)
             recorded = call.decision
