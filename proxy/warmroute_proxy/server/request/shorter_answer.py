@@ -1,9 +1,9 @@
 """Asks for a shorter answer if an engine refuses a request only because prompt and answer together exceed the context.
 
-Agents ask for a fixed number of tokens in each turn: Claude Code for 32,000, OpenHands for 65,536, Kimi Code for as
-many as the context has. Near the end of the context, SGLang and vLLM refuse such a turn although its prompt fits, and
-the agent's session ends. Since Claude 4.5, Anthropic's API serves such a turn, up to the end of the context. The proxy
-does the same: it sends the request again, and asks for only as many tokens as the context has left.
+Agents ask for a fixed number of tokens in each turn, Kimi Code for as many as the context has. Near the end of the
+context, SGLang and vLLM refuse such a turn although its prompt fits, and the agent's session ends. Since Claude 4.5,
+Anthropic's API serves such a turn, up to the end of the context. The proxy does the same: it sends the request again,
+and asks for only as many tokens as the context has left.
 
 If fewer than `MIN_TOKENS` are left, the client gets the refusal, by which agents know that they must compact.
 """
@@ -89,6 +89,7 @@ def with_shorter_answer(
     fields = ",".join([f'"{name}":{left}' for name in sorted(longer)]).encode()
     shorter = Body(b"".join(body.rewritten(longer, fields)))
     stated = b'"max_tokens_lowered_to":%d' % left
+    # If the request was shortened before, that number is the last field: it is replaced.
     before = parsed.receipt_fields.partition(b'"max_tokens_lowered_to":')[0].rstrip(b",")
     changed = msgspec.structs.replace(
         parsed,
