@@ -246,6 +246,14 @@ def test_the_keys_of_an_engine_are_in_files_beside_the_config(tmp_path: Path) ->
     assert "sk-1" not in problems(GOOD.replace('role = "decode"', 'role = "decode"\nkey = "sk-1"'), tmp_path)[0]
 
 
+def test_only_an_engine_over_tls_has_an_http_proxy(tmp_path: Path) -> None:
+    secure = GOOD.replace('kind = "openai"', 'kind = "openai"\nhttp_proxy = "http://proxy.example:3128"')
+    plain = GOOD.replace('role = "decode"', 'role = "decode"\nhttp_proxy = "http://proxy.example:3128"')
+    assert problems(plain, tmp_path) == ["engine[1].http_proxy: is for engines whose url begins with https://"]
+    assert load(secure, tmp_path).engines[2].http_proxy == "http://proxy.example:3128"
+    assert problems(secure.replace("http://proxy", "https://proxy"), tmp_path)[0].startswith("engine[2].http_proxy")
+
+
 def test_a_budget_of_a_key_that_no_tenant_has_is_refused(tmp_path: Path) -> None:
     text = GOOD + f'\n[[budget]]\nname = "b"\nkeys = ["c-{DIGEST[:10]}"]\nusd_per_day = "1"\n'
     assert load(text, tmp_path).budgets[0].scope.keys == (f"c-{DIGEST[:10]}",)

@@ -16,6 +16,7 @@ from websockets.asyncio.client import connect
 
 from tests.certificates import make
 from tests.machine import configured, seconds
+from tests.subjects.http_proxy import HttpProxy
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
 from warmroute_cli.processes import stop_all
@@ -226,18 +227,48 @@ class TestCheck:
         assert "proxy.crt: cannot be read" in capsys.readouterr().err
 
 
-def test_an_engine_may_be_reached_by_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def secure_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEngine]:
+    """An engine over TLS that proxies of the test trust."""
     cert, key = make(tmp_path, "engine")
-    engine = ScriptedEngine("s0", sound)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    engine.serve_tls(context)
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))  # what the proxy trusts
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml().replace("http://", "https://")])
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    with ScriptedEngine("s0", sound) as engine:
+        engine.serve_tls(context)
+        yield engine
+
+
+def over_tls(engine: ScriptedEngine, http_proxy: str = "") -> str:
+    return engine.toml().replace("http://", "https://") + (f'\nhttp_proxy = "{http_proxy}"' if http_proxy else "")
+
+
+def answered(proxy: ProxyProcess) -> int:
+    proxy.start()
     try:
-        proxy.start()
         with proxy.client() as client:
-            assert client.post("/v1/chat/completions", json=chat()).status_code == 200
+            return client.post("/v1/chat/completions", json=chat()).status_code
     finally:
         proxy.stop()
-        engine.stop()
+
+
+def test_an_engine_may_be_reached_by_https(tmp_path: Path, secure_engine: ScriptedEngine) -> None:
+    assert answered(ProxyProcess(tmp_path / "p", [over_tls(secure_engine)])) == 200
+
+
+def test_an_engine_may_be_reached_through_an_http_proxy(tmp_path: Path, secure_engine: ScriptedEngine) -> None:
+    with HttpProxy() as between:
+        assert answered(ProxyProcess(tmp_path / "p", [over_tls(secure_engine, between.url)])) == 200
+        assert set(between.targets) == {secure_engine.url.removeprefix("http://")}
+
+
+@pytest.mark.parametrize("status", [403, 407, 502])
+def test_a_probe_names_an_http_proxy_that_refuses(
+    tmp_path: Path, secure_engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    with HttpProxy(status) as between:
+        config = ProxyProcess(tmp_path / "p", [over_tls(secure_engine, between.url)]).write_config()
+        assert serve(str(config), check=True, probe_servers=True) == 2
+        address = between.url.removeprefix("http://")
+        assert f"the HTTP proxy {address} answers {status}" in "".join(capsys.readouterr())
+    assert secure_engine.connections == 0
