@@ -95,27 +95,8 @@ def test_a_sound_pass_has_no_violations(logs: Logs) -> None:
     assert logs.violations() == []
 
 
-def cached_above_prompt(logs: Logs) -> None:
-    usage = logs.usage(1)
-    usage["prompt_tokens_details"]["cached_tokens"] = logs.rows[1]["cached_tokens"] = 2001
-
-
-def cached_below_zero(logs: Logs) -> None:
-    usage = logs.usage(1)
-    usage["prompt_tokens_details"]["cached_tokens"] = logs.rows[1]["cached_tokens"] = -1
-
-
 def tiers_do_not_sum(logs: Logs) -> None:
     logs.usage(1)["warmroute"]["cached"]["host"] = 1
-
-
-def losses_do_not_sum(logs: Logs) -> None:
-    logs.usage(1)["warmroute"]["loss"]["evicted"] = 1
-
-
-def price_does_not_recompute(logs: Logs) -> None:
-    logs.usage(1)["warmroute"]["price_nanousd"] += 1
-    logs.rows[1]["price_nanousd"] += 1
 
 
 def receipt_differs(logs: Logs) -> None:
@@ -178,11 +159,7 @@ def counted_wrongly(logs: Logs) -> None:
 
 
 INJECTIONS: list[tuple[Callable[[Logs], None], str]] = [
-    (cached_above_prompt, "cached tokens 2001 are outside [0, 2000]"),
-    (cached_below_zero, "cached tokens -1 are outside [0, 2000]"),
     (tiers_do_not_sum, "do not sum to 960 cached tokens"),
-    (losses_do_not_sum, "do not sum to 1040 uncached tokens"),
-    (price_does_not_recompute, "recomputed"),
     (receipt_differs, "differs from the ledger's in usage.warmroute.region"),
     (field_only_in_ledger, "differs from the ledger's in usage.reasoning_tokens"),
     (row_columns_differ, "the row's price_nanousd is"),
