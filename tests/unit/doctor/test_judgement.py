@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.doctor.node import GIB, GPUS, tree
-from tests.unit.plan.plans import kind
+from tests.unit.plan.plans import kind, plan
 
 from warmroute_backend.doctor.facts import Disk, Finding, Gpus, Level, Machine, Versions
 from warmroute_backend.doctor.health import pinned_bytes
@@ -37,16 +37,13 @@ def bad(machine: Machine, plan: Plan | None) -> list[Finding]:
     return [finding for finding in judge(machine, plan) if finding.level in {Level.WARNING, Level.PROBLEM}]
 
 
-@pytest.mark.parametrize("name", ["inside a node"])
-def test_a_node_as_it_should_be_has_nothing_to_say(node: Machine, name: str) -> None:
+def test_a_node_as_it_should_be_has_nothing_to_say(node: Machine) -> None:
     assert bad(node, None) == []
-    assert bad(node, kind(name)) == []
+    assert bad(node, kind("inside a node")) == []
 
 
 def of_plan() -> Plan:
     """Two nodes of eight H100, prefill and decode apart."""
-    from tests.unit.plan.plans import plan
-
     found = plan("gpt-oss-120b", "2x8xH100", split=(8, 8))
     return replace(found, site=replace(found.site, ib_devices="mlx5_0,mlx5_3"))
 
@@ -155,8 +152,6 @@ def test_a_lack_is_found_with_what_to_do(node: Machine, change: Change, topic: s
 
 def test_all_stages_of_a_node_pin_memory_and_keep_cpus_busy(node: Machine) -> None:
     """Two stages of four GPUs on one node are eight ranks."""
-    from tests.unit.plan.plans import plan
-
     made = plan("gpt-oss-120b", "8xH100", pp=2, tp=4)
     (engine,) = made.engines
     assert pinned_bytes(made) == 8 * host_bytes(made, engine) > 0
