@@ -62,12 +62,8 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("is_export", [True, False])
 def test_a_span_is_a_request(tmp_path: Path, is_export: bool) -> None:
-    span: dict[str, Any] = {
-        "name": "chat m",
-        "spanId": "1",
-        "startTimeUnixNano": "1000000000",
-        "attributes": ATTRIBUTES,
-    }
+    span: dict[str, Any] = {"name": "chat m", "spanId": "1", "startTimeUnixNano": "1000000000"}
+    span["attributes"] = ATTRIBUTES
     if is_export:
         span["attributes"] = [attribute(key, value) for key, value in ATTRIBUTES.items()]
         span = {"resourceSpans": [{"scopeSpans": [{"spans": [span, {"name": "GET /", "spanId": "2"}]}]}]}

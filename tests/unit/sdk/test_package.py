@@ -10,23 +10,9 @@ import pytest
 import warmroute
 
 PUBLIC = [
-    "AsyncCache",
-    "AsyncOpenAI",
-    "Cache",
-    "CacheReport",
-    "GuardEvent",
-    "OpenAI",
-    "PrefixBroken",
-    "PrefixWarning",
-    "Receipt",
-    "Totals",
-    "__version__",
-    "cache_of",
-    "receipt_of",
-    "session",
-    "transport",
-    "wrap",
-]
+    "AsyncCache", "AsyncOpenAI", "Cache", "CacheReport", "GuardEvent", "OpenAI", "PrefixBroken", "PrefixWarning",
+    "Receipt", "Totals", "__version__", "cache_of", "receipt_of", "session", "transport", "wrap",
+]  # fmt: skip
 
 
 def loaded_by(statement: str) -> set[str]:
