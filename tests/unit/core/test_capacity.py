@@ -8,7 +8,6 @@ from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.engine_loads import EngineLoads
-from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
@@ -243,10 +242,3 @@ def test_a_place_that_is_gone_is_waited_for_no_more(scene: Scene) -> None:
     waiter = scene.wait(routing(1, 101))
     scene.router.remove_worker("a")
     assert scene.next() == [(waiter.item, "b")]
-
-
-def test_nothing_that_serves_is_said() -> None:
-    scene = Scene("a")
-    scene.router.set_up("a", up=False)
-    with pytest.raises(NoWorker):
-        scene.goes(routing(1, 1))

@@ -45,9 +45,7 @@ def test_an_engine_with_lmcache_runs_behind_its_daemon_and_reads_where_that_list
     assert dict(daemon.environment)["LMCACHE_TRACK_USAGE"] == "false"
     assert engine.needs == (daemon.name,), "an engine without its daemon answers no request"
     assert engine.command[engine.command.index("--lmcache-config-file") + 1] == "/state/lmcache.yaml"
-    assert config_files(plan, setting) == {
-        "lmcache.yaml": f"mp_host: 127.0.0.1\nmp_port: {plan.site.lmcache_port}\n",
-    }
+    assert config_files(plan, setting) == {"lmcache.yaml": f"mp_host: 127.0.0.1\nmp_port: {plan.site.lmcache_port}\n"}
 
 
 def test_an_engine_of_two_nodes_serves_on_its_first_one() -> None:
