@@ -103,10 +103,7 @@ def scene() -> Scene:
 
 def test_a_full_home_is_waited_for_where_computing_again_is_dearer(scene: Scene) -> None:
     assert scene.goes(routing(1, 101)) is None
-
-
-def test_who_has_nothing_to_wait_for_goes_where_there_is_room(scene: Scene) -> None:
-    assert scene.goes(routing(2, 20)) == "b"
+    assert scene.goes(routing(2, 20)) == "b", "who has nothing to wait for goes where there is room"
 
 
 def test_a_full_decode_engine_is_waited_for_likewise() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_lab.engine.model.model import Costs, Phase, Role, Scheduler, Step, Work
+from warmroute_lab.engine.model.model import Phase, Role, Scheduler, Step, Work
 
 PAGE = 64
 
@@ -168,7 +168,3 @@ def test_decode_role_allocates_in_order_and_emits_the_handed_over_token_at_once(
     model.finish(step)
     assert first.phase is Phase.DONE
     assert model.allocate(model.clock_s) == [second]
-
-
-def test_the_transfer_takes_time_by_the_token() -> None:
-    assert Costs().transfer_s(40_000) == pytest.approx(0.102)

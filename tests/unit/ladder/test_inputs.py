@@ -99,18 +99,11 @@ def test_requests_of_one_agent_in_one_trace_are_turns_of_their_own() -> None:
     assert tokens(agent) == ([10, 20], 1)
 
 
-def test_spans_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otel, "MAX_OPEN", 2)
-    reader = Otel()
-    reports = reader.reports([export("a", *(span(str(at), "1", tokens=at + 1) for at in range(9)))])
-    assert next(reports).prompt_tokens == 1
-    assert [report.prompt_tokens for report in reports] == list(range(2, 10))
-
-
-def test_spans_of_few_traces_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otel, "MAX_WAITING", 4)
-    reader = Otel()
-    reports = reader.reports([export("a", *(span(str(at // 4), str(at), tokens=at + 1) for at in range(12)))])
+@pytest.mark.parametrize(("bound", "most", "of_a_trace"), [("MAX_OPEN", 2, 1), ("MAX_WAITING", 4, 4)])
+def test_spans_that_wait_are_bounded(bound: str, most: int, of_a_trace: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, bound, most)
+    spans = (span(str(at // of_a_trace), str(at), tokens=at + 1) for at in range(12))
+    reports = Otel().reports([export("a", *spans)])
     assert next(reports).prompt_tokens == 1
     assert [report.prompt_tokens for report in reports] == list(range(2, 13))
 
