@@ -18,7 +18,7 @@ from warmroute_backend.launch.start_log import (
     progress,
     rotate,
     tail,
-)  # fmt: skip
+)
 
 LINES = """\
 [2026-11-23 07:09:13 TP0] Load weight begin. avail mem=137.94 GB
