@@ -116,11 +116,11 @@ def test_without_a_running_session_that_waits_the_bound_is_kept() -> None:
 def test_who_waits_for_memory_expires_although_nobody_looks_for_a_place() -> None:
     """As where no worker can be used."""
     queue = made_queue()
-    new, old = made_waiter(1, 0.0, begins=True), made_waiter(2, 0.0, begins=False)
+    new, old = made_waiter(1, 100.0, begins=True), made_waiter(2, 100.0, begins=False)
     for each in (new, old):
         queue.join(each, FOR_MEMORY, 0.0)
-    assert queue.expired(WAIT_S) == []
-    assert set(queue.expired(WAIT_S + 1)) == {new, old}
+    assert queue.expired(100.0 + WAIT_S) == []
+    assert set(queue.expired(100.0 + WAIT_S + 1)) == {new, old}
 
 
 def test_sessions_that_never_end_do_not_keep_the_door_shut_for_ever() -> None:
