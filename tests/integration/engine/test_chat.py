@@ -59,18 +59,6 @@ def test_reasoning_comes_before_content(engine: Any, switch: Json) -> None:
     assert usage["completion_tokens_details"] == {"reasoning_tokens": usage["reasoning_tokens"]}
 
 
-def test_an_agent_loop_can_be_driven_by_a_script(engine: Any) -> None:
-    script = [{"tool_calls": [{"name": "read", "arguments": {"path": "x.py"}}]}, {"text": "All done."}]
-    messages: list[Json] = [{"role": "user", "content": "fix it"}]
-    asked = {"model": "any", "messages": messages, "metadata": {"script": json.dumps(script)}}
-    message = engine.client.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]
-    (call,) = message["tool_calls"]
-    assert call["function"] == {"name": "read", "arguments": '{"path":"x.py"}'}
-    messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "1/0"}]
-    final = engine.client.post("/v1/chat/completions", json=asked).json()["choices"][0]
-    assert (final["message"]["content"], final["finish_reason"]) == ("All done.", "stop")
-
-
 def test_tool_calls_are_streamed_in_pieces(engine: Any) -> None:
     script = {"text": "Let me see.", "tool_calls": [{"name": "read", "arguments": {"path": "x.py"}}, {"name": "ls"}]}
     chunks = events(engine, "/v1/chat/completions", chat("tools", metadata={"script": script}))
