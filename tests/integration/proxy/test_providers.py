@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.subjects.processes import ProxyProcess, chat
@@ -133,21 +132,18 @@ def test_a_cost_that_is_no_amount_is_left_out(tmp_path: Path, cost: object) -> N
 
 
 def test_another_warmroute_is_a_provider(tmp_path: Path) -> None:
-    engine = ScriptedEngine("e0", lambda handler: handler.reply(200, whole(REPORTED["openai"])))
     keys = (new_api_key()[0], new_api_key()[0])
-    back = ProxyProcess(tmp_path / "back", [engine.toml()], keys=keys).start()
     (tmp_path / "key").write_text(keys[0])
-    more = f'[[engine]]\nid = "back"\nurl = "{back.url}"\nregion = "east"\nkind = "openai"'
-    more += f'\nprovider = "warmroute"\nkey_file = "{tmp_path / "key"}"'
-    front = ProxyProcess(tmp_path / "front", [more]).start()
-    try:
-        first, second = ask(front, text="one")["warmroute"], ask(front, text="one", turns=2)["warmroute"]
-        with httpx.Client(base_url=back.url, headers={"authorization": f"Bearer {keys[0]}"}) as client:
-            told = client.get("/v1/usage", params={"by": "session"}).json()
-    finally:
-        front.stop()
-        back.stop()
-        engine.stop()
+    with (
+        ScriptedEngine("e0", lambda handler: handler.reply(200, whole(REPORTED["openai"]))) as engine,
+        ProxyProcess(tmp_path / "back", [engine.toml()], keys=keys) as back,
+        back.client() as client,
+    ):
+        table = f'[[engine]]\nid = "back"\nurl = "{back.url}"\nregion = "east"\nkind = "openai"'
+        more = f'provider = "warmroute"\nkey_file = "{tmp_path / "key"}"'
+        with ProxyProcess(tmp_path / "front", [f"{table}\n{more}"]) as front:
+            first, second = ask(front, text="one")["warmroute"], ask(front, text="one", turns=2)["warmroute"]
+        told = client.get("/v1/usage", params={"by": "session"}).json()
     assert first["session"] == second["session"]
     assert first["provider_cost_nanousd"] == first["price_nanousd"]  # both have the same rates
     assert [group["turns"] for group in told["groups"]] == [2]

@@ -230,13 +230,10 @@ def survives(it: Fleet, ends: str, salts: set[str]) -> None:
 
 
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_said(tmp_path: Path) -> None:
-    engine = ScriptedEngine("s0", sound)
-    proxy = DerivedKey(tmp_path / "p", [engine.toml()])
-    proxy.start()
-    first, said = proxy.secret.read_text(), "the fleet secret stays as it was"
-    key = proxy.admin_key
-    headers = {"authorization": f"Bearer {key}"}
-    try:
+    with ScriptedEngine("s0", sound) as engine, DerivedKey(tmp_path / "p", [engine.toml()]) as proxy:
+        first, said = proxy.secret.read_text(), "the fleet secret stays as it was"
+        key = proxy.admin_key
+        headers = {"authorization": f"Bearer {key}"}
         for content, problem in (("", "has 0 bytes"), (f"{first}\n{'n' * 32}", "several lines"), (" ", "has 0 bytes")):
             proxy.put_and_see(content, said)
             with httpx.Client(base_url=str(proxy.line["admin_url"]), headers=headers, verify=PLAIN) as admin:
@@ -249,6 +246,3 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_said(tmp_path: Path) 
         proxy.secret.chmod(0o600)
         until(lambda: proxy.admin_status(proxy.admin_key) == 200, "it is taken once it is private")
         assert proxy.admin_status(key) == 401
-    finally:
-        proxy.stop()
-        engine.stop()
