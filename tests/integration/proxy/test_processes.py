@@ -15,8 +15,8 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Several
 from tests.subjects.websockets import Socket
-from warmroute_cli.processes import stop_all
 from warmroute_lab.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
 
@@ -57,16 +57,16 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("processes")
-    engines = [EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "east-a1")]
-    proxy = None
-    try:
-        tables = [engine.listening().toml("east") for engine in engines]
-        proxy = ProxyProcess(folder / "p", tables, extra=f"processes = {COUNT}").start()
+    with (
+        Several([EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "east-a1")]) as engines,
+        serving(folder, engines, COUNT) as proxy,
+    ):
         yield Scene(proxy, engines)
-    finally:
-        if proxy is not None:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
+
+
+def serving(folder: Path, engines: list[EngineProcess], processes: int, **more: Any) -> ProxyProcess:
+    tables = [engine.toml("east") for engine in engines]
+    return ProxyProcess(folder / "p", tables, extra=f"processes = {processes}", **more)
 
 
 def processes_that_answered(scene: Scene) -> Counter[str]:
@@ -166,12 +166,6 @@ class TestOneProxy:
             with scene.proxy.admin() as admin:
                 assert admin.delete("/admin/engines/east-a0/drain").json()["state"] == "up"
 
-    def test_a_body_of_two_processes_is_one_ledger_row_each(self, scene: Scene) -> None:
-        rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
-        assert len({row["id"] for row in rows}) == len(rows)
-        rids = [rid for row in rows for rid in str(row["rids"]).split(",")]
-        assert len(set(rids)) == len(rids)
-
 
 def by(scene: Scene) -> str:
     """The engine that answers."""
@@ -248,50 +242,41 @@ class TestAProcessThatDies:
         until(lambda: all(engine.running() == 0 for engine in scene.engines), "engines have nothing of it either")
 
 
-def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated")
-    try:
-        table = engine.listening().toml("east")
-        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[EngineProcess]:
+    """As slow as those of the scene."""
+    with EngineProcess(tmp_path, "east-a0", "aggregated", speed=2.0) as found:
+        yield found
+
+
+def test_sigterm_ends_all_of_them(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
         pids = scene.pids
         for _ in range(4):
             scene.ask()
-        proxy.stop()
-        assert all(not alive(pid) for pid in pids)
-        assert len(proxy.rows(4)) == 4
-        assert not list(proxy.state_dir.glob("**/journal-*"))
-        fewer = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="").start()  # the same folder, one process
-        with fewer.client() as client:
-            assert client.get("/v1/usage").json()["turns"] == 4
-        fewer.stop()
-    finally:
-        stop_all([engine.child], seconds(5.0))
+    assert all(not alive(pid) for pid in pids)
+    assert len(proxy.rows(4)) == 4
+    assert not list(proxy.state_dir.glob("**/journal-*"))
+    with serving(tmp_path, [engine], 1, keys=proxy.keys) as fewer, fewer.client() as client:  # the same folder
+        assert client.get("/v1/usage").json()["turns"] == 4
 
 
-def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated")
-    try:
-        table = engine.listening().toml("east")
-        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(
+    tmp_path: Path, engine: EngineProcess
+) -> None:
+    with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
         pids = scene.pids
         scene.ask()
         proxy.kill()
         until(lambda: all(not alive(pid) for pid in pids), "orphans end")
-        again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 3").start()
-        with again.client() as client:
-            assert client.get("/v1/usage").json()["turns"] == 1
-        again.stop()
-    finally:
-        stop_all([engine.child], seconds(5.0))
+    with serving(tmp_path, [engine], 3, keys=proxy.keys) as again, again.client() as client:
+        assert client.get("/v1/usage").json()["turns"] == 1
 
 
-def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated", speed=2.0)
-    try:
-        table = engine.listening().toml("east")
-        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
         streams = [Stream(scene, number) for number in range(2)]
         for stream in streams:
@@ -304,12 +289,9 @@ def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path)
             os.kill(pid, signal.SIGKILL)
         for stream in streams:
             stream.join(seconds(60))
-        again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 2").start()
+    with serving(tmp_path, [engine], 2, keys=proxy.keys) as again:
         after = Scene(again, [engine])
         until(lambda: after.metric('warmroute_turns_total{outcome="interrupted"}') == 2, "both are counted")
-        again.stop()
-    finally:
-        stop_all([engine.child], seconds(5.0))
 
 
 def alive(pid: int) -> bool:
@@ -321,11 +303,9 @@ def alive(pid: int) -> bool:
 
 def test_each_process_records_decisions_that_come_out_the_same(scene: Scene, tmp_path: Path) -> None:
     tables = [engine.toml("east") for engine in scene.engines]
-    proxy = ProxyProcess(tmp_path / "p", tables, extra=f'processes = {COUNT}\nrecord = "decisions"').start()
-    for turn in range(8):
-        with proxy.client() as client:
-            assert client.post("/v1/chat/completions", json=chat(f"recorded {turn % 3}")).status_code == 200
-    proxy.stop()
+    with ProxyProcess(tmp_path / "p", tables, extra=f'processes = {COUNT}\nrecord = "decisions"') as proxy:
+        for turn in range(8):
+            assert Scene(proxy, scene.engines).ask(text=f"recorded {turn % 3}").status_code == 200
     records = sorted((tmp_path / "p").glob("decisions.*"))
     assert [path.name for path in records] == [f"decisions.{number}" for number in range(COUNT)]
     verdicts = [verify(path) for path in records]
