@@ -151,13 +151,6 @@ def test_a_turn_that_sends_what_is_new_reaches_the_engine_as_all_of_it_over_http
             whole += [item.to_dict() for item in done.response.output]
 
 
-def test_a_text_and_instructions_that_change_are_as_over_http(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
-    with Socket(proxy) as socket:
-        first = socket.answer(input="hello", instructions="A.")
-        socket.answer(input="hello again", instructions="B.", previous_response_id=first["id"])
-    assert said(engine) == ["B.", "hello", "Answer 2.", "hello again"]
-
-
 def test_streams_run_side_by_side_and_their_own_turns_one_by_one(
     proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent
 ) -> None:
@@ -192,9 +185,6 @@ def test_a_turn_that_asks_for_nothing_prepares_those_behind_it(proxy: ProxyProce
         assert len(engine.bodies) == before
         socket.answer(input=[], instructions="A.", tools=[READ], previous_response_id=prepared["response"]["id"])
         assert said(engine) == ["A.", "prepared"]
-        empty = socket.answer(input=[], generate=False)
-        socket.answer("first", previous_response_id=empty["id"])
-        assert said(engine) == ["first"]
 
 
 def test_a_turn_that_asks_for_nothing_is_checked_like_any_other(proxy: ProxyProcess) -> None:
@@ -346,13 +336,6 @@ def test_a_response_is_not_steered_and_runs_on(client: openai.OpenAI, agent: Age
         assert (failed.steer.input, failed.error.code) == ("faster", "steering_not_supported")
         agent.may_end.set()
         assert last_event(connection).type == "response.completed"
-
-
-def test_a_session_and_an_agent_are_those_of_the_handshake(proxy: ProxyProcess) -> None:
-    with Socket(proxy, headers={"session-id": "one"}) as socket:
-        found = [socket.answer(f"turn {n}")["usage"]["warmroute"] for n in range(2)]
-    assert found[0]["id"] != found[1]["id"]
-    assert found[0]["session"] == found[1]["session"]
 
 
 def test_a_turn_with_a_key_is_charged_once_whatever_connection_its_retry_takes(
