@@ -27,10 +27,9 @@ pytestmark = pytest.mark.full
 class Pair:
     """Two proxies, each with as many processes as it is told."""
 
-    def __init__(self, first: ProxyProcess, second: ProxyProcess, engine: ScriptedEngine, gate: Gate) -> None:
+    def __init__(self, first: ProxyProcess, second: ProxyProcess, gate: Gate) -> None:
         self.first = first
         self.second = second
-        self.engine = engine
         self.gate = gate
         self.sockets: list[socket.socket] = []
 
@@ -68,7 +67,7 @@ def pair(folder: Path, processes: int = 1) -> Iterator[Pair]:
             limits = "queue_timeout_s = 3600"
             proxy = ProxyProcess(folder / f"p{at}", [table], keys=keys, extra=extra, limits=limits)
             made.append(proxy.start(ports[at]))
-        found = Pair(made[0], made[1], engine, gate)
+        found = Pair(made[0], made[1], gate)
         yield found
         for sock in found.sockets:
             sock.close()

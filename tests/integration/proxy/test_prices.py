@@ -69,44 +69,33 @@ def turn(proxy: ProxyProcess) -> dict[str, Any]:
     return dict(usage["warmroute"])
 
 
+def cached(**details: Any) -> dict[str, Any]:
+    return {"prompt_tokens_details": {"cached_tokens": 600, **details}}
+
+
+LITELLM = {
+    "cache_creation_tokens": 350,
+    "cache_creation_token_details": {"ephemeral_5m_input_tokens": 50, "ephemeral_1h_input_tokens": 300},
+}
+TIERS = {"device": 300, "host": 200, "storage": 100}
+
+
 @pytest.mark.parametrize(
     ("reported", "details", "written", "price"),
     [
-        ({"prompt_tokens_details": {"cached_tokens": 600}}, None, None, 400 * 3000 + 600 * 300),
-        (
-            {"prompt_tokens_details": {"cached_tokens": 600}},
-            {"device": 300, "host": 200, "storage": 100},
-            None,
-            400 * 3000 + 300 * 300 + 200 * 400 + 100 * 500,
-        ),
+        (cached(), None, None, 400 * 3000 + 600 * 300),
+        (cached(), TIERS, None, 400 * 3000 + 300 * 300 + 200 * 400 + 100 * 500),
         # openrouter.ai/docs/use-cases/usage-accounting
-        (
-            {"prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 250}},
-            None,
-            {"5m": 250, "1h": 0},
-            150 * 3000 + 600 * 300 + 250 * 3750,
-        ),
+        (cached(cache_write_tokens=250), None, {"5m": 250, "1h": 0}, 150 * 3000 + 600 * 300 + 250 * 3750),
         # BerriAI/litellm, litellm/types/utils.py
         (
-            {
-                "cache_creation_input_tokens": 350,
-                "prompt_tokens_details": {
-                    "cached_tokens": 600,
-                    "cache_creation_tokens": 350,
-                    "cache_creation_token_details": {"ephemeral_5m_input_tokens": 50, "ephemeral_1h_input_tokens": 300},
-                },
-            },
+            {"cache_creation_input_tokens": 350, **cached(**LITELLM)},
             None,
             {"5m": 50, "1h": 300},
             50 * 3000 + 600 * 300 + 50 * 3750 + 300 * 6000,
         ),
         # More than was not cached: what is above it was not written.
-        (
-            {"prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 10**9}},
-            None,
-            {"5m": 400, "1h": 0},
-            600 * 300 + 400 * 3750,
-        ),
+        (cached(cache_write_tokens=10**9), None, {"5m": 400, "1h": 0}, 600 * 300 + 400 * 3750),
     ],
 )
 def test_tiers_and_writes_have_prices_of_their_own(

@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -20,6 +19,8 @@ from tests.subjects.websockets import Socket
 from warmroute_lab.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
 
+from .test_faults import Stream
+
 pytestmark = pytest.mark.full
 
 COUNT = 3
@@ -27,12 +28,11 @@ SAYS = {"script": json.dumps([{"text": "I have looked at it."}])}
 REQUESTS = 'warmroute_requests_total{route="/v1/chat/completions",status="200"}'
 
 
-class Scene:
-    """Two engines behind a proxy of three processes."""
+class Scene(NamedTuple):
+    """Engines behind a proxy of several processes."""
 
-    def __init__(self, proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
-        self.proxy = proxy
-        self.engines = engines
+    proxy: ProxyProcess
+    engines: list[EngineProcess]
 
     @property
     def pids(self) -> list[int]:
@@ -172,36 +172,14 @@ def by(scene: Scene) -> str:
     return str(scene.ask(text="drained").json()["usage"]["warmroute"]["workers"][0]["id"])
 
 
-class Stream(threading.Thread):
-    """One client that reads a long answer; a process serves it until somebody kills it."""
-
-    def __init__(self, scene: Scene, number: int) -> None:
-        super().__init__(daemon=True)
-        self._scene = scene
-        self._number = number
-        self.receipt = ""
-        self.text = ""
-        self.broke = False
-
-    def run(self) -> None:
-        body = chat(f"long {self._number}", stream=True, max_tokens=800, ignore_eos=True)
-        try:
-            with (
-                self._scene.proxy.client() as client,
-                client.stream("POST", "/v1/chat/completions", json=body) as answer,
-            ):
-                self.receipt = answer.headers["x-warmroute-receipt"]
-                for piece in answer.iter_text():
-                    self.text += piece
-        except httpx.HTTPError:
-            self.broke = True
+def long_stream(scene: Scene, number: int) -> Stream:
+    """A process serves it until somebody kills that process."""
+    return Stream(scene.proxy, chat(f"long {number}", stream=True, max_tokens=800, ignore_eos=True))
 
 
 class TestAProcessThatDies:
     def test_the_others_go_on_and_its_open_turns_are_interrupted_and_load_no_more(self, scene: Scene) -> None:
-        streams = [Stream(scene, number) for number in range(9)]
-        for stream in streams:
-            stream.start()
+        streams = [long_stream(scene, number) for number in range(9)]
         until(lambda: all(stream.text for stream in streams), "all streams have begun")
         with scene.engines[0].held(), scene.engines[1].held():  # else some might have ended by then
             until(lambda: sum(scene.running().values()) == 9, "each process knows of all of them")
@@ -222,9 +200,9 @@ class TestAProcessThatDies:
             until(served, "the others serve")
         for stream in streams:
             stream.join(seconds(60))
-        broken = [stream for stream in streams if stream.broke]
+        broken = [stream for stream in streams if not stream.clean]
         assert all("[DONE]" not in stream.text for stream in broken)
-        assert all("[DONE]" in stream.text for stream in streams if not stream.broke)
+        assert all("[DONE]" in stream.text for stream in streams if stream.clean)
 
         def states() -> dict[str, str]:
             rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
@@ -232,7 +210,7 @@ class TestAProcessThatDies:
             return {stream.receipt: found.get(stream.receipt, "") for stream in streams}
 
         until(lambda: all(states().values()), "each stream has its row")
-        expected = {stream.receipt: "interrupted" if stream.broke else "settled" for stream in streams}
+        expected = {stream.receipt: "settled" if stream.clean else "interrupted" for stream in streams}
         assert states() == expected
         interrupted = 'warmroute_turns_total{outcome="interrupted"}'
         until(lambda: scene.metric(interrupted) == len(broken), "they are counted")
@@ -278,9 +256,7 @@ def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(
 def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path, engine: EngineProcess) -> None:
     with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
-        streams = [Stream(scene, number) for number in range(2)]
-        for stream in streams:
-            stream.start()
+        streams = [long_stream(scene, number) for number in range(2)]
         until(lambda: all(stream.text for stream in streams), "both have begun")
         for pid in scene.pids:
             os.kill(pid, signal.SIGSTOP)  # so that none sees the parent die: they go with their turns open

@@ -18,44 +18,30 @@ pytestmark = pytest.mark.full
 
 SESSION = {"x-session-affinity": "a session of mine"}
 
-# The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer.
+COUNTS = {"prompt_tokens": 2000, "completion_tokens": 7, "total_tokens": 2007}
 REPORTED: dict[str, dict[str, Any]] = {
     # platform.openai.com/docs/guides/prompt-caching, "Requirements"
     "openai": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
+        **COUNTS,
         "prompt_tokens_details": {"cached_tokens": 1500, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
     },
     # api-docs.deepseek.com/api/create-chat-completion
-    "deepseek": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
-        "prompt_cache_hit_tokens": 1500,
-        "prompt_cache_miss_tokens": 500,
-    },
+    "deepseek": {**COUNTS, "prompt_cache_hit_tokens": 1500, "prompt_cache_miss_tokens": 500},
     # platform.moonshot.ai/docs/api/chat
-    "moonshot": {"prompt_tokens": 2000, "completion_tokens": 7, "total_tokens": 2007, "cached_tokens": 1500},
+    "moonshot": {**COUNTS, "cached_tokens": 1500},
     # openrouter.ai/docs/use-cases/usage-accounting
     "openrouter": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
+        **COUNTS,
         "cost": 0.00042,
         "cost_details": {"upstream_inference_cost": None},
         "prompt_tokens_details": {"cached_tokens": 1500, "cache_write_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0},
     },
     # developers.cloudflare.com/workers-ai/features/prompt-caching
-    "cloudflare": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
-        "prompt_tokens_details": {"cached_tokens": 1500},
-    },
+    "cloudflare": {**COUNTS, "prompt_tokens_details": {"cached_tokens": 1500}},
 }
+"""The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer."""
 
 
 @contextmanager

@@ -40,10 +40,6 @@ def script(*steps: dict[str, Any]) -> dict[str, Any]:
     return {"script": json.dumps(steps)}
 
 
-def calling(name: str, arguments: Any) -> dict[str, Any]:
-    return {"tool_calls": [{"name": name, "arguments": arguments}]}
-
-
 def turn(client: openai.OpenAI, streams: bool, **asked: Any) -> Any:
     """The response, whole or of a stream."""
     if not streams:
@@ -104,17 +100,13 @@ def test_a_stream_is_the_same_response(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_tools_of_every_kind_are_called_and_come_back_warm(client: openai.OpenAI, streams: bool) -> None:
     items: list[Any] = [{"role": "user", "content": f"Read a.txt. {streams} " + "Look closely. " * 200}]
-    steps: list[dict[str, Any]] = [
-        {
-            "tool_calls": [
-                {"name": "read", "arguments": {"path": "a.txt"}},
-                {"name": "apply_patch", "arguments": {"input": 'say "hi"\n'}},
-                {"name": "agents__close", "arguments": {}},
-            ]
-        },
-        {"text": "Done."},
+    calls = [
+        {"name": "read", "arguments": {"path": "a.txt"}},
+        {"name": "apply_patch", "arguments": {"input": 'say "hi"\n'}},
+        {"name": "agents__close", "arguments": {}},
     ]
-    asked: Any = {"model": MODEL, "tools": [READ, PATCH, AGENTS, {"type": "web_search"}], "metadata": script(*steps)}
+    says = script({"tool_calls": calls}, {"text": "Done."})
+    asked: Any = {"model": MODEL, "tools": [READ, PATCH, AGENTS, {"type": "web_search"}], "metadata": says}
     called = turn(client, streams, input=items, **asked)
     shown = [(item.type, item.name, getattr(item, "namespace", None)) for item in called.output]
     assert shown == [

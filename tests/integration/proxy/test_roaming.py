@@ -106,10 +106,6 @@ def too_wide(gaps_of: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_recorded_sessions_that_roam_reach_their_ideal(fleet: LocalFleet, seed: int) -> None:
     assert too_wide(gaps(fleet, load_recordings(), seed)) == {}
-    assert_announcements_crossed(fleet)
-
-
-def assert_announcements_crossed(fleet: LocalFleet) -> None:
     with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
         for region in fleet.proxies:
             lines = [line.rsplit(" ", 1) for line in metrics(fleet, operator, region).splitlines()]

@@ -18,6 +18,8 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta
 
+from .test_faults import Stream
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
@@ -33,24 +35,17 @@ def serving(folder: Path, engine: EngineProcess, grace_s: float) -> Iterator[Pro
         yield proxy
 
 
-class Stream:
-    """A streamed turn that has begun."""
+def streamed(proxy: ProxyProcess, text: str, tokens: int) -> Stream:
+    """A turn that has begun."""
+    found = Stream(proxy, chat(text, stream=True, max_tokens=tokens, ignore_eos=True))
+    assert found.first.wait(seconds(60))
+    return found
 
-    def __init__(self, proxy: ProxyProcess, text: str, tokens: int) -> None:
-        self._socket = proxy.send(chat(text, stream=True, max_tokens=tokens, ignore_eos=True))
-        self._response = http.client.HTTPResponse(self._socket)
-        self._response.begin()
-        self._seen = self._response.readline()
 
-    def rest(self) -> tuple[str, bool]:
-        """All of it, and whether it ended in good order."""
-        try:
-            return (self._seen + self._response.read()).decode(), True
-        except http.client.IncompleteRead as error:
-            return (self._seen + error.partial).decode(), False
-        finally:
-            self._response.close()
-            self._socket.close()
+def rest(stream: Stream) -> tuple[str, bool]:
+    """All of it, and whether it ended in good order."""
+    stream.join(seconds(60))
+    return stream.text, stream.clean
 
 
 def begin(proxy: ProxyProcess, head: str) -> socket.socket:
@@ -119,7 +114,7 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
     with serving(tmp_path, engine, 600) as proxy:
         probe = begin(proxy, "GET /ready HTTP/1.1")
         asker = begin(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {proxy.keys[0]}")
-        stream = Stream(proxy, "open", 300)
+        stream = streamed(proxy, "open", 300)
         with engine.held():  # else the stream might have ended by then
             stop_twice(proxy)
             status, headers, body = finish(probe, b"\r\n")
@@ -130,7 +125,7 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
             assert body["error"]["code"] == "draining"
             assert "warmroute_turns_live 1" in proxy.metrics(), "operators can look on"
 
-        text, whole = stream.rest()
+        text, whole = rest(stream)
         assert whole
         assert text.endswith("data: [DONE]\n\n")
         until(lambda: ended(proxy), "the proxy ends by itself")
@@ -146,12 +141,12 @@ def test_what_is_left_after_the_grace_or_a_second_signal_ends_with_an_error(
     tmp_path: Path, engine: EngineProcess, grace_s: float, second: signal.Signals | None
 ) -> None:
     with serving(tmp_path, engine, grace_s) as proxy:
-        stream = Stream(proxy, "long", 4000)
+        stream = streamed(proxy, "long", 4000)
         if second is None:
             signalled(proxy)
         else:
             until(lambda: told(proxy, second), "the proxy does not wait for its grace")
-        text, whole = stream.rest()
+        text, whole = rest(stream)
         assert not whole
         assert "[DONE]" not in text
         assert events(text)[-1]["error"]["code"] == "draining"
@@ -165,10 +160,10 @@ def test_a_hangup_ends_nothing_where_there_is_no_certificate(
     tmp_path: Path, engine: EngineProcess, processes: int
 ) -> None:
     with ProxyProcess(tmp_path / "p", [engine.toml("east")], extra=f"processes = {processes}") as proxy:
-        stream = Stream(proxy, "goes on", 100)
+        stream = streamed(proxy, "goes on", 100)
         assert proxy.child is not None
         os.kill(proxy.child.pid, signal.SIGHUP)
-        text, whole = stream.rest()
+        text, whole = rest(stream)
         assert whole
         assert text.endswith("data: [DONE]\n\n")
         until(lambda: proxy.written().count("no TLS certificate to read again") == processes, "the log says why")
