@@ -216,33 +216,20 @@ def test_a_conversation_without_a_key_is_one_session_in_both_regions(regions: Re
     assert "prefix_changed" not in receipts[2]["loss"]
 
 
-def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -> None:
+@pytest.mark.parametrize("begun", [True, False], ids=["within its answer", "before its answer"])
+def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions, begun: bool) -> None:
     ask(regions.west, 1)
-    body = chat("roam", turns=2, stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
-    with (
-        regions.east.client() as client,
-        client.stream("POST", "/v1/chat/completions", json=body, headers=ROAMER) as answer,
-    ):
-        reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
-        assert next(reading)
-        assert regions.engines[1].running() == 1
-        assert "warmroute_body_memory_bytes 0\n" in regions.east.metrics(), "the body is dropped once its answer begins"
-    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
-    row = regions.west.rows(expected=2)[-1]
-    assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
-    assert row["price_nanousd"] > 0
-    assert "warmroute_client_left_total 1" in regions.west.metrics()
-
-
-def test_a_client_that_leaves_before_its_answer_has_left_in_the_other_region_too(regions: Regions) -> None:
-    ask(regions.west, 1)
-    sock = regions.east.send(chat("roam", turns=2, max_tokens=4000, ignore_eos=True), headers=ROAMER)
-    until(lambda: regions.engines[1].running() == 1, "it is served at home")
-    sock.close()
+    body = chat("roam", turns=2, stream=begun, max_tokens=4000, ignore_eos=True)
+    with regions.east.send(body, headers=ROAMER) as sock:
+        until(lambda: regions.engines[1].running() == 1, "it is served at home")
+        if begun:
+            assert sock.recv(1) == b"H"
+            until(lambda: "warmroute_body_memory_bytes 0\n" in regions.east.metrics(), "its body is kept no longer")
     until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["status"], row["forwarded_from"]) == ("client_left", 0, "east")
     assert row["price_nanousd"] > 0
+    assert "warmroute_client_left_total 1" in regions.west.metrics()
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
