@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.contract.subject import Subject
 from tests.machine import seconds
 
 Json = dict[str, Any]
@@ -17,12 +18,7 @@ def chat(content: str, **more: Any) -> Json:
 
 def events(engine: Any, path: str, body: Json) -> list[Json]:
     """The events of a stream; the last one must be [DONE]."""
-    with engine.client.stream("POST", path, json={**body, "stream": True}) as response:
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
+    return Subject("embedded", engine.url, engine.client).events(path, body)
 
 
 def content(chunks: list[Json], index: int = 0) -> str:
