@@ -15,7 +15,8 @@ PROMPT = "You are an agent that reads before it writes. " * 100
 
 @pytest.fixture(scope="module")
 def plain(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    with ProxyProcess(tmp_path_factory.mktemp("off"), [engine.toml("east")], model="normalise = []") as started:
+    folder = tmp_path_factory.mktemp("off")
+    with ProxyProcess(folder / "p", [engine.toml("east")], model="normalise = []") as started:
         yield started
 
 
