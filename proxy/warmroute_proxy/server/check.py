@@ -35,7 +35,6 @@ from warmroute_proxy.server.discovery.discovery import candidates, source_of
 from warmroute_proxy.server.discovery.source import DiscoveredEngines, SourceError
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import get
-from warmroute_proxy.server.engines.tunnel import Tunnel
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.tls import TlsError, tls_of
 from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
@@ -209,8 +208,8 @@ async def _probe_engine(engine: EngineConfig) -> ServerAnswer:
     who = f"engine {engine.id}, {engine.url}"
     path = "/server_info" if engine.kind == "sglang" else "/v1/models"
     try:
-        tunnel = Tunnel(engine.http_proxy) if engine.http_proxy else None
-        status, body, until = await _get(engine.url, path, bearer(engine.key_file, engine.keys_within), tunnel)
+        key = bearer(engine.key_file, engine.keys_within)
+        status, body, until = await _get(engine.url, path, key, engine.http_proxy)
     except (OSError, SecretError) as error:
         return ServerAnswer(who, _reason(error), ok=False)
     if status in {401, 403}:
@@ -250,9 +249,9 @@ async def _probe_region(region: RegionConfig) -> ServerAnswer:
     )
 
 
-async def _get(url: str, path: str, headers: str, tunnel: Tunnel | None = None) -> tuple[int, bytes, str]:
+async def _get(url: str, path: str, headers: str, http_proxy: str = "") -> tuple[int, bytes, str]:
     """The status and body of a small GET, and until when the server's certificate is valid. Raises: OSError."""
-    upstream = Upstream(url, PROBE_TIMEOUT_S, time.monotonic, tunnel)
+    upstream = Upstream(url, PROBE_TIMEOUT_S, time.monotonic, http_proxy)
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         transport = await upstream.open_transport(asyncio.Protocol)
     certificate = transport.get_extra_info("peercert")

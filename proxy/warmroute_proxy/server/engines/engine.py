@@ -16,7 +16,6 @@ from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.kv_move_costs import MoveTotals
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, ServerInfo
 from warmroute_proxy.server.engines.small_get import Collector
-from warmroute_proxy.server.engines.tunnel import Tunnel
 from warmroute_proxy.server.engines.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -45,8 +44,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
-        tunnel = Tunnel(config.http_proxy) if config.http_proxy else None
-        self.upstream = Upstream(config.url, connect_timeout_s, clock, tunnel)
+        self.upstream = Upstream(config.url, connect_timeout_s, clock, config.http_proxy)
         self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
         """Header lines with the engine's keys: for all requests, and for control routes; empty without a key."""

@@ -43,9 +43,7 @@ Parts = Sequence[bytes | memoryview]
 
 
 class Upstream:
-    def __init__(
-        self, url: str, connect_timeout_s: float, clock: Callable[[], float], tunnel: Tunnel | None = None
-    ) -> None:
+    def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float], http_proxy: str = "") -> None:
         parts = urlsplit(url)
         self.url = url
         self.host = parts.hostname or ""
@@ -53,7 +51,7 @@ class Upstream:
         self.netloc = parts.netloc
         self.base_path = parts.path.rstrip("/")
         self._tls = parts.scheme == "https"
-        self._tunnel = tunnel
+        self._tunnel = Tunnel(http_proxy) if http_proxy else None
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, the longest idle first
