@@ -157,6 +157,10 @@ def generate(text: Any, **more: Any) -> Json:
     return {"text": text, "sampling_params": {"max_new_tokens": 4, "temperature": 0, **sampling}, **rest}
 
 
+MAKE: dict[str, Callable[..., Json]] = {CHAT: chat, COMPLETION: completion, GENERATE: generate}
+"""A request of few tokens, by its path."""
+
+
 def endless(request: Json, tokens: int = 2000) -> Json:
     """The same request, with an answer that nobody will wait for. Eight of the usual length run at a time."""
     if "sampling_params" in request:
