@@ -26,9 +26,6 @@ def test_the_class_of_a_changed_line_is_named_with_its_number(cause: Cause, line
     assert (found.cause, found.where, found.line) == (cause, "messages[0] (system)", line)
 
 
-TOOL_TEXT = "def a():\n    return 1\n" * 40
-
-
 @pytest.mark.parametrize(
     ("cause", "before", "now"),
     [
