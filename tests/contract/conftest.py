@@ -13,6 +13,12 @@ from tests.subjects.connections import NOT_KEPT
 from tests.subjects.embedded import EmbeddedEngine
 
 SUBJECTS: tuple[Kind, ...] = ("embedded", "sglang")
+SERVERS = {
+    "engine": "sglang_aggregated", "pair": "sglang_pair", "impatient_pair": "sglang_pair",
+    "drafting": "sglang_speculative",
+}  # fmt: skip
+"""By the fixture of a subject, that of its real servers."""
+
 HEADER_OVERRIDES = {"SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1"}
 EMBEDDED = (
     *("--model", "tiny", "--page-size", "16", "--kv-tokens", "32768", "--context-length", "16384"),
@@ -58,8 +64,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in mine:
         if _subject(item.nodeid) == "sglang":
             # A new list: the old one is shared with the test's other subject.
-            servers = ["sglang_servers", *(["sglang_aggregated"] if "engine" in item.fixturenames else [])]
-            item.fixturenames = [*item.fixturenames, *servers]
+            servers = {server for fixture, server in SERVERS.items() if fixture in item.fixturenames}
+            item.fixturenames = [*item.fixturenames, "sglang_servers", *servers]
     order = iter(sorted(mine, key=lambda item: SUBJECTS.index(_subject(item.nodeid) or "embedded")))
     chosen = set(mine)
     items[:] = [next(order) if item in chosen else item for item in items]
