@@ -1,18 +1,7 @@
 """How a request ends before its time: on request, or because its client leaves. The ledger relies on what is here."""
 
 import pytest
-from tests.contract.subject import (
-    CHAT,
-    COMPLETION,
-    GENERATE,
-    MAKE,
-    Subject,
-    cached,
-    chat,
-    endless,
-    events,
-    unique,
-)
+from tests.contract.subject import CHAT, COMPLETION, GENERATE, MAKE, Subject, cached, chat, endless, events, unique
 
 LONGER_THAN_ANY_DEADLINE = 12_000
 """Tokens: whoever waits until nothing runs does not wait for the end of that answer."""

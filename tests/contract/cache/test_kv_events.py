@@ -4,16 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.cache.lab import (
-    ADMIN,
-    BUFFER_STEPS,
-    CLEARED,
-    HOST_RATIO,
-    PAGE,
-    Lab,
-    fresh_prompt,
-    page_hashes,
-)
+from tests.contract.cache.lab import ADMIN, BUFFER_STEPS, CLEARED, HOST_RATIO, PAGE, Lab, fresh_prompt, page_hashes
 from tests.subjects.kv_subscriber import KvSubscriber, events
 
 
@@ -223,10 +214,7 @@ def test_pages_that_come_from_storage_are_stored_on_the_host_and_then_on_the_dev
         "storage_backend": "HiCacheFile",
     }
     told = events(heard.until({"type": "BlockStored", "medium": "GPU"}))
-    assert told == [
-        stored(hashes, prompt[: 5 * PAGE], None, "CPU_PINNED"),
-        stored(hashes, prompt[: 5 * PAGE], None),
-    ]
+    assert told == [stored(hashes, prompt[: 5 * PAGE], None, "CPU_PINNED"), stored(hashes, prompt[: 5 * PAGE], None)]
 
 
 def test_a_flush_is_one_event(lab: Lab, heard: KvSubscriber) -> None:

@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from warmroute.contract.identity import (
-    InvalidSessionKey,
-    Session,
-    described,
-    harness,
-    lineage_parts,
-    session_of,
-)
+from warmroute.contract.identity import InvalidSessionKey, Session, described, harness, lineage_parts, session_of
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,7 @@ def test_every_loss_class_has_words(name: str) -> None:
             "90 (evicted) were cached by an engine that has restarted",
         ),
         ({"loss": {"a_later_class": 90}}, "90 (a_later_class) have a reason that this version"),
-        (
-            {"max_tokens_lowered_to": 60_638},
-            "more tokens than the context had left: the engine was asked for 60,638.",
-        ),
+        ({"max_tokens_lowered_to": 60_638}, "more tokens than the context had left: the engine was asked for 60,638."),
         (
             {"loss": {"new": 10, "prefix_changed": 80}, "prefix_break": BREAK},
             "where: system, line 1, 80 tokens, 0.000001 USD. Cause: date (a date or time changed).",
