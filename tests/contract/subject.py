@@ -67,16 +67,7 @@ class Subject:
 
     def later(self, path: str, body: Json) -> "Future[httpx.Response]":
         """Post from a thread of its own."""
-        future: Future[httpx.Response] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(httpx.post(self.url + path, json=body, timeout=seconds(DEADLINE_S)))
-            except Exception as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
+        return in_thread(lambda: httpx.post(self.url + path, json=body, timeout=seconds(DEADLINE_S)))
 
     def send(self, path: str, body: Json) -> socket.socket:
         """Send a request over a connection of its own, which may be closed at any moment and is at the test's end."""
@@ -116,6 +107,20 @@ class Subject:
     def facts(self) -> Json:
         """`/server_info`."""
         return dict(self.get("/server_info").json())
+
+
+def in_thread(ask: Callable[[], httpx.Response]) -> Future[httpx.Response]:
+    """Ask from a thread of its own."""
+    future: Future[httpx.Response] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def events(lines: Iterator[str]) -> list[Json]:
