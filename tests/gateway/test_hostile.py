@@ -131,8 +131,7 @@ def beyond_any_body(channel: grpc.Channel) -> Conversation:
 @pytest.mark.parametrize("begin", [before_a_key, with_a_wrong_key, beyond_any_body])
 def test_messages_without_a_key_take_bounded_memory(it: Scene, begin: Callable[[grpc.Channel], Conversation]) -> None:
     """24 of 16 MiB took 400 MB and more, those of 128 MiB each three GB."""
-    assert it.picker.child is not None
-    before = highest_mib(it.picker.child.pid)
+    before = it.highest_mib()
     with contextlib.ExitStack() as stack:
         options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.insecure_channel(it.picker.address, options=options) for _ in range(STREAMS)]
@@ -141,12 +140,7 @@ def test_messages_without_a_key_take_bounded_memory(it: Scene, begin: Callable[[
             stack.enter_context(begin(channel))
         served(it)
         until(lambda: it.post(chat("beside")).status_code == 200, "others are served")
-    assert highest_mib(it.picker.child.pid) - before < READ_AT_ONCE_MIB
-
-
-def highest_mib(process: int) -> float:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    assert it.highest_mib() - before < READ_AT_ONCE_MIB
 
 
 def test_streams_without_a_key_take_no_place_of_others(tmp_path: Path) -> None:
