@@ -1,6 +1,7 @@
 """What an engine has sent and a client has not got yet is reserved, in each way in which it can wait."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -9,7 +10,11 @@ from tests.field.fuzz.passthrough import Reader
 from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, Scene, in_loop
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt
 from warmroute_proxy.core.queue.fair_budget import FairBudget
+from warmroute_proxy.server.dialects.token_counts import TokenCounts, _Question
+from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyMemory
+from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.request.re_prefill import RePrefills
 
 PIECE_BYTES = 4_000
@@ -163,6 +168,26 @@ def test_a_prompt_without_memory_is_not_computed_elsewhere() -> None:
         assert not begun
         assert not budget.used
         assert not scene.engines.by_id["aggregated"].upstream.legs
+
+    in_loop(steps)
+
+
+def test_an_answer_to_a_question_about_tokens_is_reserved_for_the_tenant() -> None:
+    def steps() -> None:
+        memory, legs, counted = BodyMemory(ENOUGH, 1, [0]), list[Leg](), list[tuple[int, bool]]()
+        owner = SimpleNamespace(began=lambda *_, **__: None, memory_of=lambda tenant: memory.reserve(tenant, 0))
+        engine = SimpleNamespace(bearer="", upstream=SimpleNamespace(send=lambda *sent: legs.append(sent[-1])))
+        parsed = SimpleNamespace(tenant=SimpleNamespace(name="t"), model=SimpleNamespace(name="m"), dropped=frozenset())
+        read: Any = SimpleNamespace(parsed=parsed, body=Body(b'{"messages":"%b"}' % (b"a" * WAITING_BYTES)))
+        _Question(cast("TokenCounts", owner), cast("Engine", engine), read, 9, lambda *given: counted.append(given))
+        legs[0].head(200, {})
+        for _ in range(PIECES):
+            legs[0].body(b" " * PIECE_BYTES)
+        assert memory.budget.used == WAITING_BYTES
+        legs[0].body(b'{"count":5}')
+        legs[0].end()
+        assert counted == [(5, False)]
+        assert not memory.budget.used
 
     in_loop(steps)
 
