@@ -66,8 +66,13 @@ def test_a_chat_that_breaks_the_schema_is_refused_streamed_or_not(engine: Subjec
 @pytest.mark.parametrize(
     ("path", "more"),
     [
-        *[(COMPLETION, {"prompt": prompt}) for prompt in (5, [1.5], {}, None)],
-        *[(GENERATE, {name: 5}) for name in ("text", "sampling_params", "rid")],
+        (COMPLETION, {"prompt": 5}),
+        (COMPLETION, {"prompt": [1.5]}),
+        (COMPLETION, {"prompt": {}}),
+        (COMPLETION, {"prompt": None}),
+        (GENERATE, {"text": 5}),
+        (GENERATE, {"sampling_params": 5}),
+        (GENERATE, {"rid": 5}),
     ],
     ids=str,
 )

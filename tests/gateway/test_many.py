@@ -153,7 +153,7 @@ async def test_who_reads_waits_for_what_another_task_writes() -> None:
             written.append(message)
 
     class Fake:
-        outbox = SimpleNamespace(broken=False, out=deque([b"alone"]))
+        outbox = SimpleNamespace(broken=False, out=deque([b"alone"]), sent=lambda: None)
         has_key = True
 
         def take(self, _message: bytes) -> None:

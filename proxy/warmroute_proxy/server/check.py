@@ -255,7 +255,7 @@ async def _get(url: str, path: str, headers: str, http_proxy: str = "") -> tuple
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         transport = await upstream.open_transport(asyncio.Protocol)
     certificate = transport.get_extra_info("peercert")
-    transport.abort()
+    transport.close()
     try:
         status, body = await get(upstream, path, headers, PROBE_TIMEOUT_S)
     finally:

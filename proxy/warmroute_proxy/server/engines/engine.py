@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.secrets import bearer
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.kv_move_costs import MoveTotals
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, ServerInfo
-from warmroute_proxy.server.engines.small_get import Collector
+from warmroute_proxy.server.engines.small_get import SMALL_BYTES, Collector
 from warmroute_proxy.server.engines.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,11 @@ class Engine:
         return True
 
     @property
+    def line(self) -> str:
+        """The name under which work and memory for this engine alone count. No tenant has such a name."""
+        return f"@{self.config.id}"
+
+    @property
     def serves(self) -> bool:
         """Whether the engine is up and answers as an engine does. Servers other than SGLang only need to be up."""
         return self.up and (self.recognised or not self.is_sglang)
@@ -179,7 +184,7 @@ class Engine:
         """Ask the engine to stop one request, without waiting for its answer."""
         if self.is_sglang:
             body = msgspec.json.encode({"rid": rid})
-            leg = Collector(self._abort_answered).leg
+            leg = Collector(self._abort_answered, SMALL_BYTES).leg
             headers = f"content-type: application/json\r\n{self.admin_bearer}"
             self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
