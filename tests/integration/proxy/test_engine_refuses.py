@@ -32,8 +32,7 @@ def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
 
 
 def failures(proxy: ProxyProcess, worker: str) -> int:
-    with proxy.admin() as admin:
-        return int(admin.get("/admin/workers").json()["workers"][worker]["failures_in_a_row"])
+    return int(proxy.workers()[worker]["failures_in_a_row"])
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -132,26 +131,23 @@ def test_an_error_of_an_engine_is_as_long_as_a_message(tmp_path: Path, status: i
 
 
 def test_an_engine_that_is_back_gets_nothing_before_it_has_said_whether_it_is_another(tmp_path: Path) -> None:
-    engine = ScriptedEngine("e0", lambda handler: handler.reply(200, b"{}"))
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()])
+    with (
+        ScriptedEngine("e0", lambda handler: handler.reply(200, b"{}")) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy,
+    ):
 
-    def up() -> bool:
-        with proxy.admin() as admin:
-            return bool(admin.get("/admin/workers").json()["workers"]["e0"]["health"] == "up")
+        def up() -> bool:
+            return bool(proxy.workers()["e0"]["health"] == "up")
 
-    try:
-        proxy.start()
         until(up, "it is up")
         engine.dead = True
         until(lambda: not up(), "the proxy has noticed")
         engine.may_inform.clear()
         engine.asked_for_info.clear()
         engine.dead = False
-        until(engine.asked_for_info.is_set, "it is asked who it is")
-        assert not up()
-        engine.may_inform.set()
+        try:
+            until(engine.asked_for_info.is_set, "it is asked who it is")
+            assert not up()
+        finally:
+            engine.may_inform.set()
         until(up, "it is up again")
-    finally:
-        engine.may_inform.set()
-        proxy.stop()
-        engine.stop()

@@ -1,5 +1,6 @@
 """The SDK behind a connection that is cut: its retry gets the whole answer, which is computed and counted once."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -18,13 +19,12 @@ from .test_idempotency import PAIR, Keyed, rows_of
 
 
 class Cutter:
-    """A TCP relay that breaks its first connections: `at_first_byte` of the answer, or when it is told to."""
+    """A TCP relay that breaks its first connections at the first byte of an answer, and others when it is told to."""
 
-    def __init__(self, url: str, cuts: int, *, at_first_byte: bool) -> None:
+    def __init__(self, url: str, cuts: int) -> None:
         parts = urlsplit(url)
         self._target = (parts.hostname or "", parts.port or 0)
         self._cuts = cuts
-        self._at_first_byte = at_first_byte
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
@@ -36,46 +36,37 @@ class Cutter:
         return len(self._pairs)
 
     def cut(self) -> None:
-        """Break the newest connection."""
-        for end in self._pairs[-1]:
-            _break(end)
-
-    def close(self) -> None:
-        _break(self._listener)
-        self._accepting.join()  # else it may accept on another listener that gets the same descriptor
+        """Break all connections."""
         for pair in self._pairs:
             for end in pair:
                 _break(end)
 
+    def close(self) -> None:
+        _break(self._listener)
+        self._accepting.join()  # else it may accept on another listener that gets the same descriptor
+        self.cut()
+
     def _accept(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             while True:
                 client = self._listener.accept()[0]
                 server = socket.create_connection(self._target)
                 self._pairs.append((client, server))
-                cut = self._at_first_byte and len(self._pairs) <= self._cuts
+                cut = len(self._pairs) <= self._cuts
                 threading.Thread(target=self._copy, args=(client, server, False), daemon=True).start()
                 threading.Thread(target=self._copy, args=(server, client, cut), daemon=True).start()
-        except OSError:
-            pass
 
     def _copy(self, source: socket.socket, target: socket.socket, cut: bool) -> None:
-        try:
-            while data := source.recv(65536):
-                if cut:
-                    break
+        with contextlib.suppress(OSError):
+            while (data := source.recv(65536)) and not cut:
                 target.sendall(data)
-        except OSError:
-            pass
         _break(source)
         _break(target)
 
 
 def _break(end: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     end.close()
 
 
@@ -92,7 +83,7 @@ def turn(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_answer_is_lost_on_its_way_twice(fleet: Keyed, stream: bool) -> None:
-    cutter = Cutter(fleet.proxy.url, 2, at_first_byte=True)
+    cutter = Cutter(fleet.proxy.url, 2)
     before = fleet.proxy.turns()
     body = turn(f"lost {stream}")
     with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=3) as client:
@@ -119,7 +110,7 @@ def test_the_answer_is_lost_on_its_way_twice(fleet: Keyed, stream: bool) -> None
 
 
 def test_the_connection_breaks_while_the_answer_is_computed(fleet: Keyed) -> None:
-    cutter = Cutter(fleet.proxy.url, 0, at_first_byte=False)
+    cutter = Cutter(fleet.proxy.url, 0)
     before = fleet.proxy.turns()
     worked = fleet.finished()
     with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=1) as client:
