@@ -101,6 +101,14 @@ class Server:
         self._clients.append(client)
         return client
 
+    async def asked(self, raw: bytes) -> tuple["Client", Exchange]:
+        """A client whose request is held, and its exchange."""
+        self.endpoint.arrived.clear()
+        client = await self.connect()
+        client.send(raw)
+        await self.endpoint.arrived.wait()
+        return client, self.endpoint.held[-1]
+
     def reader(self) -> RequestReader:
         """Of its first connection."""
         connection = next(iter(self.listener.connections.members))
@@ -164,29 +172,23 @@ async def test_a_body_larger_than_a_head_may_be_is_no_head(server: Server) -> No
 
 
 async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
-    client = await server.connect()
-    client.send(get("/held") + get("/1") + get("/2", "connection: close"))
-    await server.endpoint.arrived.wait()
-    server.endpoint.held[0].respond(200, [], b"first")
+    client, held = await server.asked(get("/held") + get("/1") + get("/2", "connection: close"))
+    held.respond(200, [], b"first")
     answer = await client.rest()
     assert answer.index(b"first") < answer.index(b"/1 ") < answer.index(b"/2 ")
 
 
 async def test_too_many_pipelined_requests_end_the_connection_after_those_taken(server: Server) -> None:
-    client = await server.connect()
-    client.send(get("/held") + get("/n") * (MAX_PIPELINED + 5))
-    await server.endpoint.arrived.wait()
-    server.endpoint.held[0].respond(200, [], b"first")
+    client, held = await server.asked(get("/held") + get("/n") * (MAX_PIPELINED + 5))
+    held.respond(200, [], b"first")
     answer = await client.rest()
     assert answer.count(b"/n ") == MAX_PIPELINED
     assert answer.count(b"HTTP/1.1 429 ") == 1
 
 
 async def test_requests_before_one_that_is_refused_are_answered_first(server: Server) -> None:
-    client = await server.connect()
-    client.send(get("/held") + get("/held") + b"nonsense\r\n\r\n")
-    await server.endpoint.arrived.wait()
-    server.endpoint.held[0].respond(200, [], b"first")
+    client, held = await server.asked(get("/held") + get("/held") + b"nonsense\r\n\r\n")
+    held.respond(200, [], b"first")
     while len(server.endpoint.held) < 2:
         await asyncio.sleep(0)
     server.endpoint.held[1].respond(200, [], b"second")
@@ -205,6 +207,7 @@ async def test_requests_before_one_that_is_refused_are_answered_first(server: Se
         (b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", 400),
         (b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", 400),
         (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)), 400),  # TLS
         (get("/" + "p" * 9_000), 414),
         (get("/", *[f"h{i}: v" for i in range(30)]), 431),
         (get("/", "h: " + "v" * 3_000), 431),
@@ -317,9 +320,7 @@ async def test_a_body_of_a_client_that_has_left_takes_no_memory(server: Server) 
 async def test_what_comes_behind_a_running_answer_waits_at_the_client(server: Server) -> None:
     """Hundreds of megabytes are sent behind it, and the server holds what one read brings at most."""
     body = b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n" + b"x" * 90_000
-    client = await server.connect()
-    client.send(get("/held"))
-    await server.endpoint.arrived.wait()
+    client, held = await server.asked(get("/held"))
     for _ in range(300):
         client.send(body)
     left = -1
@@ -329,7 +330,7 @@ async def test_what_comes_behind_a_running_answer_waits_at_the_client(server: Se
             await asyncio.sleep(0)
     memory = server.listener.connections.memory.budget
     assert 0 < memory.used < 1_000_000 < left
-    server.endpoint.held.pop().respond(200, [], b"")
+    held.respond(200, [], b"")
     for _ in range(300):
         assert (await client.until(b"/next " + b"x" * 90_000)).count(b"HTTP/1.1 200") >= 1
     while memory.used:
@@ -370,10 +371,7 @@ async def test_an_offer_to_upgrade_is_declined_by_answering(server: Server) -> N
 
 
 async def test_http_1_0_gets_an_answer_without_chunks_and_a_close(server: Server) -> None:
-    client = await server.connect()
-    client.send(b"GET /stream HTTP/1.0\r\n\r\n")
-    await server.endpoint.arrived.wait()
-    exchange = server.endpoint.held[0]
+    client, exchange = await server.asked(b"GET /stream HTTP/1.0\r\n\r\n")
     exchange.start(200, [])
     exchange.write(b"one")
     exchange.end(b"two")
@@ -382,11 +380,7 @@ async def test_http_1_0_gets_an_answer_without_chunks_and_a_close(server: Server
 
 async def test_a_whole_stream_has_its_last_chunk_and_a_broken_one_does_not(server: Server) -> None:
     for broken in (False, True):
-        server.endpoint.arrived.clear()
-        client = await server.connect()
-        client.send(get("/stream", "connection: close"))
-        await server.endpoint.arrived.wait()
-        exchange = server.endpoint.held.pop()
+        client, exchange = await server.asked(get("/stream", "connection: close"))
         exchange.start(200, [("content-type", "text/event-stream")])
         exchange.write(b"data: 1\n\n")
         if broken:
@@ -399,9 +393,7 @@ async def test_a_whole_stream_has_its_last_chunk_and_a_broken_one_does_not(serve
 
 @pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
 async def test_a_client_that_leaves_is_noticed_at_once(server: Server, leave: str) -> None:
-    client = await server.connect()
-    client.send(get("/held"))
-    await server.endpoint.arrived.wait()
+    client, held = await server.asked(get("/held"))
     if leave == "half-close":
         client.writer.write_eof()
     elif leave == "reset":
@@ -409,14 +401,11 @@ async def test_a_client_that_leaves_is_noticed_at_once(server: Server, leave: st
     else:
         client.writer.close()
     await asyncio.wait_for(server.endpoint.gone.wait(), seconds(10))
-    server.endpoint.held[0].respond(200, [], b"too late")  # must not fail
+    held.respond(200, [], b"too late")  # must not fail
 
 
 async def test_a_client_that_does_not_read_pauses_the_answer(server: Server) -> None:
-    client = await server.connect()
-    client.send(get("/stream"))
-    await server.endpoint.arrived.wait()
-    exchange = server.endpoint.held[0]
+    client, exchange = await server.asked(get("/stream"))
     exchange.start(200, [])
     written = 0
     while not server.endpoint.paused:
@@ -477,10 +466,7 @@ async def test_a_crowd_of_upgrade_offers_is_answered_like_any_pipeline(server: S
 
 @pytest.mark.parametrize("line", ["connection: close", "x: y"], ids=["close", "keep-alive"])
 async def test_a_slow_reader_gets_all_of_its_answer(server: Server, line: str) -> None:
-    client = await server.connect()
-    client.send(get("/stream", line))
-    await server.endpoint.arrived.wait()
-    exchange = server.endpoint.held[0]
+    client, exchange = await server.asked(get("/stream", line))
     exchange.respond(200, [], b"x" * 20_000_000)
     got = len(await client.until(b"\r\n\r\n"))
     while got < 20_000_000:
@@ -491,10 +477,8 @@ async def test_a_slow_reader_gets_all_of_its_answer(server: Server, line: str) -
 
 
 async def test_the_next_answer_waits_for_a_client_that_has_not_read_the_last(server: Server) -> None:
-    client = await server.connect()
-    client.send(get("/stream") + get("/stream"))
-    await server.endpoint.arrived.wait()
-    server.endpoint.held[0].respond(200, [], b"x" * 20_000_000)
+    client, first = await server.asked(get("/stream") + get("/stream"))
+    first.respond(200, [], b"x" * 20_000_000)
     assert len(server.endpoint.held) == 1
     got = 0
     while got < 20_000_000:
