@@ -224,9 +224,7 @@ def test_the_engines_own_word_is_the_limit(tmp_path: Path) -> None:
 
 
 def worker(it: Scene) -> dict[str, Any]:
-    with it.proxy.admin() as admin:
-        found: dict[str, Any] = admin.get("/admin/workers").json()["workers"]["s0"]
-    return found
+    return it.proxy.workers()["s0"]
 
 
 def test_a_tenants_minute_is_shown_and_held(tmp_path: Path) -> None:
