@@ -3,14 +3,13 @@
 import json
 import socket
 from collections.abc import Iterator
-from http.client import HTTPResponse
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat
+from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat
 from warmroute.contract.steering import REFUSED_FIELDS
 from warmroute_proxy.server.base.errors import no_model
 
@@ -256,9 +255,8 @@ def test_who_has_no_key_sends_no_body(proxy: ProxyProcess, path: str, framing: b
     url = httpx.URL(proxy.url)
     with socket.create_connection((url.host, url.port or 80), timeout=seconds(20)) as sock:
         sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % (path.encode(), framing))
-        answer = HTTPResponse(sock)
-        answer.begin()
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (400, "bad_request")
+        status, _, said = answer(sock)
+        assert (status, json.loads(said)["error"]["code"]) == (400, "bad_request")
         assert sock.recv(1) == b"", "and is not listened to any longer"
     assert httpx.get(f"{proxy.url}{path}").status_code == 200
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-from websockets.sync.client import connect
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.subjects.stopped import Several
 from tests.subjects.websockets import Socket
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -61,41 +60,25 @@ def test_a_turn_that_another_region_serves(
     assert (row["route"], row["forwarded_from"]) == (route, "east")
 
 
-def test_a_conversation_over_a_websocket_that_another_region_serves(
-    regions: tuple[ProxyProcess, ProxyProcess],
-) -> None:
-    east, west = regions
-    key = {"authorization": f"Bearer {east.keys[0]}"}
-    previous: str | None = None
-    with connect(f"ws{east.url[4:]}{RESPONSES}", additional_headers=key | HEADERS, open_timeout=seconds(20)) as socket:
-        for turn in range(3):
-            asked = {"model": MODEL, "input": f"turn {turn} " * 100, "previous_response_id": previous}
-            socket.send(json.dumps({"type": "response.create", **asked}))
-            while (event := json.loads(socket.recv()))["type"] != "response.completed":
-                assert event["type"] != "error", event
-            receipt = event["response"]["usage"]["warmroute"]
-            previous = event["response"]["id"]
-            assert receipt["region"] == "west"
-            assert receipt["cached"]["device"] >= 64 * turn
-            row = west.row(receipt["id"])
-            assert (row["route"], row["forwarded_from"]) == (RESPONSES, "east")
+def test_a_websocket_whose_offer_names_another_region(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
+    with Socket(regions[0], headers={**HEADERS, "x-session-affinity": "new"}) as connection:
+        receipt = connection.answer("where it is told to go " * 100)["usage"]["warmroute"]
+    row = regions[1].row(receipt["id"])
+    assert (receipt["region"], row["route"], row["forwarded_from"]) == ("west", RESPONSES, "east")
 
 
 class Link:
     """A relay to a region, which counts the forwards of each connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
         self.forwards: Counter[int] = Counter()
-        self._target = ("", 0)
+        found = httpx.URL(url)
+        self._target = (found.host, found.port or 80)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets = [self._listener]
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
-
-    def open(self, url: str) -> None:
-        found = httpx.URL(url)
-        self._target = (found.host, found.port or 80)
 
     def close(self) -> None:
         for each in self._sockets:
@@ -131,14 +114,14 @@ class Link:
 
 def test_the_turns_of_a_websocket_stay_at_the_home_of_the_first_over_a_kept_link(tmp_path: Path) -> None:
     """Nothing in the offer names the home: an earlier request of the session has one."""
-    link, session, turns = Link(), {"x-session-affinity": "roamer"}, 6
-    engines = [EngineProcess(tmp_path, f"{name}-a0", "aggregated") for name in ("east", "west")]
-    tables = [engine.listening().toml(name) for engine, name in zip(engines, ("east", "west"), strict=True)]
-    west = ProxyProcess(tmp_path / "p", [tables[1]], region="west")
-    east = ProxyProcess(tmp_path / "p", [tables[0]], keys=west.keys, peer=("west", link.url))
-    try:
-        link.open(west.start().url)
-        with east.start().sees("west").client() as client:
+    session, turns = {"x-session-affinity": "roamer"}, 6
+    with (
+        Several([EngineProcess(tmp_path, f"{name}-a0", "aggregated") for name in ("east", "west")]) as engines,
+        ProxyProcess(tmp_path / "p", [engines[1].toml("west")], region="west") as west,
+        contextlib.closing(Link(west.url)) as link,
+        ProxyProcess(tmp_path / "p", [engines[0].toml("east")], keys=west.keys, peer=("west", link.url)) as east,
+    ):
+        with east.sees("west").client() as client:
             asked = {"model": MODEL, "input": "where it begins " * 100}
             first = client.post(RESPONSES, json=asked, headers=session | {"x-warmroute-home": "west"})
             assert first.json()["usage"]["warmroute"]["region"] == "west"
@@ -153,8 +136,3 @@ def test_the_turns_of_a_websocket_stay_at_the_home_of_the_first_over_a_kept_link
                 assert west.row(receipt["id"])["forwarded_from"] == "east"
         assert link.forwards.total() == before + turns
         assert max(link.forwards.values()) > 1
-    finally:
-        east.stop()
-        west.stop()
-        link.close()
-        stop_all([engine.child for engine in engines], seconds(5.0))

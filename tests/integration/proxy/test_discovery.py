@@ -87,18 +87,6 @@ def test_an_engine_whose_id_is_taken_is_named_and_not_used(scene: Scene) -> None
     until(lambda: "not used" not in str(scene.ready()), "it is gone")
 
 
-def test_a_broken_file_keeps_its_engine_and_the_others_are_read(scene: Scene) -> None:
-    folder = engines_folder(scene)
-    put(folder, "e2", scene.engines[2].url)
-    until(lambda: scene.states().get("e2") == "up", "e2 has joined")
-    (folder / "e2.toml").write_text("url =")
-    put(folder, "e1", scene.engines[1].url)
-    until(lambda: scene.states() == {"e0": "up", "e1": "up", "e2": "up"}, "e1 joins, and e2 stays")
-    assert "discovery files: 1 of its engines cannot be read" in scene.ready()["degraded"]
-    (folder / "e2.toml").unlink()
-    until(lambda: scene.states() == {"e0": "up", "e1": "up"}, "e2 has left")
-
-
 def test_engines_of_srv_records_join_leave_and_stay_while_the_server_is_away(
     scene: Scene, dns_server: DnsServer
 ) -> None:

@@ -1,6 +1,5 @@
 """`Idempotency-Key` when things break: engines that die or refuse, slow readers, bounds, regions, a proxy that ends."""
 
-import http.client
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ import httpx
 import pytest
 
 from tests.machine import configured, seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, delta
 from tests.subjects.small_fleet import two_regions
 
@@ -73,26 +72,17 @@ def test_a_refusal_is_not_kept(tmp_path: Path) -> None:
         assert "idempotency-key" not in engine.heads[-1]
 
 
-class SlowReader:
-    """A client with a key that sends its request and does not read until it is told to."""
-
-    def __init__(self, proxy: ProxyProcess, key: str, body: bytes, version: str = "1.1") -> None:
-        parts = urlsplit(proxy.url)
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        self._socket.settimeout(seconds(30))
-        self._socket.connect((parts.hostname, parts.port))
-        head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
-        head += f"idempotency-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
-        self._socket.sendall(head.encode() + body)
-
-    def text(self) -> str:
-        answer = http.client.HTTPResponse(self._socket)
-        answer.begin()
-        try:
-            return answer.read().decode()
-        finally:
-            self._socket.close()
+def slow_reader(proxy: ProxyProcess, key: str, body: bytes, version: str = "1.1") -> socket.socket:
+    """A client with a key that has sent its request, and takes little of the answer before it is read."""
+    parts = urlsplit(proxy.url)
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    found.settimeout(seconds(30))
+    found.connect((parts.hostname, parts.port))
+    head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
+    head += f"idempotency-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
+    found.sendall(head.encode() + body)
+    return found
 
 
 def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(tmp_path: Path) -> None:
@@ -105,14 +95,15 @@ def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(tmp_path:
 
     with serving(tmp_path, script) as (proxy, (engine,)):
         body = json.dumps(chat("slow", stream=True)).encode()
-        slow = SlowReader(proxy, "slow", body)
-        assert told.wait(seconds(20))
-        fast = Asker(proxy, "slow", chat("slow", stream=True)).done()
-        assert fast.completed
-        said = [event["choices"][0]["delta"]["content"][:5] for event in events(fast.text)[1 : parts + 1]]
-        assert said == [f"{number:05d}" for number in range(parts)]
-        assert slow.text() == fast.text
-        assert SlowReader(proxy, "slow", body, version="1.0").text() == fast.text
+        with slow_reader(proxy, "slow", body) as slow:
+            assert told.wait(seconds(20))
+            fast = Asker(proxy, "slow", chat("slow", stream=True)).done()
+            assert fast.completed
+            said = [event["choices"][0]["delta"]["content"][:5] for event in events(fast.text)[1 : parts + 1]]
+            assert said == [f"{number:05d}" for number in range(parts)]
+            assert answer(slow)[2] == fast.text
+        with slow_reader(proxy, "slow", body, version="1.0") as old:
+            assert answer(old)[2] == fast.text
         assert len(engine.bodies) == 1
 
 

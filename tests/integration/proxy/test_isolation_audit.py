@@ -1,18 +1,16 @@
 """`warmroute audit isolation` in front of embedded engines: what is isolated, what leaks, and what shows nothing."""
 
 import json
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.subjects.http_server import QuietServer
-from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess
+from tests.subjects.scripted import Handler, ScriptedEngine
 from tests.subjects.stopped import Stopped
 from warmroute_cli.main import main
 from warmroute_proxy.server.base.secrets import new_api_key
@@ -25,36 +23,6 @@ SLOW = 4.0
 TRIES = 4
 
 OPTIONS = ("--model", "kimi-k2.5", "--trials", "8", "--prompt-bytes", "60000")
-
-
-class Unsalted(BaseHTTPRequestHandler):
-    """A relay to an engine that puts one salt in the place of all. A mock: no sound proxy does that."""
-
-    protocol_version = "HTTP/1.1"
-    engine_url = ""
-
-    def do_GET(self) -> None:
-        self._pass(None)
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self._pass(json.dumps({**body, "cache_salt": "the same for all"}).encode())
-
-    def _pass(self, body: bytes | None) -> None:
-        request = urllib.request.Request(self.engine_url + self.path, body, {"content-type": "application/json"})
-        try:
-            with urllib.request.urlopen(request) as response:
-                status, kind, answer = 200, response.headers["content-type"], response.read()
-        except urllib.error.HTTPError as error:
-            status, kind, answer = error.code, "application/json", error.read()
-        self.send_response(status)
-        self.send_header("content-type", kind or "text/plain")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        pass
 
 
 class Tried(Stopped):
@@ -123,12 +91,14 @@ def test_tenants_of_one_cache_are_found_out(tried: Tried, capsys: pytest.Capture
 
 
 def test_a_broken_salt_is_found(tmp_path: Path, engine: EngineProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    with QuietServer(("127.0.0.1", 0), type("Bound", (Unsalted,), {"engine_url": engine.url})) as relay:
-        threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        address = f"http://127.0.0.1:{relay.server_port}"
-        with Tried(tmp_path, engine.toml("east").replace(engine.url, address)) as tried:
-            status, found = tried.audit(capsys)
-        relay.shutdown()
+    def unsalted(handler: Handler) -> None:
+        """Ask the engine with one salt in the place of all: no sound proxy does that."""
+        body = {**handler.engine.sent(), "cache_salt": "the same for all"}
+        answer = httpx.post(engine.url + handler.path, json=body, timeout=seconds(60), verify=PLAIN)
+        handler.reply(answer.status_code, answer.content, answer.headers["content-type"])
+
+    with ScriptedEngine("e0", unsalted) as relay, Tried(tmp_path, relay.toml()) as tried:
+        status, found = tried.audit(capsys)
     assert status == 1
     assert found[0]["finding"].startswith("LEAK: cached tokens")
 
