@@ -15,9 +15,8 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.http1 import MAX_PIPELINED, Connection
+from warmroute_proxy.server.http.http1 import MAX_PIPELINED
 from warmroute_proxy.server.http.listener import Listener
-from warmroute_proxy.server.http.request_reader import RequestReader
 
 READS_MANY_PIECES = """
 import time, tracemalloc
@@ -108,12 +107,6 @@ class Server:
         client.send(raw)
         await self.endpoint.arrived.wait()
         return client, self.endpoint.held[-1]
-
-    def reader(self) -> RequestReader:
-        """Of its first connection."""
-        connection = next(iter(self.listener.connections.members))
-        assert isinstance(connection, Connection)
-        return connection._reader
 
     async def ask(self, raw: bytes) -> bytes:
         """All that comes back until the server closes."""
@@ -256,17 +249,6 @@ def test_a_body_in_very_many_pieces_takes_its_bytes_and_not_many_times_them() ->
     """Read in another process: threads that earlier tests left behind allocate in this one."""
     done = subprocess.run([sys.executable, "-c", READS_MANY_PIECES], stdout=subprocess.PIPE, check=True)
     assert int(done.stdout) < 10 * 32_000
-
-
-async def test_a_body_that_comes_behind_its_head_is_its_own(server: Server) -> None:
-    client = await server.connect()
-    for number in range(3):
-        body = b"body %d" % number
-        client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n")
-        while server.reader().request is None:
-            await asyncio.sleep(0)
-        client.send(body)
-        assert (await client.until(b"/v1/completions " + body)).endswith(b"\r\n\r\n/v1/completions " + body)
 
 
 LENGTH = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
@@ -436,22 +418,6 @@ async def test_deadlines_end_slow_heads_and_idle_connections() -> None:
     now = LIMITS.keepalive_s + 2
     listener.sweep()
     assert await idle.rest() == b""
-    await server.stop()
-
-
-async def test_a_connection_over_the_limit_takes_the_place_of_an_idle_one_or_is_closed() -> None:
-    server = await Server.start(Limits(connections=1))
-    first = await server.connect()
-    first.send(get("/a"))
-    await first.until(b"/a ")
-    second = await server.connect()
-    assert await first.rest() == b""
-    second.send(get("/held"))
-    await server.endpoint.arrived.wait()
-    third = await server.connect()
-    assert await third.rest() == b""
-    server.endpoint.held[0].respond(200, [], b"it was in use")
-    await second.until(b"it was in use")
     await server.stop()
 
 
