@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from tests.subjects.processes import EngineProcess, ProxyProcess
-from tests.subjects.small_fleet import regions  # noqa: F401 - a fixture
 from warmroute.contract.compactions import MARKS, Mark
 
 pytestmark = pytest.mark.full
@@ -189,7 +188,7 @@ def test_numbers_go_on_after_a_restart_of_the_proxy(engine: EngineProcess, tmp_p
             assert turn_of(client, "restarted", [user("A fork.")]) == 1
 
 
-def test_numbers_go_on_in_another_region(regions: tuple[ProxyProcess, ProxyProcess]) -> None:  # noqa: F811
+def test_numbers_go_on_in_another_region(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
     east, west = regions
     with east.client() as client:
         history = [user("Read the files of both.")]

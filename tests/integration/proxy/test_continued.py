@@ -255,6 +255,12 @@ def dies(handler: Handler) -> None:
     handler.stream(ROLE, delta("It was "), delta("the best"), end=False)
 
 
+def is_retracted(handler: Handler) -> None:
+    """SGLang's decode ends a running request with a 503 when it is out of KV memory."""
+    error = {"error": {"object": "error", "message": "out of KV", "code": 503}}
+    handler.stream(ROLE, delta("It was "), delta("the best"), error, "[DONE]")
+
+
 def goes_on(handler: Handler) -> None:
     usage = {"prompt_tokens": 702, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
     end = {"id": "y", "object": "chat.completion.chunk", "choices": [], "usage": usage}
@@ -278,13 +284,18 @@ def calls(handler: Handler) -> None:
     handler.stream(ROLE, call, delta(finish="tool_calls"), "[DONE]")
 
 
-def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_answer(tmp_path: Path) -> None:
-    with scripted(tmp_path, dies, goes_on) as (engines, proxy):
+@pytest.mark.parametrize("begins", [dies, is_retracted])
+def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_answer(
+    tmp_path: Path, begins: Script
+) -> None:
+    with scripted(tmp_path, begins, goes_on) as (engines, proxy):
         stream = Stream(proxy, chat("best", **USAGE, max_tokens=50, temperature=0.5)).done()
         usage = check_one_answer(stream)
         assert text_of(stream) == "It was the best of times"
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
         second, first = sorted((engine.sent() for engine in engines), key=lambda sent: int(sent["max_tokens"]))
+        if begins is is_retracted:
+            assert all(worker["failures_in_a_row"] == 0 for worker in proxy.workers().values())
     said = {"role": "assistant", "content": "It was the best"}
     assert second["messages"] == [*first["messages"], said]
     assert (second["continue_final_message"], second["max_tokens"], first["max_tokens"]) == (True, 48, 50)

@@ -139,40 +139,12 @@ def test_a_truncated_stream_does_not_look_finished(tmp_path: Path, script: Scrip
         until(lambda: engine.aborted == json.loads(row["rids"]), "the engine is told to stop")
 
 
-def error_first(handler: Handler) -> None:
-    handler.stream({"error": {"object": "error", "message": "The request queue is full.", "code": 503}}, LAST, "[DONE]")
-
-
-def role_then_error(handler: Handler) -> None:
-    handler.stream(ROLE, {"error": {"object": "error", "message": "transfer failed", "code": 500}}, LAST, "[DONE]")
-
-
 def refuses(handler: Handler) -> None:
     handler.reply(503, b'{"object":"error","message":"The request queue is full.","type":"x","param":null,"code":503}')
 
 
 def busy(handler: Handler) -> None:
     handler.reply(429, b'{"error":{"message":"slow down"}}', retry_after="7")
-
-
-def not_a_stream(handler: Handler) -> None:
-    handler.reply(200, b"{}")
-
-
-def no_answer(handler: Handler) -> None:
-    handler.cut()
-
-
-def a_head_without_end(handler: Handler) -> None:
-    goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000))
-
-
-def a_header_without_end(handler: Handler) -> None:
-    goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000)
-
-
-def nothing_but_hints(handler: Handler) -> None:
-    goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20)
 
 
 def goes_on(handler: Handler, begun: bytes, more: bytes) -> None:
@@ -184,11 +156,22 @@ def goes_on(handler: Handler, begun: bytes, more: bytes) -> None:
     handler.cut()
 
 
-HEADS = [a_head_without_end, a_header_without_end, nothing_but_hints]
-FAULTS = [error_first, role_then_error, refuses, not_a_stream, no_answer, *HEADS]
+FULL = {"error": {"object": "error", "message": "The request queue is full.", "code": 503}}
+FAILED = {"error": {"object": "error", "message": "transfer failed", "code": 500}}
+FAULTS: dict[str, Script] = {
+    "an error first": lambda handler: handler.stream(FULL, LAST, "[DONE]"),
+    "a role, then an error": lambda handler: handler.stream(ROLE, FAILED, LAST, "[DONE]"),
+    "a full queue": refuses,
+    "no stream": lambda handler: handler.reply(200, b"{}"),
+    "no answer": Handler.cut,
+    "a head without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000)),
+    "a header without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000),
+    "only hints": lambda handler: goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20),
+}
+each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_fault
 def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path, fault: Script) -> None:
     with serving(tmp_path, fault) as (proxy, (engine,)):
         answer = post(proxy, stream=True)
@@ -202,14 +185,14 @@ def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path,
         assert contract_receipt.check(json.loads(row["usage"])) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_fault
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, stream: bool) -> None:
     turn = iter([fault, sound])
 
     def script(handler: Handler) -> None:
         chosen = next(turn)
-        if chosen is not sound and not stream and chosen not in {refuses, no_answer}:
+        if not stream and chosen not in {sound, refuses, Handler.cut}:
             chosen = refuses
         chosen(handler)
 
