@@ -11,7 +11,7 @@ import pytest
 from tests.subjects.processes import ProxyProcess
 from tests.subjects.websockets import Socket
 
-from .test_responses import MODEL, PATH, READ, calling, events_of, script
+from .test_responses import MODEL, PATH, READ, events_of, script
 
 SUMMARY = "The user wants a.txt read; it was."
 LONG: list[Any] = [
@@ -20,6 +20,10 @@ LONG: list[Any] = [
     {"type": "function_call_output", "call_id": "c1", "output": "hello"},
 ]
 TRIGGER: Any = {"type": "compaction_trigger"}
+
+
+def calling(name: str, arguments: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"name": name, "arguments": arguments}]}
 
 
 @pytest.fixture(scope="module")
