@@ -124,7 +124,7 @@ class RequestReading:
             raise BadRequest("input", "is empty")
         if self._kept_items is not None:
             self._kept_items += _users_last(items)
-        reader.read(items)
+        reader.take(items)
         return reader
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
@@ -199,7 +199,8 @@ def chat_request(
     if compacts:
         members.pop("stream", None)
     reading = RequestReading(members, seal, texts_of, work or TranslationWork(), compacts=compacts)
-    messages = reading.read_input(items).messages
+    reader = reading.read_input(items)
+    messages = [*reader.messages, *reader.open_messages()]
     if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")
     return reading.request(messages)
