@@ -99,14 +99,12 @@ def custom_input(arguments: str) -> str:
 
 
 def usage_of(usage: Usage) -> Json:
-    """Usage in the terms of Responses, with cost and receipt beside it. `input_tokens_details` is null if cached tokens
-    were not counted: Codex accepts that, but does not accept details without the count.
+    """Usage in the terms of Responses, with cost and receipt beside it. Clients require each count, so cached tokens
+    that were not counted are 0 here: the receipt's `estimated` names them.
     """
-    cached, written = usage.cached(), usage.written()
-    unknown = cached is None and not written
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": None if unknown else {"cached_tokens": cached or 0, "cache_write_tokens": written},
+        "input_tokens_details": {"cached_tokens": usage.cached() or 0, "cache_write_tokens": usage.written()},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning()},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

@@ -13,9 +13,11 @@ from warmroute_proxy.dialects.raw_json import (
     BodyReader,
     Members,
     Piece,
+    encode,
     is_list,
     is_text,
     list_at,
+    object_at,
     text_at,
 )
 from warmroute_proxy.dialects.responses.item_reading import PROMPT
@@ -29,6 +31,8 @@ _ECHOED: Final = (
     "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier",
     "temperature", "text", "tool_choice", "top_p", "user",
 )  # fmt: skip
+
+_PLAIN_TEXT: Final = {"format": {"type": "text"}}  # an answer names the format even if the request does not
 
 _NOT_OF_SUMMARIES: Final = frozenset({"tool_choice", "response_format", "verbosity"})
 
@@ -142,7 +146,9 @@ class RequestReading:
             draft.chat = {name: value for name, value in draft.chat.items() if name not in _NOT_OF_SUMMARIES}
             messages = [*messages, PROMPT]
         draft.dropped |= tools.dropped
-        copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # a view would keep the body
+        echoed = {name: members[name].copy() for name in _ECHOED if name in members}  # a view would keep the body
+        if "text" in members and "format" not in (text := object_at(members["text"], "text")):
+            echoed["text"] = Raw(encode({**_PLAIN_TEXT, **text}))
         return draft.request(
             ChatRequest,
             self._items,
@@ -150,7 +156,7 @@ class RequestReading:
             tools.chat,
             unlisted(members),
             tools=tools.by_name,
-            echoed=dict(copies),
+            echoed=echoed,
             summarised=asks_summary(members),
             compacts=compacts,
             kept_items=self._kept_items,
