@@ -32,7 +32,8 @@ MAX_INCLUDED: Final = 64  # values of `include`; OpenAI defines eight
 _decode_count: Final = msgspec.json.Decoder(int).decode
 _TRUNCATION: Final = "truncation"
 _FORMATS: Final = ("text", "json_object", "json_schema")
-_SUMMARIES: Final = ("auto", "concise", "detailed", "none")
+_NO_SUMMARY: Final = ("none", "off")  # VS Code writes "off"
+_SUMMARIES: Final = ("auto", "concise", "detailed", *_NO_SUMMARY)
 
 
 def settings(members: Members, dropped: set[str]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def asks_summary(members: Members) -> bool:
     asked = text_at(reasoning, "summary", "reasoning") if "summary" in reasoning else "none"
     if asked not in _SUMMARIES:
         raise BadRequest("reasoning.summary", f"must be one of {', '.join(_SUMMARIES)}")
-    return asked != "none"
+    return asked not in _NO_SUMMARY
 
 
 def _text(text: Members) -> dict[str, Any]:
