@@ -18,6 +18,9 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 Item = dict[str, Any]
+UPDATES = st.sampled_from([{"reasoning": {"effort": "low"}}, {"text": {"format": {"type": "json_object"}}}]).map(
+    lambda changed: {"type": "configuration_update", **changed}
+)
 SAID: Item = {"role": "user", "content": "hello"}
 
 
@@ -35,7 +38,7 @@ def turn(draw: st.DrawFn) -> tuple[list[Item], list[Item], list[Item]]:
     results: list[Item] = [
         {"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)} for call in calls
     ]
-    for said in draw(st.lists(SAYS, max_size=1)):
+    for said in draw(st.lists(SAYS | UPDATES, max_size=1)):
         results.insert(draw(st.integers(0, len(results))), said)
     output: list[Item] = [*draw(st.lists(REASONING, max_size=1)), *draw(st.lists(ANSWER, max_size=2)), *calls]
     return draw(st.lists(SAYS, min_size=1, max_size=2)), output, results

@@ -38,6 +38,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_in,
 )
+from warmroute_proxy.dialects.responses.settings import UPDATE
 from warmroute_proxy.dialects.responses.tools import INPUT, SEARCH, chat_name
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import TranslationWork
@@ -118,10 +119,15 @@ class Kind(Enum):
     CALL = 5
     NOTHING = 6  # adds no message to chat
     TRIGGER = 7  # asks for a summary of the conversation
+    UPDATE = 8  # changes settings of the answers after it
+
+
+_ORDERS: Final = {TRIGGER: Kind.TRIGGER, UPDATE: Kind.UPDATE}
 
 
 class InChat(NamedTuple):
-    """One item in chat. `json`: a whole message, or the item's piece of the model's message: reasoning, content, call.
+    """One item in chat. `json`: a whole message, or the item's piece of the model's message: reasoning, content, call;
+    or the item itself, if it changes settings.
 
     `call_id`: the id of a call, or of the call that a result answers. `dropped`: types of the item and its parts that
     the model does not see as they came. `images`: the images of a result, as parts. `tools`: the tool definitions in
@@ -167,8 +173,8 @@ class ItemReading(MessageDraft):
             return self._compacted(item)
         if kind == "additional_tools":
             return self._made(Kind.NOTHING, tools=self._defined(item.tools))
-        if kind == TRIGGER:
-            return self._made(Kind.TRIGGER)
+        if kind in _ORDERS:
+            return self._made(_ORDERS[kind], bytes(raw))
         if kind == "item_reference":
             problem = "refers to an item, and nothing is stored here: set store to false, or send the item itself"
             raise BadRequest(path, problem)

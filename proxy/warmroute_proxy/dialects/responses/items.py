@@ -17,6 +17,7 @@ from warmroute_proxy.dialects.foreign import count
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading, Kind, result_begins
+from warmroute_proxy.dialects.responses.settings import updates_in
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
@@ -28,7 +29,8 @@ class ReadItems(NamedTuple):
 
     `tools`: the tool definitions in the items. `reasoning`, `content` and `called`: pieces of the model's message, if
     it is still open. `unanswered`: how many calls of each id in the model's last message have no result yet. `held`:
-    messages that wait for these results. `applied` and `off`: as in `Texts`.
+    messages that wait for these results. `updates`: settings that items have changed. `applied` and `off`: as in
+    `Texts`.
     """
 
     scope: tuple[bytes, frozenset[str]]
@@ -39,6 +41,7 @@ class ReadItems(NamedTuple):
     called: tuple[bytes, ...]
     unanswered: dict[str, int]
     held: tuple[bytes, ...]
+    updates: dict[str, bytes]
     applied: frozenset[str]
     off: frozenset[str]
 
@@ -49,12 +52,15 @@ class ReadItems(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The size of the open pieces, the tools and the ids."""
-        return sum(map(len, self.open_pieces + self.tools)) + sum(map(getsizeof, self.unanswered))
+        """The size of the open pieces, the tools, the settings and the ids."""
+        pieces = (*self.open_pieces, *self.tools, *self.updates.values())
+        return sum(map(len, pieces)) + sum(map(getsizeof, self.unanswered))
 
 
 class ItemReader(HistoryDraft):
-    """Makes the messages of one input. `tools`: definitions in items. `compacts`: whether it asks for a summary."""
+    """Makes the messages of one input. `tools`: definitions in items. `updates`: members of the request that items have
+    changed. `compacts`: whether it asks for a summary.
+    """
 
     def __init__(
         self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None, *, is_led: bool = False
@@ -62,6 +68,7 @@ class ItemReader(HistoryDraft):
         """`before`: what earlier items leave, in the same scope. `is_led`: whether other messages come first."""
         super().__init__(texts, seal.key, work)
         self.tools: list[bytes] = []
+        self.updates: dict[str, bytes] = {}
         self.compacts = False
         self._seal = seal
         self._is_led = is_led or before is not None
@@ -78,6 +85,7 @@ class ItemReader(HistoryDraft):
         assert before.scope == self.scope
         self.blocks.update(before.dropped)
         self.tools += before.tools
+        self.updates |= before.updates
         self._reasoning, self._content, self._called = [*before.reasoning], [*before.content], [*before.called]
         self._unanswered, self._held = {**before.unanswered}, [*before.held]
         self.texts.add(before.applied, before.off)
@@ -85,7 +93,8 @@ class ItemReader(HistoryDraft):
     def read_items(self) -> ReadItems:
         return ReadItems(
             self.scope, dict(self.blocks), tuple(self.tools), tuple(self._reasoning), tuple(self._content),
-            tuple(self._called), dict(self._unanswered), tuple(self._held), *self.texts.scope(),
+            tuple(self._called), dict(self._unanswered), tuple(self._held), dict(self.updates),
+            *self.texts.scope(),
         )  # fmt: skip
 
     def add_text(self, raw: Raw, role: str) -> None:
@@ -129,6 +138,8 @@ class ItemReader(HistoryDraft):
             self._answer(item)
         elif kind is Kind.MESSAGE:
             self._add(item.json)
+        elif kind is Kind.UPDATE:
+            self.updates |= updates_in(item.json)
         elif kind in (Kind.NOTHING, Kind.TRIGGER):
             self.tools += item.tools
         else:

@@ -22,7 +22,7 @@ from warmroute_proxy.dialects.raw_json import (
 )
 from warmroute_proxy.dialects.responses.item_reading import PROMPT
 from warmroute_proxy.dialects.responses.items import ItemReader, ReadItems
-from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
+from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted, updated
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -141,6 +141,9 @@ class RequestReading:
                 draft.chat["tool_choice"] = chosen
         if not tools.chat:
             draft.chat.pop("parallel_tool_calls", None)  # engines refuse it without tools
+        if self._items.updates:
+            draft.chat |= updated(self._items.updates, draft.dropped)
+            draft.chat = {name: value for name, value in draft.chat.items() if value is not None}
         compacts = self._items.compacts or self._kept_items is not None
         if compacts:  # the tools stay: they are the beginning of a prompt that is in the cache
             draft.chat = {name: value for name, value in draft.chat.items() if name not in _NOT_OF_SUMMARIES}
