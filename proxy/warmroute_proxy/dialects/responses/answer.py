@@ -42,11 +42,7 @@ class Response(NamedTuple):
         }  # fmt: skip
 
 
-class _CustomArguments(msgspec.Struct):
-    input: str
-
-
-_decode_custom: Final = msgspec.json.Decoder(_CustomArguments).decode
+_decode_arguments: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def reasoning_item(response: Response, index: int, text: str) -> Json:
@@ -91,11 +87,16 @@ def call_item(response: Response, number: int, call_id: str, name: str, argument
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool: the `input` in the arguments, or else the arguments themselves."""
+    """The text for a custom tool: the `input` in the arguments, else their only member, else the arguments themselves.
+
+    Models know some of these tools by another argument, such as a `patch`.
+    """
     try:
-        return _decode_custom(arguments).input
+        members = _decode_arguments(arguments)
     except (msgspec.DecodeError, RecursionError):
         return arguments
+    found = members.get(INPUT, next(iter(members.values())) if len(members) == 1 else None)
+    return found if isinstance(found, str) else arguments
 
 
 def usage_of(usage: Usage) -> Json:

@@ -53,8 +53,12 @@ class Tool(NamedTuple):
 
 
 def chat_name(name: str, namespace: str | None) -> str:
-    """The name of a tool in chat, with its namespace: names are unique only within a namespace."""
-    return f"{namespace}{_SEPARATOR}{name}" if namespace else name
+    """The name of a tool in chat, with its namespace: names are unique only within a namespace. Codex ends some names
+    of namespaces with the separator.
+    """
+    if not namespace or namespace.endswith(_SEPARATOR):
+        return f"{namespace or ''}{name}"
+    return f"{namespace}{_SEPARATOR}{name}"
 
 
 def called(tools: Mapping[str, Tool], name: str) -> Tool:
