@@ -278,7 +278,8 @@ class ItemReading(MessageDraft):
         texts = [piece for piece in parts if piece["type"] == "text"]
         images = [piece for piece in parts if piece["type"] != "text"]
         call_id, _ = parted(item.call_id or item.id or "")
-        json = b"%b%b}" % (result_begins(call_id), encode(content_of(texts) if texts else ""))
+        text = b"\\n".join([encode(piece["text"])[1:-1] for piece in texts])  # many servers take no list of texts here
+        json = b'%b"%b"}' % (result_begins(call_id), text)
         return self._made(Kind.RESULT, json, call_id, in_list(images), tools)
 
     def _output(self, raw: Raw, path: str) -> list[ChatPart]:
