@@ -20,6 +20,7 @@ from warmroute_proxy.dialects.responses.answer import (
     reasoning_item,
     refusal_part,
     text_part,
+    usage_of,
 )
 from warmroute_proxy.dialects.responses.tools import INPUT, called
 
@@ -80,6 +81,7 @@ class OpenItem:
         self._piece = piece
         self._whole = whole
         self.texts = TextPieces()
+        self.item_id: str = begun["id"]
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
@@ -175,7 +177,7 @@ class EventTranslator(ChatStream):
 
     @property
     def output(self) -> list[Json] | None:
-        """The items of the response; None unless the response is complete."""
+        """The items of the response; None unless the response is complete, or the client has interrupted it."""
         return self._output if self._is_whole else None
 
     def began(self, out: list[bytes]) -> None:
@@ -226,6 +228,23 @@ class EventTranslator(ChatStream):
         response = ended(self._response, self._output, reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})
         self._is_whole = True
+
+    def interrupted(self) -> bytes:
+        """The events that end the response before the answer's end. The open item is not part of the response."""
+        out: list[bytes] = []
+        self._out = out
+        self.ended = True
+        response: Json = {"response_id": self.response_id}
+        self._emit("response.interrupt.accepted", response)
+        if self._open is not None:
+            position = {"item_id": self._open.item_id, "output_index": len(self._output)}
+            self._emit("response.output_item.interrupted", {**response, **position})
+        usage = usage_of(self.usage) if self._usage else None
+        details = {"reason": "interrupted"}
+        snapshot = self._response.snapshot("incomplete", self._output, incomplete_details=details, usage=usage)
+        self._emit("response.incomplete", {"response": snapshot})
+        self._is_whole = True
+        return b"".join(out)
 
     def check(self) -> None:
         super().check()
