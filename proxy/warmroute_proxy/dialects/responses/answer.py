@@ -8,6 +8,7 @@ import msgspec
 from warmroute_proxy.dialects.chat_answers import Output, Usage, read_answer, reason_of
 from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.responses.client_tools import client_call
 from warmroute_proxy.dialects.responses.request import ChatRequest
 from warmroute_proxy.dialects.responses.tools import INPUT, called
 
@@ -70,8 +71,14 @@ def message_item(response: Response, index: int, piece: Json) -> Json:
 
 
 def call_item(response: Response, number: int, call_id: str, name: str, arguments: str) -> Json:
-    """A call of a function, of a custom tool, or of the client's tool search."""
+    """A call of a function, of a custom tool, or of the client's tool search, shell or patches."""
     tool = called(response.found.tools, name)
+    members = client_call(tool.name, arguments) if tool.is_typed else None
+    if members is not None:
+        return {
+            "id": response.named("ctc", number), "type": f"{tool.name}_call", "status": "completed",
+            "call_id": call_id, **members,
+        }  # fmt: skip
     if tool.searches:
         return {
             "id": response.named("tsc", number), "type": "tool_search_call", "status": "completed",

@@ -38,6 +38,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_in,
 )
+from warmroute_proxy.dialects.responses.client_tools import PATCH, SHELL, WITH_OUTPUTS, patch_text, shell_text
 from warmroute_proxy.dialects.responses.settings import UPDATE
 from warmroute_proxy.dialects.responses.tools import INPUT, SEARCH, chat_name
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
@@ -82,6 +83,7 @@ class _Item(msgspec.Struct):
     action: Raw = Raw()
     operation: Raw = Raw()
     output: Raw = Raw()
+    status: Raw = Raw()
     tools: Raw = Raw()
     encrypted_content: str | None = None
 
@@ -248,7 +250,8 @@ class ItemReading(MessageDraft):
             action = next((each for each in (item.action, item.operation) if is_given(each)), None)
             if not call_id or action is None:
                 return self._foreign(item, raw)
-            self.dropped.append(item.type)
+            if item.type not in WITH_OUTPUTS:
+                self.dropped.append(item.type)
             name, arguments = item.type.removesuffix("_call"), self._arguments(action)
         if not call_id or not name:
             self.dropped.append(item.type)
@@ -271,6 +274,10 @@ class ItemReading(MessageDraft):
         if kind == "tool_search_output":
             tools = self._defined(item.tools)
             parts = [text_of(f"Tools available: {', '.join(_names(tools)) or 'none'}")]
+        elif kind == f"{SHELL}_call_output" and (ran := shell_text(item.output, self.work)) is not None:
+            parts = [text_of(ran)]
+        elif kind == f"{PATCH}_call_output":
+            parts = [text_of(patch_text(_plain(item.status), _plain(item.output)))]
         else:
             if kind not in ("function_call_output", "custom_tool_call_output"):
                 self.dropped.append(kind)
