@@ -2,8 +2,9 @@
 
 The model's items of one turn make one chat message: reasoning, then text, then calls, whichever order they come in. No
 message may stand between a call and its result. So the images of results follow the last result, and a message that
-comes before the last result is held back until then. Each item is read alone (`item_reading`), so its translation is
-kept under its bytes (`Known`). Its effect on the items around it is worked out each time.
+comes before the last result is held back until then. While calls wait, a message of the system does not end the model's
+message. Each item is read alone (`item_reading`), so its translation is kept under its bytes (`Known`). Its effect on
+the items around it is worked out each time.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _KNOWN: Final[Known[InChat]] = Known()
+_OF_SYSTEM: Final = b'{"role":"system"'
 
 
 class ReadItems(NamedTuple):
@@ -152,8 +154,8 @@ class ItemReader(HistoryDraft):
             self._release()
 
     def _say(self, item: InChat) -> None:
-        """Add an item of the model. The model has gone on, so no message waits any longer."""
-        if self._held or self._images:
+        """Add an item of the model. If the model has gone on, no message waits any longer."""
+        if (self._held and not self._is_noted()) or self._images:
             self._release()
         if not (self._reasoning or self._content or self._called):
             self._unanswered.clear()
@@ -164,6 +166,12 @@ class ItemReader(HistoryDraft):
             self._content.append(item.json)
         else:
             self._reasoning.append(item.json)
+
+    def _is_noted(self) -> bool:
+        """Whether only a program has spoken since the model's call, while the model still wrote: a hook of Codex runs
+        before the model's next call.
+        """
+        return bool(self._called) and all(each.startswith(_OF_SYSTEM) for each in self._held)
 
     def _answer(self, item: InChat) -> None:
         """Add the result of a call; it becomes a user's message if the model's last message does not wait for it."""
