@@ -18,9 +18,8 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 Item = dict[str, Any]
-UPDATES = st.sampled_from([{"reasoning": {"effort": "low"}}, {"text": {"format": {"type": "json_object"}}}]).map(
-    lambda changed: {"type": "configuration_update", **changed}
-)
+CHANGES: list[Item] = [{"reasoning": {"effort": "low"}}, {"text": {"format": {"type": "json_object"}}}]
+UPDATES = st.sampled_from(CHANGES).map(lambda changed: {"type": "configuration_update", **changed})
 SAID: Item = {"role": "user", "content": "hello"}
 
 
