@@ -116,7 +116,11 @@ class OpenItem:
         item = self._whole(text)
         if not self.is_added:
             begun = {**item, "status": "in_progress"}
+            if item["type"] == "function_call":  # its arguments are not those of the tool
+                kind, begun["arguments"] = _FUNCTION, ""
             emit("response.output_item.added", {"output_index": self._index, "item": begun})
+            if kind is _FUNCTION:
+                emit(kind.delta, {**position, "delta": text})
         if kind is _CUSTOM:
             text = item[INPUT]
             emit(kind.delta, {**position, "delta": text})
