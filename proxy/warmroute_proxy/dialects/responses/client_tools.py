@@ -84,17 +84,17 @@ def client_tool(kind: str, tool: Members, path: str, work: TranslationWork) -> C
         return None
     words = _WORDS[kind]
     if kind == SHELL and "environment" in tool:
-        place = object_at(tool["environment"], path) if is_object(tool["environment"]) else {}
-        if text_in(place, "type") != "local":
+        machine = object_at(tool["environment"], path) if is_object(tool["environment"]) else {}
+        if text_in(machine, "type") != "local":
             return None
-        words += _skills(place, path, work)
+        words += _skills(machine, path, work)
     parameters = {"type": "object", "properties": _PROPERTIES[kind], "required": _REQUIRED[kind]}
     return function_tool({"description": Raw(encode(words))}, path, kind, parameters)
 
 
-def _skills(place: Members, path: str, work: TranslationWork) -> str:
+def _skills(machine: Members, path: str, work: TranslationWork) -> str:
     """The skills on the client's machine: a name, a description, and a folder with more."""
-    raw = place.get("skills")
+    raw = machine.get("skills")
     given = work.take_list(raw, path) if raw is not None and is_list(raw) else []
     skills = [object_at(each, path) for each in given if is_object(each)]
     lines = [f"- {text_in(each, 'name')} ({text_in(each, 'path')}): {text_in(each, 'description')}" for each in skills]

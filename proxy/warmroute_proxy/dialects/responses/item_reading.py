@@ -373,7 +373,7 @@ class ItemReading(MessageDraft):
         """An image; None if no engine here could load it, for example because only OpenAI has the file.
 
         A tool may write anything as an image, and its output stays in the history. So only in a user's message, a text
-        that is no address is refused.
+        that is not an address is refused.
         """
         if not is_given(raw):
             return None

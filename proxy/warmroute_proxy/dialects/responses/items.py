@@ -145,7 +145,7 @@ class ItemReader(HistoryDraft):
         elif kind in (Kind.NOTHING, Kind.TRIGGER):
             self.tools += item.tools
         else:
-            self._say(item)
+            self._add_of_model(item)
 
     def _add(self, message: bytes) -> None:
         """Add a message of the user or system; it waits while calls have no result."""
@@ -153,7 +153,7 @@ class ItemReader(HistoryDraft):
         if not self._unanswered:
             self._release()
 
-    def _say(self, item: InChat) -> None:
+    def _add_of_model(self, item: InChat) -> None:
         """Add an item of the model. If the model has gone on, no message waits any longer."""
         if (self._held and not self._is_noted()) or self._images:
             self._release()
