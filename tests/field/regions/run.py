@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.field.chaos.client import Line, Seen
+from tests.field.chaos.proxy import eventually
 from tests.field.chaos.replicas import as_row
 from tests.machine import seconds
 
@@ -270,12 +271,14 @@ class Run:
         if fault.kind == "loss":
             while sum(asked.region == fault.region for asked in self._found.tried[began_at:]) < LOSS_TURNS:
                 await self._turns_more(1)
-        elif fault.kind in {*OF_LINES, "partition", "slow"} and not await self._until(lambda: not self._is_whole()):
+        elif fault.kind in {*OF_LINES, "partition", "slow"} and not await eventually(
+            lambda: not self._is_whole(), WHOLE_WITHIN_S
+        ):
             self._found.complaints.append(f"no proxy reports a region as down during {fault}")
 
     async def _whole(self, after: str) -> bool:
         """Whether each proxy has found each other region of the fleet, in time."""
-        if await self._until(self._is_whole):
+        if await eventually(self._is_whole, WHOLE_WITHIN_S):
             return True
         self._found.complaints.append(f"the fleet is not whole {WHOLE_WITHIN_S:.0f} s after {after}")
         return False
@@ -361,10 +364,10 @@ class Run:
 
     async def _look_at_what_is_left(self) -> None:
         found, proxies = self._found, self._fleet.proxies
-        await self._until(self._is_idle)
-        await self._until(self._all_voided)
+        await eventually(self._is_idle, WHOLE_WITHIN_S)
+        await eventually(self._all_voided, WHOLE_WITHIN_S)
         if self._fleet.postgres is not None:
-            await self._until(self._all_sent)
+            await eventually(self._all_sent, WHOLE_WITHIN_S)
         found.counts = {proxy.name: await asyncio.to_thread(proxy.count) for proxy in proxies}
         found.counted_at_s = {life: at_s for proxy in proxies for life, at_s in proxy.counted_at_s.items()}
         self._wire.stop()
@@ -378,15 +381,6 @@ class Run:
         for region in self._fleet.regions.values():
             found.served |= region.served()
             found.leaks += await asyncio.to_thread(self._leaks_in, region)
-
-    async def _until(self, condition: Callable[[], bool]) -> bool:
-        """Whether a condition has come true in time."""
-        deadline_s = time.monotonic() + seconds(WHOLE_WITHIN_S)
-        while not await asyncio.to_thread(condition):
-            if time.monotonic() > deadline_s:
-                return False
-            await asyncio.sleep(0.1)
-        return True
 
     def _is_idle(self) -> bool:
         self._found.still_working = {name: region.working() for name, region in self._fleet.regions.items()}
