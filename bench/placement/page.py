@@ -154,7 +154,7 @@ def _regions(draws: Draws, figures: Figures) -> list[str]:
 
 
 def _inside(draws: Draws, rows: list[Row]) -> dict[str, list[Reached]]:
-    """What each policy inside regions has reached on each of their rows."""
+    """The results of each policy inside regions, on each of their rows."""
     return {policy: [reached(policy, draws[row.name][policy]) for row in rows] for policy in (*REGIONAL, *OURS)}
 
 

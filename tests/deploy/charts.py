@@ -43,7 +43,7 @@ def render(values: dict[str, Any]) -> Rendered:
 
 
 def accepted(values: dict[str, Any]) -> Rendered:
-    """The chart with these values, which it takes."""
+    """The chart with values that it takes."""
     found = render(values)
     assert not found.refused, found.refused
     return found

@@ -61,7 +61,7 @@ def plain() -> Rendered:
 
 
 def validate(found: Rendered, version: str = "1.36") -> None:
-    """By the schemas of a version of Kubernetes."""
+    """Check the manifests by the schemas of a version of Kubernetes."""
     for manifest in found.manifests:
         if manifest["kind"] not in OF_OPERATORS:
             kubernetes_validate.validate(manifest, version, strict=True)

@@ -27,7 +27,7 @@ def promtool(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def expected(alert: str, minutes: int, labels: dict[str, str], summary: str, page: str) -> list[dict[str, Any]]:
-    """That an alert fires at the end of these minutes, and neither before nor after them."""
+    """An alert fires at the end of these minutes, and neither before nor after them."""
     annotations = {"summary": summary, "runbook_url": RUNBOOK.format(page)}
     firing = [{"exp_labels": labels, "exp_annotations": annotations}]
     each = ((1, []), (minutes, firing), (minutes + 3, []))
@@ -35,7 +35,7 @@ def expected(alert: str, minutes: int, labels: dict[str, str], summary: str, pag
 
 
 def judged(series: list[str], minutes: int, tests: list[dict[str, Any]], folder: Path) -> None:
-    """The rules do as expected where each of the series is 1 for these minutes, from the second one on."""
+    """The rules do as expected if each of the series is 1 for these minutes, from the second one on."""
     inputs = [{"series": name, "values": f"0x4 1x{4 * minutes} 0x8"} for name in series]
     whole = {"interval": "15s", "input_series": inputs, "alert_rule_test": tests}
     document = {"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": [whole]}

@@ -98,7 +98,7 @@ def test_no_body_passes_by_resembling_one_that_was_read(
 
 
 def as_the_first(raw: bytes, asks: Caller, kept: KnownBodies, headers: dict[str, str] | None = None) -> Any:
-    """What comes of a body, which is what would come of it if it were the first one of its caller."""
+    """The outcome of a body, which equals its outcome as the first body of its caller."""
     found = outcome(raw, asks, kept)
     assert found == outcome(raw, caller(headers or {}), KnownBodies(min_bytes=LEAST))
     return found

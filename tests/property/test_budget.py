@@ -141,7 +141,7 @@ def budget_of(limit: int, *tenants: str) -> Budget:
 
 
 def answer(lease: Lease, asked: int, taken: Taken, now_s: float = BEGAN_S) -> None:
-    """The store is asked, and answers at once."""
+    """Ask the store, which answers at once."""
     lease.asked(asked, now_s)
     lease.answered(lease.span, taken, now_s)
 

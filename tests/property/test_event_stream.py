@@ -44,7 +44,7 @@ class Applied(Replica):
 
 
 def taken(outbox: Outbox, now_s: float) -> Events:
-    """The message that there is."""
+    """The next message, which must be there."""
     message = outbox.take(now_s)
     assert message is not None
     return message

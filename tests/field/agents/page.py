@@ -39,7 +39,7 @@ class Table(NamedTuple):
 
     @property
     def pattern(self) -> "re.Pattern[str]":
-        """What stands between its marks."""
+        """The text between the marks of the table."""
         return re.compile(rf"(?<=<!-- {self.begin} -->\n).*?(?=<!-- {self.end} -->)", re.DOTALL)
 
     def written(self) -> dict[str, list[str]]:

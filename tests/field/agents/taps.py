@@ -108,7 +108,7 @@ async def _pump(
 
 
 class Requests:
-    """What the parser calls. `chats`: where those are kept."""
+    """Reads the requests that the parser finds, and keeps the chats in `chats`."""
 
     def __init__(self, chats: dict[str, Tapped]) -> None:
         self._chats = chats

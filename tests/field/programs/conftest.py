@@ -10,7 +10,7 @@ from warmroute_lab.fleet import LocalFleet
 
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """As the file's `OPTIONS` say."""
+    """A fleet with the `OPTIONS` of the file."""
     folder = tmp_path_factory.mktemp("fleet")
     with CopiedFleet(folder, folder / "up", request.module.OPTIONS) as made:
         yield made
