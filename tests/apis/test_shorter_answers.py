@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.apis.case import EVENTS, PATHS
-from tests.apis.played import Answered, Said, Scene
+from tests.apis.played import Answered, Said, Scene, completion
 from warmroute_proxy.server.request.shorter_answer import MIN_TOKENS
 
 CONTEXT: Final = 262_144
@@ -61,13 +61,10 @@ def refused(message: str, *, context: int = CONTEXT, prompt: int = PROMPT, asked
 
 
 def answers(*, stream: bool = False) -> Said:
-    end = {"index": 0, "finish_reason": "stop"}
-    if not stream:
-        choice = {**end, "message": {"content": "hi"}, "text": "hi"}
-        return Said(json.dumps({"choices": [choice], "usage": USAGE}).encode())
-    chunks = [{"choices": [{**end, "delta": {"role": "assistant", "content": "hi"}}]}, {"choices": [], "usage": USAGE}]
-    events = [b"data: %b\n\n" % json.dumps(each).encode() for each in chunks]
-    return Said(b"", media=EVENTS, pieces=[*events, b"data: [DONE]\n\n"])
+    if stream:
+        return completion({"content": "hi"}, USAGE, stream=True)
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "hi"}, "text": "hi"}
+    return Said(json.dumps({"choices": [choice], "usage": USAGE}).encode())
 
 
 def chat(**more: Any) -> bytes:

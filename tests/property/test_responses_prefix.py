@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.test_messages_prefix import appends
 from tests.recordings import recorded
 
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
@@ -49,13 +50,6 @@ SEAL = Marked()
 def read(items: Any, instructions: str | None = None) -> ChatRequest:
     asked = {"model": "m", "instructions": instructions, "input": items}
     return chat_request(json.dumps(asked).encode(), SEAL, lambda _: Texts(frozenset()))
-
-
-def appends(shorter: bytes, longer: bytes) -> bool:
-    """Whether a chat body is another one with more messages, byte for byte."""
-    before, after = (msgspec.json.decode(each, type=dict[str, msgspec.Raw]) for each in (shorter, longer))
-    messages, more = bytes(before.pop("messages")), bytes(after.pop("messages"))
-    return before == after and more.startswith(messages[:-1] + b",")
 
 
 @st.composite
