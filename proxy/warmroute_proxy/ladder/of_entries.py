@@ -23,9 +23,6 @@ from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, turns_in
 from warmroute_proxy.ladder.steps import CAUSES, UNEXPLAINED
 from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 
-BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
-"""How turns can be grouped."""
-
 UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
 """Outcomes of turns that were charged nothing, if the rates in their rows are zero."""
 

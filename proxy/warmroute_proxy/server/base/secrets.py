@@ -46,17 +46,15 @@ class SecretError(ValueError):
     """The fleet secret or an engine key is missing or invalid. The message never contains it."""
 
 
-def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False) -> bytes:
-    """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is created
-    (mode 0600); with `private`, a file that other users can read is refused. Raises: SecretError.
+def load_secret(file: Path | None, environ: Mapping[str, str], *, private: bool = False) -> bytes:
+    """The lines of the fleet secret, from the environment or else from `file`. With `private`, a file that other users
+    can read is refused. Raises: SecretError.
     """
     text = environ.get(SECRET_ENV)
     if text:
         return _checked(text.encode(), SECRET_ENV)
     if file is None:
         raise SecretError(f"no fleet secret: set {SECRET_ENV} or secret.file")
-    if create:
-        _create(file)
     try:
         content, exposed = read_regular(file, _MAX_FILE_BYTES), is_exposed(file)
     except FileNotFoundError:
@@ -336,27 +334,3 @@ def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
     if lasting and any(line.startswith(b"#") for line in accepted):
         raise SecretError(f"{source} has a comment, which would be accepted as a secret")
     return accepted, (lasting or accepted)[0]
-
-
-def _create(file: Path) -> None:
-    """Create the secret file unless it exists. It appears with all of its content, so proxies that start at the same
-    time use one secret.
-    """
-    if file.exists():
-        return
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(fd, os.urandom(32).hex().encode() + b"\n")
-        finally:
-            os.close(fd)
-        try:
-            os.link(draft, file)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    except OSError as error:
-        raise SecretError(f"cannot make the fleet secret {file}: {error.strerror}") from None
