@@ -79,14 +79,7 @@ def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
     """
     if file is None:
         return ""
-    try:
-        key = read_regular(file, _MAX_FILE_BYTES, within).decode("ascii").strip()
-    except OSError as error:
-        raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        key = ""
-    except ValueError as error:  # raised for a path with a NUL, too
-        raise SecretError(f"cannot read the engine key in {str(file)!r}: {error}") from None
+    key = _text(file, "engine key", "ascii", within)
     if not 0 < len(key) <= MAX_ENGINE_KEY_CHARS or not key.isprintable() or " " in key:
         raise SecretError(f"{file} holds no engine key: up to {MAX_ENGINE_KEY_CHARS} ASCII characters on one line")
     return f"authorization: Bearer {key}\r\n"
@@ -102,14 +95,7 @@ def load_dsn(file: Path) -> str:
 
 def load_url(file: Path, schemes: tuple[str, ...]) -> str:
     """The address of a store. Raises: SecretError, which never shows the address: it may contain a password."""
-    try:
-        url = read_regular(file, _MAX_FILE_BYTES).decode().strip()
-    except OSError as error:
-        raise SecretError(f"cannot read the address in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        url = ""
-    except ValueError as error:
-        raise SecretError(f"cannot read the address in {file}: {error}") from None
+    url = _text(file, "address", "utf-8")
     if url.partition("://")[0] not in schemes or len(url.split()) != 1:
         raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
     return url
@@ -119,19 +105,23 @@ def load_headers(file: Path | None) -> dict[str, str]:
     """The headers in a file, one on each line as `name: value`; empty without a file. Raises: SecretError."""
     if file is None:
         return {}
-    try:
-        text = read_regular(file, _MAX_FILE_BYTES).decode("ascii")
-        lines = [line for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise SecretError(f"cannot read the headers in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        lines = [""]
-    except ValueError as error:
-        raise SecretError(f"cannot read the headers in {file}: {error}") from None
+    lines = [line for line in _text(file, "headers", "ascii").splitlines() if line.strip()]
     pairs = [tuple(piece.strip() for piece in line.split(":", 1)) for line in lines]
     if not (pairs and all(len(pair) == 2 and pair[0] and " " not in pair[0] for pair in pairs)):
         raise SecretError(f"{file} holds no headers: one a line, written name: value, in ASCII")
     return {name.lower(): value for name, value in pairs}
+
+
+def _text(file: Path, what: str, encoding: str, within: Sequence[Path] = ()) -> str:
+    """The text in a file; empty if it has another encoding. Raises: SecretError, which names `what` is in the file."""
+    try:
+        return read_regular(file, _MAX_FILE_BYTES, within).decode(encoding).strip()
+    except OSError as error:
+        raise SecretError(f"cannot read the {what} in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        return ""
+    except ValueError as error:  # also raised for a path with a NUL, which must not be shown as it is
+        raise SecretError(f"cannot read the {what} in {str(file)!r}: {error}") from None
 
 
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
