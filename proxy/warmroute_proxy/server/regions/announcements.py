@@ -33,8 +33,9 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.processes.peer_processes import Continued
 from warmroute_proxy.server.regions.forward_claim import Forwards
-from warmroute_proxy.server.regions.other_proxies import OtherProxies
+from warmroute_proxy.server.regions.other_proxies import NO_TENANT, OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
@@ -42,14 +43,6 @@ SEND_WITHIN_S: Final = 0.002
 MAX_IN_POST: Final = 256
 MAX_WAITING: Final = 4_096
 MAX_UNDER_WAY: Final = 4
-NO_TENANT: Final = ""
-
-
-class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
-    """The newest request of a conversation whose client names no session."""
-
-    newest: Newest
-
 
 Announcement = RegionalTurn | Continued | Events
 
