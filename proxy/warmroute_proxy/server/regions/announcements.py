@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.processes.peer_processes import Continued
+from warmroute_proxy.server.processes.peer_processes import Continued, PeerProcesses
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import NO_TENANT, OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
@@ -50,11 +50,6 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Announcement]).decode
 
 
-class OtherProcesses(Protocol):
-    def send_newest(self, newest: Newest) -> None:
-        """Send the newest request of a conversation."""
-
-
 class Announcements:
     """Sends the announcements of this proxy, and applies those of other proxies."""
 
@@ -67,7 +62,7 @@ class Announcements:
         clock: Callable[[], float],
         timeout_s: float,
         other_proxies: OtherProxies,
-        processes: OtherProcesses | None = None,
+        processes: PeerProcesses | None = None,
     ) -> None:
         """`region`: this proxy's region; `other_proxies`: the other proxies of this region; `processes`: the other
         processes of this proxy, if it has several.
