@@ -124,7 +124,8 @@ def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
         in_config = set(admin.of_config)
         rows = [_tenant(each, is_used=each.name not in in_config) for each in stored]
         rows += [_of_config(name) for name in in_config if after is None or name > after]
-        return _page(sorted(rows, key=lambda row: (row.name, row.source)), limit)
+        rows.sort(key=lambda row: (row.name, row.source))
+        return _page(rows, limit)
 
     @app.post("/admin/tenants")
     @changing_route(Tenant, status=201, body=NewTenant)

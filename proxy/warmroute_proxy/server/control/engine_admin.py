@@ -11,7 +11,7 @@ Each answer shows the engine as it is now. A repeated request changes nothing.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI, Response
 from msgspec import UNSET
@@ -26,9 +26,8 @@ from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.reload.membership import MOVE_WAIT_S
 from warmroute_proxy.server.request.re_prefill import RePrefills
-
-MOVE_WAIT_S: Final = 60.0
 
 
 class EngineAdmin:
