@@ -89,12 +89,17 @@ SPECIAL: Final = "special characters of a password are written as %XX there"
 
 
 def load_dsn(file: Path) -> str:
-    """The address of a PostgreSQL database. Raises: SecretError, like `load_url`."""
-    return load_url(file, ("postgresql", "postgres"))
+    """The address of a PostgreSQL database. Raises: SecretError, which never shows the address."""
+    return _load_url(file, ("postgresql", "postgres"))
 
 
-def load_url(file: Path, schemes: tuple[str, ...]) -> str:
-    """The address of a store. Raises: SecretError, which never shows the address: it may contain a password."""
+def load_redis_url(file: Path) -> str:
+    """The address of a Redis server. Raises: SecretError, which never shows the address."""
+    return _load_url(file, ("redis", "rediss"))
+
+
+def _load_url(file: Path, schemes: tuple[str, ...]) -> str:
+    """The address of a store. Errors do not show the address, since it may contain a password."""
     url = _text(file, "address", "utf-8")
     if url.partition("://")[0] not in schemes or len(url.split()) != 1:
         raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
