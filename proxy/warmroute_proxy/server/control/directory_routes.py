@@ -12,7 +12,7 @@ instead.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from fastapi import FastAPI, Path, Request, Response
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import asdict
 
-from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.control.answers import json_answer, refused
 from warmroute_proxy.server.control.described import changing_route
 from warmroute_proxy.server.control.models import (
@@ -37,7 +37,7 @@ from warmroute_proxy.server.control.models import (
     Since,
     Tenant,
 )
-from warmroute_proxy.server.control.usage_question import read_question
+from warmroute_proxy.server.control.usage_question import given_once, read_question
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 from warmroute_proxy.server.stores.directory.access import Access
 from warmroute_proxy.server.stores.directory.changing import Ask, DirectoryChange, Operator
@@ -118,7 +118,7 @@ def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Page[Tenant], asks=_LIST)
     async def tenants(request: Request) -> Response:
         """The tenants of the config and of the database, by name."""
-        asked = _asked(request, _LIST)
+        asked = given_once(request.query_params.multi_items(), _LIST)
         limit, after = _limit(asked), asked.get("after")
         stored = await admin.tenants().tenants(after, limit + 1)
         in_config = set(admin.of_config)
@@ -140,7 +140,7 @@ def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Tenant)
     async def tenant(name: str, request: Request) -> Response:
         """One tenant."""
-        _asked(request, ())
+        given_once(request.query_params.multi_items(), ())
         if name in admin.of_config:
             return json_answer(_of_config(name))
         return json_answer(_tenant(await admin.tenants().tenant(name)))
@@ -164,7 +164,7 @@ def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Page[ListedKey], asks=_KEYS)
     async def keys(request: Request) -> Response:
         """Keys, the newest first."""
-        asked = _asked(request, _KEYS)
+        asked = given_once(request.query_params.multi_items(), _KEYS)
         limit = _limit(asked)
         return _page(await admin.keys().keys(asked.get("tenant"), asked.get("after"), limit + 1), limit)
 
@@ -212,7 +212,7 @@ def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Page[DirectoryChange], asks=_AUDIT)
     async def audit(request: Request) -> Response:
         """Who changed what, the newest first."""
-        asked = _asked(request, _AUDIT)
+        asked = given_once(request.query_params.multi_items(), _AUDIT)
         limit, since = _limit(asked), [("since", asked["since"])] if "since" in asked else []
         since_s = read_question(since, ("since",), time.time()).since_s
         return _page(await admin.operator.changes(_kinds(asked), since_s, _before(asked), limit + 1), limit)
@@ -226,19 +226,6 @@ async def _body(request: Request, kind: type[B]) -> B:
         raise Refusal(400, f"the body cannot be used: {error}", code="invalid_value") from None
     except (UnicodeDecodeError, RecursionError):
         raise Refusal(400, "the body is not JSON in UTF-8, or too deep", code="invalid_value") from None
-
-
-def _asked(request: Request, allowed: Collection[str]) -> dict[str, str]:
-    """The query parameters. Raises: Refusal, if a parameter is unknown or given twice."""
-    found: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name not in allowed:
-            text = f"there is no parameter {quoted(name)} here, but: {', '.join(allowed) or 'none'}"
-            raise Refusal(400, text, code="unknown_parameter", param=name)
-        if name in found:
-            raise Refusal(400, f"{name} is given twice", code="invalid_value", param=name)
-        found[name] = value
-    return found
 
 
 def _limit(asked: Mapping[str, str]) -> int:

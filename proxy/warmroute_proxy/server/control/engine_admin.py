@@ -60,6 +60,13 @@ class EngineAdmin:
     def ids(self) -> list[str]:
         return list(self._engines.by_id)
 
+    def unknown(self, engine_id: str) -> Response | None:
+        """The answer if this region has no such engine; None if it has."""
+        if engine_id in self._engines.by_id:
+            return None
+        message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(self.ids)}"
+        return error_answer(404, message, "engine_not_found")
+
     def drain(self, engine_id: str, draining: bool) -> None:
         """Drain an engine or end its drain, here and in the other processes. The order survives a restart."""
         self._engines.drain(engine_id, "operator", draining, self._router)
@@ -110,10 +117,7 @@ class EngineAdmin:
 
 def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
     def one(engine_id: str) -> Response:
-        if engine_id not in admin.ids:
-            message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"
-            return error_answer(404, message, "engine_not_found")
-        return json_answer(admin.status(engine_id))
+        return admin.unknown(engine_id) or json_answer(admin.status(engine_id))
 
     def order(engine_id: str, draining: bool) -> Response:
         if engine_id in admin.ids:
