@@ -37,7 +37,7 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.intake.body import Body, TemplatedBody
 from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
-from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
+from warmroute_proxy.server.intake.body_template import BodyTemplate
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
@@ -49,6 +49,7 @@ from warmroute_proxy.server.intake.known_body import (
     KnownBodies,
     KnownBody,
 )
+from warmroute_proxy.server.intake.large_body import NamedSpan
 from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, ParsedRequest, ReadRequest
 
 _QUOTE: Final = 0x22
@@ -225,7 +226,7 @@ def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: 
     if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in KEPT_DECODED):
         return
     template = BodyTemplate(
-        raw, start, end, body.close, [MemberSpan(name, span.start, span.end) for name, span in spans.items()]
+        raw, start, end, body.close, [NamedSpan(name, span.start, span.end) for name, span in spans.items()]
     )
     without_prompt = replace(
         parsed,
