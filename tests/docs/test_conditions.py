@@ -30,8 +30,8 @@ def expected(alert: str, minutes: int, labels: dict[str, str], summary: str, pag
     """An alert fires at the end of these minutes, and neither before nor after them."""
     annotations = {"summary": summary, "runbook_url": RUNBOOK.format(page)}
     firing = [{"exp_labels": labels, "exp_annotations": annotations}]
-    each = ((1, []), (minutes, firing), (minutes + 3, []))
-    return [{"eval_time": f"{at}m", "alertname": alert, "exp_alerts": alerts} for at, alerts in each]
+    each: dict[int, list[Any]] = {1: [], minutes: firing, minutes + 3: []}
+    return [{"eval_time": f"{at}m", "alertname": alert, "exp_alerts": alerts} for at, alerts in each.items()]
 
 
 def judged(series: list[str], minutes: int, tests: list[dict[str, Any]], folder: Path) -> None:
