@@ -24,6 +24,8 @@ ABORT_TIMEOUT_S: Final = 5.0
 REGISTERED_EVERY_S: Final = 5.0
 MOVES_EVERY_S: Final = 15.0
 LOG_EVERY_S: Final = 10.0
+MAX_UNSUPPORTED: Final = 1024  # for how many models and share groups a server's refusals are remembered
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class RefusalLog:
@@ -61,6 +63,11 @@ class Engine:
         self.refusals = RefusalLog()
         self.thoughts = ""
         """The JSON member in which a server other than SGLang writes and reads reasoning; empty if unknown."""
+
+        self._unsupported: dict[tuple[str, str], frozenset[str]] = {}
+        """What a server other than SGLang has refused (`dialects.unsupported`), by salt and model. The salt keeps share
+        groups apart, so that no tenant decides what another one's chats lack.
+        """
 
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
@@ -174,6 +181,20 @@ class Engine:
         if head is None:
             head = self._heads[path] = self.upstream.head("POST", path, headers + self.bearer)
         return head
+
+    def unsupported(self, salt: str, model: str) -> frozenset[str]:
+        """What the server has refused in chats of this share group with this model."""
+        return self._unsupported.get((salt, model), _NONE)
+
+    def refused(self, salt: str, model: str, found: frozenset[str]) -> bool:
+        """Remember what the server has refused. Returns whether some of it is new."""
+        known = self.unsupported(salt, model)
+        if found <= known:
+            return False
+        if len(self._unsupported) >= MAX_UNSUPPORTED:
+            self._unsupported.clear()
+        self._unsupported[salt, model] = known | found
+        return True
 
     def abort(self, rid: str) -> None:
         """Ask the engine to stop one request, without waiting for its answer."""

@@ -42,6 +42,7 @@ from warmroute_proxy.server.request.believed import Asked, believed
 from warmroute_proxy.server.request.dispatch import (
     Parts,
     answering_body,
+    left_out,
     own_fields,
     prefill_body,
     provider_body,
@@ -83,6 +84,7 @@ class Attempt:
     _waits = NO_WAITS
     _is_stream = False
     _answers = 1  # how many answers the stream has: choices times prompts
+    left_out: frozenset[str] = frozenset()  # the members of the chat that the server does not take
     _more_bytes = 0  # bytes of the prompt besides those that the client sent
     _size = 0
     _reserved_bytes = 0  # memory reserved for bytes of the answer that wait here
@@ -154,11 +156,13 @@ class Attempt:
         own = own_fields(self.rid, asked.salt, tagged=tagged, priority=priority) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:
-            parts = (
-                answering_body(asked, body, own, rank, None)
-                if engine.is_sglang
-                else with_thoughts(provider_body(asked, body, engine.config), engine.thoughts)
-            )
+            if engine.is_sglang:
+                parts = answering_body(asked, body, own, rank, None)
+            else:
+                unsupported = engine.unsupported(asked.salt, asked.model_name)
+                parts = with_thoughts(provider_body(asked, body, engine.config, unsupported), engine.thoughts)
+                if unsupported:
+                    self.left_out = left_out(unsupported, body)
             self._send(engine.head(path, headers, asked.session), parts, carrier)
             return
         source = self._engines.of(prefill)

@@ -14,8 +14,10 @@ import msgspec
 
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
+from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, fitted, is_of_messages, named
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.intake.large_body import LargeBody
 
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
@@ -24,6 +26,11 @@ _TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
 _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
+_MESSAGES: Final = frozenset({"messages"})
+_OWN: Final = frozenset({"stream_options", "prompt_cache_key"})
+"""Members that the proxy itself may add for a server."""
+
+_NONE: Final[frozenset[str]] = frozenset()
 LIMIT: Final = "max_tokens"
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -80,9 +87,11 @@ def answering_body(
     return _rewritten(asked, body, _REMOVED_STREAMED, own, add)
 
 
-def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) -> Parts:
+def provider_body(
+    asked: DispatchFields, body: AnyBody, engine: EngineConfig, unsupported: frozenset[str] = _NONE
+) -> Parts:
     """The body for a server other than SGLang, with its own field for the session, its own name of the model, and its
-    own field for the limit of the answer.
+    own field for the limit of the answer. `unsupported`: what the server does not take (`dialects.unsupported`).
     """
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
@@ -93,15 +102,46 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
     if model_name is not None:
         add["model"] = model_name
         drop |= _MODEL
-    limit = body.value(LIMIT) if provider.limit != LIMIT else None
+    refused = next((name for name in LIMITS if name in unsupported), LIMIT if provider.limit != LIMIT else "")
+    limit = body.value(refused) if refused else None
     if limit is not None and body.value("prompt") is None:  # a completion has only one such field
-        drop |= {LIMIT}
-        if body.value(provider.limit) is None:
-            add[provider.limit] = msgspec.Raw(limit)
+        drop |= {refused}
+        if body.value(LIMITS[refused]) is None:
+            add[LIMITS[refused]] = msgspec.Raw(limit)
     if asked.stream:
         add["stream_options"] = _stream_options(asked, counts=provider is PROVIDERS["vllm"])
-        drop |= _STREAM_OPTIONS
+    drop |= _STREAM_OPTIONS  # without a stream, servers refuse them
+    if unsupported:
+        optional = unsupported & OPTIONAL
+        drop |= optional
+        add = {name: value for name, value in add.items() if name not in optional}
+        messages = _messages(body)
+        left = None if messages is None else fitted(messages, unsupported)
+        if left is not None:
+            drop |= _MESSAGES
+            add["messages"] = msgspec.Raw(left)
     return _rewritten(asked, body, drop, "", add)
+
+
+def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
+    """Those members and forms that may be in a body, so that the server may take it without them."""
+    has_messages = _messages(body) is not None
+    return frozenset([
+        name
+        for name in unsupported
+        if (has_messages if is_of_messages(name) else name in _OWN or body.value(name) is not None)
+    ])  # fmt: skip
+
+
+def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
+    """The names of the members that `provider_body` leaves out, for the receipt."""
+    found = [name for name in unsupported & OPTIONAL if body.value(name) is not None]
+    return named(unsupported, _messages(body)).union(found)
+
+
+def _messages(body: AnyBody) -> bytes | None:
+    """The messages of a chat; None for a body that the event loop does not read."""
+    return None if isinstance(body, LargeBody) else body.value("messages")
 
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:

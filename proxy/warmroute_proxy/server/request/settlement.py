@@ -293,8 +293,9 @@ class Settlement:
         if reservation is not None:
             self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = parsed.changes
-        if parsed.dropped:
-            changes = changes._replace(dropped_fields=names_of(parsed.dropped.union(changes.dropped_fields)))
+        if parsed.dropped or attempt.left_out:
+            dropped = parsed.dropped.union(changes.dropped_fields, attempt.left_out)
+            changes = changes._replace(dropped_fields=names_of(dropped))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
             most = settled.predicted_cached_tokens
