@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
-from warmroute_proxy.dialects.raw_json import Members, encode
+from warmroute_proxy.dialects.content import text_of
+from warmroute_proxy.dialects.foreign import not_shown
+from warmroute_proxy.dialects.raw_json import Members, encode, is_list
 
 OPTIONAL: Final = frozenset(
     {
@@ -35,6 +37,10 @@ CALL_IDS: Final = "messages.tool_calls.id"
 THOUGHTS: Final = "messages.thoughts"
 """Forms that servers demand: `system` for the role `developer`, ids of nine letters and digits, and thoughts in each
 message of the model."""
+
+IMAGES: Final = "messages.image_url"
+"""For a model that reads no images: a note stands for each, as for a file that no engine reads. Otherwise an image that
+was shown once would end its session, since agents send their whole history in each turn."""
 
 _IN_MESSAGE: Final = "messages."
 _IN_CALL: Final = "messages.tool_calls."
@@ -104,6 +110,18 @@ _DEMANDED: Final = (
         THOUGHTS,
     ),
 )
+NO_IMAGES: Final = re.compile(
+    r"unknown variant .?image_url|image_url is only supported|is not a multimodal model|at most 0 image"
+    r"|(?:does not|doesn't|do not) support (?:the )?(?:image|vision|multimodal)|that support image input"
+    r"|image inputs? (?:is|are) not (?:supported|enabled)|missing data required for image input",
+    re.IGNORECASE,
+)
+"""Refusals of images by a model that reads only text: DeepSeek, OpenAI, vLLM, Workers AI, OpenRouter, SGLang, Mistral,
+llama.cpp, Ollama.
+"""
+
+_decode_parts: Final = msgspec.json.Decoder(list[Raw]).decode
+_decode_members: Final = msgspec.json.Decoder(Members).decode
 _decode_messages: Final = msgspec.json.Decoder(list[Members]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
@@ -113,7 +131,7 @@ def unsupported_in(message: str) -> frozenset[str]:
     """What a server does not take, by the words of its refusal: names of `OPTIONAL` and `LIMITS`, `messages.NAME` for
     a member of messages, `messages.tool_calls.NAME` for a member of calls, and the forms that it demands.
     """
-    found = {form for pattern, form in _DEMANDED if pattern.search(message)}
+    found = {form for pattern, form in (*_DEMANDED, (NO_IMAGES, IMAGES)) if pattern.search(message)}
     for pattern in _REFUSED:
         for each in pattern.finditer(message):
             name, at = each["name"], each.groupdict().get("at")
@@ -171,11 +189,17 @@ def _fitted(message: Members, members: frozenset[str], calls: frozenset[str], un
         left["role"] = Raw(b'"system"')
     if role == "assistant" and THOUGHTS in unsupported and not _has_thoughts(left):
         left["reasoning_content"] = _NO_THOUGHT
+    if IMAGES in unsupported and "content" in left and is_list(left["content"]):
+        left["content"] = Raw(encode([_without_image(part) for part in _decode_parts(left["content"])]))
     if CALL_IDS in unsupported and "tool_call_id" in left:
         left["tool_call_id"] = _short_id(left["tool_call_id"])
     if (calls or CALL_IDS in unsupported) and "tool_calls" in left:
         left["tool_calls"] = Raw(encode(_calls(left["tool_calls"], calls, short=CALL_IDS in unsupported)))
     return left
+
+
+def _without_image(part: Raw) -> Any:
+    return text_of(not_shown("image")) if "image_url" in _decode_members(part) else part
 
 
 def _has_thoughts(message: Members) -> bool:

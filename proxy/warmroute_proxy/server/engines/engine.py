@@ -64,9 +64,9 @@ class Engine:
         self.thoughts = ""
         """The JSON member in which a server other than SGLang writes and reads reasoning; empty if unknown."""
 
-        self._unsupported: dict[tuple[str, str], frozenset[str]] = {}
-        """What a server other than SGLang has refused (`dialects.unsupported`), by salt and model. The salt keeps share
-        groups apart, so that no tenant decides what another one's chats lack.
+        self.unsupported: dict[tuple[str, str], frozenset[str]] = {}
+        """What the engine has refused (`dialects.unsupported`), by salt and model. The salt keeps share groups apart,
+        so that no tenant decides what another one's chats lack.
         """
 
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
@@ -182,18 +182,14 @@ class Engine:
             head = self._heads[path] = self.upstream.head("POST", path, headers + self.bearer)
         return head
 
-    def unsupported(self, salt: str, model: str) -> frozenset[str]:
-        """What the server has refused in chats of this share group with this model."""
-        return self._unsupported.get((salt, model), _NONE)
-
     def refused(self, salt: str, model: str, found: frozenset[str]) -> bool:
-        """Remember what the server has refused. Returns whether some of it is new."""
-        known = self.unsupported(salt, model)
+        """Remember what the engine has refused. Returns whether some of it is new."""
+        known = self.unsupported.get((salt, model), _NONE)
         if found <= known:
             return False
-        if len(self._unsupported) >= MAX_UNSUPPORTED:
-            self._unsupported.clear()
-        self._unsupported[salt, model] = known | found
+        if len(self.unsupported) >= MAX_UNSUPPORTED:
+            self.unsupported.clear()
+        self.unsupported[salt, model] = known | found
         return True
 
     def abort(self, rid: str) -> None:

@@ -60,6 +60,7 @@ ABORTED: Final = "the engine aborted the request"  # by an operator, for a full 
 UNCOUNTED_BYTES: Final = 16_384  # an answer, or a part of it, up to this size is not counted as memory
 MAX_HELD_BYTES: Final = 1_048_576  # the limit of what a stream sends before its first content (roles, comments)
 _EVENTS: Final = "text/event-stream"
+_NONE: Final[frozenset[str]] = frozenset()
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _CONTENT, _FINISH = AttemptEvent.SEND, AttemptEvent.CONTENT, AttemptEvent.FINISH
@@ -155,14 +156,16 @@ class Attempt:
         priority = asked.engine_priority * sign if sign else 0
         own = own_fields(self.rid, asked.salt, tagged=tagged, priority=priority) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
+        unsupported = _NONE
+        if engine.unsupported:
+            unsupported = engine.unsupported.get((asked.salt, asked.model_name), _NONE)
+            self.left_out = left_out(unsupported, body)
         if prefill is None:
-            if engine.is_sglang:
-                parts = answering_body(asked, body, own, rank, None)
-            else:
-                unsupported = engine.unsupported(asked.salt, asked.model_name)
-                parts = with_thoughts(provider_body(asked, body, engine.config, unsupported), engine.thoughts)
-                if unsupported:
-                    self.left_out = left_out(unsupported, body)
+            parts = (
+                answering_body(asked, body, own, rank, None, unsupported)
+                if engine.is_sglang
+                else with_thoughts(provider_body(asked, body, engine.config, unsupported), engine.thoughts)
+            )
             self._send(engine.head(path, headers, asked.session), parts, carrier)
             return
         source = self._engines.of(prefill)
@@ -173,9 +176,10 @@ class Attempt:
         }
         prefill_rank = prefill.dp_rank if source.info.dp_size > 1 else None
         self._prefill = PrefillLeg(self, self._owner.crashed, self._bound.memory)
-        prompt = prefill_body(asked, body, own, prefill_rank, bootstrap)
+        prompt = prefill_body(asked, body, own, prefill_rank, bootstrap, unsupported)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill.leg)
-        self._send(engine.head(path, headers), answering_body(asked, body, own, rank, bootstrap), carrier)
+        parts = answering_body(asked, body, own, rank, bootstrap, unsupported)
+        self._send(engine.head(path, headers), parts, carrier)
 
     def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
         if carrier is None:

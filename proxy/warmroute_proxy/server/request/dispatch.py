@@ -74,17 +74,22 @@ Parts = list[bytes | memoryview]
 
 
 def answering_body(
-    asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
+    asked: DispatchFields,
+    body: AnyBody,
+    own: str,
+    dp_rank: int | None,
+    bootstrap: Mapping[str, Any] | None,
+    unsupported: frozenset[str] = _NONE,
 ) -> Parts:
     """The body for the engine (aggregated or decode) whose answer the client gets. `own`: made by `own_fields`."""
     add: dict[str, Any] | None = None
     if bootstrap is not None or dp_rank is not None:
         add = _placed(bootstrap, dp_rank)
     if not asked.stream:
-        return _rewritten(asked, body, _REMOVED, own, add)
+        return _rewritten(asked, body, _REMOVED, own, add, unsupported)
     add = add or {}
     add["stream_options"] = _stream_options(asked, counts=True)
-    return _rewritten(asked, body, _REMOVED_STREAMED, own, add)
+    return _rewritten(asked, body, _REMOVED_STREAMED, own, add, unsupported)
 
 
 def provider_body(
@@ -115,12 +120,7 @@ def provider_body(
         optional = unsupported & OPTIONAL
         drop |= optional
         add = {name: value for name, value in add.items() if name not in optional}
-        messages = _messages(body)
-        left = None if messages is None else fitted(messages, unsupported)
-        if left is not None:
-            drop |= _MESSAGES
-            add["messages"] = msgspec.Raw(left)
-    return _rewritten(asked, body, drop, "", add)
+    return _rewritten(asked, body, drop, "", add, unsupported)
 
 
 def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
@@ -175,10 +175,15 @@ def _renamed(piece: bytes | memoryview, names: tuple[tuple[bytes, bytes], ...]) 
 
 
 def prefill_body(
-    asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
+    asked: DispatchFields,
+    body: AnyBody,
+    own: str,
+    dp_rank: int | None,
+    bootstrap: Mapping[str, Any],
+    unsupported: frozenset[str] = _NONE,
 ) -> Parts:
     """The body for the prefill engine: the same prompt, but not streamed, since the answer's one token is dropped."""
-    return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
+    return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False}, unsupported)
 
 
 def own_fields(rid: str, salt: str, *, tagged: bool, priority: int = 0) -> str:
@@ -202,7 +207,12 @@ def _placed(bootstrap: Mapping[str, Any] | None, dp_rank: int | None) -> dict[st
 
 
 def _rewritten(
-    asked: DispatchFields, body: AnyBody, drop: frozenset[str], own: str, add: dict[str, Any] | None
+    asked: DispatchFields,
+    body: AnyBody,
+    drop: frozenset[str],
+    own: str,
+    add: dict[str, Any] | None,
+    unsupported: frozenset[str],
 ) -> Parts:
     model, metadata = asked.wire_model, asked.metadata
     if model is not None or metadata is not None:
@@ -212,6 +222,11 @@ def _rewritten(
         drop = drop.union(instead)
     if asked.dropped:
         drop |= asked.dropped
+    messages = _messages(body) if unsupported else None
+    left = None if messages is None else fitted(messages, unsupported)
+    if left is not None:
+        drop |= _MESSAGES
+        add = {**(add or {}), "messages": msgspec.Raw(left)}
     text = own.encode()
     if add:
         text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]
