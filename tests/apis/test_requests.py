@@ -96,7 +96,9 @@ class Proxy:
             refusal = error if dialect is None else DialectRefusal(dialect, error)
             return Came(None, {}, {"status": refusal.status, "body": json.loads(refusal.body())})
         parsed = read.parsed
-        changes = parsed.changes._replace(dropped_fields=names_of(parsed.dropped.union(parsed.changes.dropped_fields)))
+        changes = parsed.changes._replace(
+            dropped_fields=names_of((parsed.dropped - parsed.nulls).union(parsed.changes.dropped_fields))
+        )
         receipt = json.loads(json.dumps(changes.members({"prefix_changed": 1})))
         return Came(b"".join(answering_body(parsed, read.body, "", None, None)), receipt, None)
 

@@ -43,7 +43,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     routing: RoutingRequest
     forwarded_from: str | None
     dropped: frozenset[str] = frozenset()
-    """Members of the body that no engine gets, because they are not on the list of fields."""
+    """Members of the body that no engine gets, because they are not on the list of fields, or are null."""
+    nulls: frozenset[str] = frozenset()
+    """Those of them that are null: the receipt does not name them, since null counts as absent."""
     bounded: bool = True
     """Whether all members that engines get are on the list of fields, and none needs a permission."""
     changes: Changes = NO_CHANGES

@@ -294,7 +294,7 @@ class Settlement:
             self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = parsed.changes
         if parsed.dropped or attempt.left_out:
-            dropped = parsed.dropped.union(changes.dropped_fields, attempt.left_out)
+            dropped = (parsed.dropped - parsed.nulls).union(changes.dropped_fields, attempt.left_out)
             changes = changes._replace(dropped_fields=names_of(dropped))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
