@@ -1,4 +1,4 @@
-"""Finds in a server's refusal what the server does not take in a chat, and writes the chat without it.
+"""Finds in a server's refusal what the server does not take in a chat; `fitting` writes the chat without it.
 
 Servers with OpenAI's API refuse members that other servers need: reasoning models refuse `temperature`, strict servers
 refuse `reasoning_content` and `chat_template_kwargs`, DeepSeek refuses the role `developer`, Mistral the ids of other
@@ -8,15 +8,7 @@ Only members that do not decide what is asked are left out (`OPTIONAL`). A serve
 """
 
 import re
-from typing import Any, Final
-
-import msgspec
-from msgspec import Raw
-from xxhash import xxh3_64_hexdigest
-
-from warmroute_proxy.dialects.content import text_of
-from warmroute_proxy.dialects.foreign import not_shown
-from warmroute_proxy.dialects.raw_json import Members, encode, is_list
+from typing import Final
 
 OPTIONAL: Final = frozenset(
     {
@@ -33,28 +25,44 @@ LIMITS: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens":
 """The two names of the limit of an answer. A server that refuses one gets the other."""
 
 ROLE: Final = "messages.role"
+"""The role `developer` is not known: `system` stands for it."""
+
 CALL_IDS: Final = "messages.tool_calls.id"
+"""Ids of calls must have nine letters and digits, or be short."""
+
 THOUGHTS: Final = "messages.thoughts"
-"""Forms that servers demand: `system` for the role `developer`, ids of nine letters and digits, and thoughts in each
-message of the model."""
+"""Each message of the model must hold its thoughts."""
+
+SIGNATURES: Final = "messages.signatures"
+"""Each call must have a thought signature, as Gemini's have."""
+
+RESULTS: Final = "messages.results"
+"""Each call must have a result, and each result a call: a turn that was cut off has left others."""
+
+EMPTY: Final = "messages.empty"
+"""No message may be empty, and no list of calls."""
+
+TEXTS: Final = "messages.texts"
+"""A content must be a text."""
 
 IMAGES: Final = "messages.image_url"
-"""For a model that reads no images: a note stands for each, as for a file that no engine reads. Otherwise an image that
-was shown once would end its session, since agents send their whole history in each turn."""
+"""The model reads no images: a note stands for each, as for a file that no engine reads. Otherwise an image that was
+shown once would end its session, since agents send their whole history in each turn.
+"""
 
-_IN_MESSAGE: Final = "messages."
-_IN_CALL: Final = "messages.tool_calls."
-_OF_MESSAGES: Final = frozenset(
+USER_IMAGES: Final = "messages.user_images"
+"""Only messages of users may have images, and not the results of calls."""
+
+IN_MESSAGE: Final = "messages."
+IN_CALL: Final = "messages.tool_calls."
+OF_MESSAGES: Final = frozenset(
     {
         "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "provider_specific_fields", "refusal",
         "annotations", "cache_control", "phase",
     }
 )  # fmt: skip
 _OF_CALLS: Final = frozenset({"extra_content", "thought_signature", "index", "name", "call_id", "response_item_id"})
-_FORMS: Final = frozenset({ROLE, CALL_IDS, THOUGHTS})
-_NO_THOUGHT: Final = Raw(b'" "')  # DeepSeek refuses an empty text
-_NOTHING: Final = (b"null", b'""')
-_NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_FORMS: Final = frozenset({ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, EMPTY, TEXTS, USER_IMAGES})
 
 _QUOTE: Final = "[\"'`]?"
 _NAME: Final = rf"{_QUOTE}(?P<name>[a-z_](?:[\w\[\].]{{0,80}}[\w\]])?){_QUOTE}"
@@ -85,30 +93,34 @@ _REFUSED: Final = tuple(
 )
 """The refusals of a member. `at`: the place of the object that has the member."""
 
-_DEMANDED: Final = (
-    (
-        re.compile(
-            r"(?:unknown variant|invalid value:|does not support|unsupported role:?) .?developer"
-            r"|developer.? is not one of|unexpected message role",
-            re.IGNORECASE,
-        ),
-        ROLE,
-    ),
-    (
-        re.compile(
-            r"tool call id was .{1,100} but must be|(?:tool_calls\[\d{1,4}\]\.id|tool_call_id).{0,2}: string too long"
-            r"|tool_use\.id: string should match|tooluseid.{1,200}failed to satisfy constraint",
-            re.IGNORECASE,
-        ),
-        CALL_IDS,
-    ),
-    (
-        re.compile(
-            r"reasoning_content is missing in assistant|reasoning_content.{0,2} in the thinking mode must be passed",
-            re.IGNORECASE,
-        ),
-        THOUGHTS,
-    ),
+_DEMANDED: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), form)
+    for form, pattern in {
+        # DeepSeek, OpenAI, Alibaba, templates of Qwen
+        ROLE: r"(?:unknown variant|invalid value:|does not support|unsupported role:?) .?developer"
+        r"|developer.? is not one of|unexpected message role",
+        # Mistral, OpenAI, Anthropic, Bedrock
+        CALL_IDS: r"tool call id was .{1,100} but must be"
+        r"|(?:tool_calls\[\d{1,4}\]\.id|tool_call_id).{0,2}: string too long"
+        r"|tool_use\.id: string should match|tooluseid.{1,200}failed to satisfy constraint",
+        # Moonshot, DeepSeek
+        THOUGHTS: r"reasoning_content is missing in assistant"
+        r"|reasoning_content.{0,2} in the thinking mode must be passed",
+        # Google
+        SIGNATURES: r"is missing a thought_signature",
+        # OpenAI, Moonshot, DeepSeek; OpenAI; Mistral
+        RESULTS: r"must be followed by tool messages|role .?tool.? must be a response"
+        r"|not the same number of function calls and responses|unexpected tool call id",
+        # Moonshot; OpenAI; DeepSeek; Mistral; Anthropic
+        EMPTY: r"message at position \d{1,6} with role .{1,12} must not be empty"
+        r"|messages\[\d{1,6}\]\.\w{7,10}.?: empty array"
+        r"|content or tool_calls must be set|must have either content or tool_calls|must (?:be|have) non-empty",
+        # DeepSeek, Groq, Azure
+        TEXTS: r"invalid type: sequence, expected a string|content.{0,4} ?: value must be a string"
+        r"|content.{0,4} must be a string|expected a string, but got an array",
+        # OpenAI
+        USER_IMAGES: r"image urls are only allowed for messages with role",
+    }.items()
 )
 NO_IMAGES: Final = re.compile(
     r"unknown variant .?image_url|image_url is only supported|is not a multimodal model|at most 0 image"
@@ -120,12 +132,6 @@ NO_IMAGES: Final = re.compile(
 llama.cpp, Ollama.
 """
 
-_decode_parts: Final = msgspec.json.Decoder(list[Raw]).decode
-_decode_members: Final = msgspec.json.Decoder(Members).decode
-_decode_messages: Final = msgspec.json.Decoder(list[Members]).decode
-_decode_text: Final = msgspec.json.Decoder(str).decode
-_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
-
 
 def unsupported_in(message: str) -> frozenset[str]:
     """What a server does not take, by the words of its refusal: names of `OPTIONAL` and `LIMITS`, `messages.NAME` for
@@ -135,7 +141,7 @@ def unsupported_in(message: str) -> frozenset[str]:
     for pattern in _REFUSED:
         for each in pattern.finditer(message):
             name, at = each["name"], each.groupdict().get("at")
-            member = _member(name if at is None or name.startswith(_IN_MESSAGE) else f"{at}.{name}")
+            member = _member(name if at is None or name.startswith(IN_MESSAGE) else f"{at}.{name}")
             if member is not None:
                 found.add(member)
     return frozenset(found)
@@ -149,75 +155,22 @@ def _member(path: str) -> str | None:
     name = "".join([f"_{char.lower()}" if char.isupper() else char for char in steps[-1]])
     if steps[0] == "messages":
         if "tool_calls" in steps:
-            return f"{_IN_CALL}{name}" if steps[-2] == "tool_calls" and name in _OF_CALLS else None
-        return f"{_IN_MESSAGE}{name}" if name in _OF_MESSAGES and len(steps) <= 3 else None
+            return f"{IN_CALL}{name}" if steps[-2] == "tool_calls" and name in _OF_CALLS else None
+        return f"{IN_MESSAGE}{name}" if name in OF_MESSAGES and len(steps) <= 3 else None
     if len(steps) > 1:
         return None
     if name in OPTIONAL or name in LIMITS:
         return name
-    return f"{_IN_MESSAGE}{name}" if name in _OF_MESSAGES else None
+    return f"{IN_MESSAGE}{name}" if name in OF_MESSAGES else None
 
 
 def is_of_messages(name: str) -> bool:
-    return name.startswith(_IN_MESSAGE)
+    return name.startswith(IN_MESSAGE)
 
 
 def named(unsupported: frozenset[str], messages: bytes | None) -> frozenset[str]:
     """Those members of messages that are left out of these messages; a form that is demanded leaves nothing out."""
     found = [name for name in unsupported - _FORMS if is_of_messages(name)]
+    if TEXTS in unsupported:
+        found.append(IMAGES)
     return frozenset([name for name in found if messages and b'"%b"' % name.rpartition(".")[2].encode() in messages])
-
-
-def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
-    """The messages of a chat without what the server does not take; None if they stay as they are."""
-    names = [name for name in unsupported if is_of_messages(name)]
-    if not names:
-        return None
-    calls = frozenset([name.removeprefix(_IN_CALL) for name in names if name.startswith(_IN_CALL) and name != CALL_IDS])
-    members = frozenset([name.removeprefix(_IN_MESSAGE) for name in names]) & _OF_MESSAGES
-    try:
-        found = [_fitted(message, members, calls, unsupported) for message in _decode_messages(messages)]
-    except _PROBLEMS:
-        return None
-    return encode(found)
-
-
-def _fitted(message: Members, members: frozenset[str], calls: frozenset[str], unsupported: frozenset[str]) -> Members:
-    left = {name: value for name, value in message.items() if name not in members}
-    role = _decode_text(left["role"]) if "role" in left else ""
-    if role == "developer" and ROLE in unsupported:
-        left["role"] = Raw(b'"system"')
-    if role == "assistant" and THOUGHTS in unsupported and not _has_thoughts(left):
-        left["reasoning_content"] = _NO_THOUGHT
-    if IMAGES in unsupported and "content" in left and is_list(left["content"]):
-        left["content"] = Raw(encode([_without_image(part) for part in _decode_parts(left["content"])]))
-    if CALL_IDS in unsupported and "tool_call_id" in left:
-        left["tool_call_id"] = _short_id(left["tool_call_id"])
-    if (calls or CALL_IDS in unsupported) and "tool_calls" in left:
-        left["tool_calls"] = Raw(encode(_calls(left["tool_calls"], calls, short=CALL_IDS in unsupported)))
-    return left
-
-
-def _without_image(part: Raw) -> Any:
-    return text_of(not_shown("image")) if "image_url" in _decode_members(part) else part
-
-
-def _has_thoughts(message: Members) -> bool:
-    given = [bytes(message[name]) for name in ("reasoning_content", "reasoning") if name in message]
-    return any(value not in _NOTHING for value in given)
-
-
-def _calls(raw: Raw, without: frozenset[str], *, short: bool) -> Any:
-    found = []
-    for call in msgspec.json.decode(raw, type=list[Members] | None) or ():
-        left = {name: value for name, value in call.items() if name not in without}
-        if short and "id" in left:
-            left["id"] = _short_id(left["id"])
-        found.append(left)
-    return found
-
-
-def _short_id(raw: Raw) -> Raw:
-    """An id of nine letters and digits: the same for the call and its result."""
-    found = msgspec.json.decode(raw, type=str | None)
-    return raw if found is None or _NINE.fullmatch(found) else Raw(encode(xxh3_64_hexdigest(found.encode())[:9]))

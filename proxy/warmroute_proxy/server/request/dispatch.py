@@ -14,7 +14,8 @@ import msgspec
 
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
-from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, fitted, is_of_messages, named
+from warmroute_proxy.dialects.fitting import fitted
+from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, is_of_messages, named
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody

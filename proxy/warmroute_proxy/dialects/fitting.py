@@ -1,0 +1,176 @@
+"""Writes the messages of a chat without what its server does not take, in the forms that it demands (`unsupported`).
+
+A message changes in the same way in each turn, so the beginning of the conversation stays the same.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from xxhash import xxh3_64_hexdigest
+
+from warmroute_proxy.dialects.content import text_of
+from warmroute_proxy.dialects.foreign import not_shown
+from warmroute_proxy.dialects.raw_json import Members, encode, is_list, text_in
+from warmroute_proxy.dialects.unsupported import (
+    CALL_IDS,
+    EMPTY,
+    IMAGES,
+    IN_CALL,
+    IN_MESSAGE,
+    OF_MESSAGES,
+    RESULTS,
+    ROLE,
+    SIGNATURES,
+    TEXTS,
+    THOUGHTS,
+    USER_IMAGES,
+    is_of_messages,
+)
+
+_NO_THOUGHT: Final = Raw(b'" "')  # DeepSeek refuses an empty text
+_NO_RESULT: Final = "The call has no result: it was interrupted."
+_NO_SIGNATURE: Final = Raw(b'{"google":{"thought_signature":"skip_thought_signature_validator"}}')
+"""Google's placeholder for calls of other models: ai.google.dev/gemini-api/docs/thought-signatures."""
+
+_NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_NOTHING: Final = (b"", b"null", b'""', b"[]")
+_CALLS: Final = frozenset({CALL_IDS, SIGNATURES})
+_decode_messages: Final = msgspec.json.Decoder(list[Members]).decode
+_decode_calls: Final = msgspec.json.Decoder(list[Members] | None).decode
+_decode_parts: Final = msgspec.json.Decoder(list[Members]).decode
+_decode_text: Final = msgspec.json.Decoder(str | None).decode
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+
+
+def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
+    """The messages of a chat as the server takes them; None if they stay as they are."""
+    names = [name for name in unsupported if is_of_messages(name)]
+    if not names:
+        return None
+    calls = frozenset([name.removeprefix(IN_CALL) for name in names if name.startswith(IN_CALL)]) - {"id"}
+    members = frozenset([name.removeprefix(IN_MESSAGE) for name in names]) & OF_MESSAGES
+    try:
+        found = [_fitted(message, members, calls, unsupported) for message in _decode_messages(messages)]
+        if EMPTY in unsupported:
+            found = [message for message in found if not _is_empty(message)]
+        if RESULTS in unsupported:
+            found = _with_results(found)
+        if USER_IMAGES in unsupported:
+            found = _with_images_of_users(found)
+    except _PROBLEMS:
+        return None
+    return encode(found)
+
+
+def _fitted(message: Members, members: frozenset[str], calls: frozenset[str], unsupported: frozenset[str]) -> Members:
+    """One message; the forms that concern several messages are left to `fitted`."""
+    left = {name: value for name, value in message.items() if name not in members}
+    role, content = text_in(left, "role"), left.get("content")
+    if role == "developer" and ROLE in unsupported:
+        left["role"] = Raw(b'"system"')
+    if role == "assistant" and THOUGHTS in unsupported and not _has_thoughts(left):
+        left["reasoning_content"] = _NO_THOUGHT
+    if content is not None and is_list(content) and not unsupported.isdisjoint({IMAGES, TEXTS}):
+        left["content"] = _shown(content, as_text=TEXTS in unsupported)
+    if CALL_IDS in unsupported and "tool_call_id" in left:
+        left["tool_call_id"] = _short_id(left["tool_call_id"])
+    if "tool_calls" in left:
+        if EMPTY in unsupported and bytes(left["tool_calls"]) in _NOTHING:
+            del left["tool_calls"]
+        elif calls or not unsupported.isdisjoint(_CALLS):
+            left["tool_calls"] = Raw(encode(_calls(left["tool_calls"], calls, unsupported)))
+    return left
+
+
+def _shown(content: Raw, *, as_text: bool) -> Raw:
+    """A content without images; as one text, if the server takes no list."""
+    parts = _decode_parts(content)
+    if as_text:
+        return Raw(encode("\n".join([text_in(part, "text") or not_shown(_kind(part)) for part in parts])))
+    return Raw(encode([text_of(not_shown("image")) if "image_url" in part else part for part in parts]))
+
+
+def _kind(part: Members) -> str:
+    return "image" if "image_url" in part else text_in(part, "type") or "part"
+
+
+def _has_thoughts(message: Members) -> bool:
+    return any(bytes(message.get(name, b"")) not in _NOTHING for name in ("reasoning_content", "reasoning"))
+
+
+def _calls(raw: Raw, without: frozenset[str], unsupported: frozenset[str]) -> list[Members]:
+    found = []
+    for call in _decode_calls(raw) or ():
+        left = {name: value for name, value in call.items() if name not in without}
+        if CALL_IDS in unsupported and "id" in left:
+            left["id"] = _short_id(left["id"])
+        if SIGNATURES in unsupported and "extra_content" not in left:
+            left["extra_content"] = _NO_SIGNATURE
+        found.append(left)
+    return found
+
+
+def _short_id(raw: Raw) -> Raw:
+    """An id of nine letters and digits: the same for the call and its result."""
+    found = _decode_text(raw)
+    return raw if found is None or _NINE.fullmatch(found) else Raw(encode(xxh3_64_hexdigest(found.encode())[:9]))
+
+
+def _is_empty(message: Members) -> bool:
+    """Whether a message says nothing. The result of a call may be empty."""
+    return (
+        text_in(message, "role") != "tool"
+        and bytes(message.get("content", b"")) in _NOTHING
+        and bytes(message.get("tool_calls", b"")) in _NOTHING
+    )
+
+
+def _with_results(messages: Sequence[Members]) -> list[Members]:
+    """The messages with a result behind each call. A result whose call is missing becomes a text of the user."""
+    found: list[Members] = []
+    waiting: dict[str, None] = {}  # the ids of calls without a result, in their order
+    for message in messages:
+        if text_in(message, "role") == "tool":
+            call_id = text_in(message, "tool_call_id")
+            if call_id in waiting:
+                del waiting[call_id]
+                found.append(message)
+                continue
+            kept = {"role": Raw(b'"user"'), "content": message.get("content", Raw(b'""'))}
+            found += [*_missing(waiting), kept]
+            continue
+        found += [*_missing(waiting), message]
+        if "tool_calls" in message:
+            waiting = dict.fromkeys([text_in(call, "id") for call in _decode_calls(message["tool_calls"]) or ()])
+    return [*found, *_missing(waiting)]
+
+
+def _missing(waiting: dict[str, None]) -> list[Members]:
+    """A result for each call that waits for one. Then none waits any more."""
+    results: list[Any] = [{"role": "tool", "tool_call_id": call_id, "content": _NO_RESULT} for call_id in waiting]
+    waiting.clear()
+    return results
+
+
+def _with_images_of_users(messages: Sequence[Members]) -> list[Members]:
+    """The messages with the images of results and answers in a user's message behind them."""
+    found: list[Members] = []
+    images: list[Members] = []
+    for message in messages:
+        role, content = text_in(message, "role"), message.get("content")
+        if images and role != "tool":
+            found.append({"role": Raw(b'"user"'), "content": Raw(encode(images))})
+            images = []
+        if role != "user" and content is not None and is_list(content):
+            parts = _decode_parts(content)
+            here = [part for part in parts if "image_url" in part]
+            if here:
+                images += here
+                left = [part for part in parts if "image_url" not in part]
+                found.append({**message, "content": Raw(encode(left or not_shown("image")))})
+                continue
+        found.append(message)
+    return [*found, {"role": Raw(b'"user"'), "content": Raw(encode(images))}] if images else found
