@@ -383,6 +383,7 @@ NOT_DIVIDED: Final = {
         request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
         responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING
         return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES
+        tool_schemas.MAX_SCHEMA_LEVELS
         tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS usage.MAX_COUNT work.MAX_CALLS
         work.MAX_PARTS
         work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS

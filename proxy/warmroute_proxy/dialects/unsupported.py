@@ -53,6 +53,9 @@ shown once would end its session, since agents send their whole history in each 
 USER_IMAGES: Final = "messages.user_images"
 """Only messages of users may have images, and not the results of calls."""
 
+SCHEMAS: Final = "tools.parameters"
+"""Schemas of tools must be sound: `tool_schemas` mends them."""
+
 IN_MESSAGE: Final = "messages."
 IN_CALL: Final = "messages.tool_calls."
 OF_MESSAGES: Final = frozenset(
@@ -118,6 +121,8 @@ _DEMANDED: Final = tuple(
         # DeepSeek, Groq, Azure
         TEXTS: r"invalid type: sequence, expected a string|content.{0,4} ?: value must be a string"
         r"|content.{0,4} must be a string|expected a string, but got an array",
+        # OpenAI, SGLang, Anthropic
+        SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid",
         # OpenAI
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()

@@ -15,7 +15,8 @@ import msgspec
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
 from warmroute_proxy.dialects.fitting import fitted
-from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, is_of_messages, named
+from warmroute_proxy.dialects.tool_schemas import sound
+from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, SCHEMAS, is_of_messages, named
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
@@ -27,7 +28,6 @@ _TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
 _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
-_MESSAGES: Final = frozenset({"messages"})
 _OWN: Final = frozenset({"stream_options", "prompt_cache_key"})
 """Members that the proxy itself may add for a server."""
 
@@ -127,17 +127,27 @@ def provider_body(
 def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     """Those members and forms that may be in a body, so that the server may take it without them."""
     has_messages = _messages(body) is not None
-    return frozenset([
-        name
-        for name in unsupported
-        if (has_messages if is_of_messages(name) else name in _OWN or body.value(name) is not None)
-    ])  # fmt: skip
+    found = [name for name in unsupported if not is_of_messages(name) and (name in _OWN or body.value(name))]
+    if has_messages:
+        found += [name for name in unsupported if is_of_messages(name) or name == SCHEMAS]
+    return frozenset(found)
 
 
 def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     """The names of the members that `provider_body` leaves out, for the receipt."""
     found = [name for name in unsupported & OPTIONAL if body.value(name) is not None]
     return named(unsupported, _messages(body)).union(found)
+
+
+def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
+    """The messages and the tools, if the engine gets others than the client has sent."""
+    messages, found = _messages(body), dict[str, Any]()
+    if messages is not None:
+        left = fitted(messages, unsupported)
+        tools = body.value("tools") if SCHEMAS in unsupported else None
+        mended = None if tools is None else sound(tools)
+        found = {name: msgspec.Raw(value) for name, value in (("messages", left), ("tools", mended)) if value}
+    return found
 
 
 def _messages(body: AnyBody) -> bytes | None:
@@ -223,11 +233,10 @@ def _rewritten(
         drop = drop.union(instead)
     if asked.dropped:
         drop |= asked.dropped
-    messages = _messages(body) if unsupported else None
-    left = None if messages is None else fitted(messages, unsupported)
-    if left is not None:
-        drop |= _MESSAGES
-        add = {**(add or {}), "messages": msgspec.Raw(left)}
+    if unsupported:
+        changed = _changed(body, unsupported)
+        drop = drop.union(changed)
+        add = {**(add or {}), **changed}
     text = own.encode()
     if add:
         text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]
