@@ -12,10 +12,10 @@ from warmroute_proxy.dialects.tool_schemas import sound
 from warmroute_proxy.server.request.inference_request import MAX_UNSUPPORTED_TIMES
 
 USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 2, "total_tokens": 102}
-ASKED: Final = {"role": "user", "content": "one"}
-NEXT: Final = {"role": "user", "content": "two"}
-IMAGE: Final = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
-NOTE: Final = {"type": "text", "text": "[image: not shown]"}
+ASKED: Final[dict[str, Any]] = {"role": "user", "content": "one"}
+NEXT: Final[dict[str, Any]] = {"role": "user", "content": "two"}
+IMAGE: Final[dict[str, Any]] = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
+NOTE: Final[dict[str, Any]] = {"type": "text", "text": "[image: not shown]"}
 
 
 def call(call_id: str, **more: Any) -> dict[str, Any]:
@@ -117,7 +117,12 @@ def test_the_limit_of_an_answer_goes_by_its_other_name(tmp_path: Path, refuses: 
     assert dropped(answered) is None
 
 
-THOUGHT: Final = {"role": "assistant", "content": "Hello", "reasoning_content": "I think.", "refusal": None}
+THOUGHT: Final[dict[str, Any]] = {
+    "role": "assistant",
+    "content": "Hello",
+    "reasoning_content": "I think.",
+    "refusal": None,
+}
 IN_MESSAGES: Final = {
     "OpenAI": Refused("Unknown parameter: 'messages[1].reasoning_content'.", "reasoning_content", THOUGHT),
     "Groq": Refused(
@@ -257,7 +262,11 @@ def test_a_form_that_the_server_demands(tmp_path: Path, server: str) -> None:
     assert dropped(answered) is None
 
 
-SHOWN: Final = [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}, calling(call("c")), result("c")]
+SHOWN: Final[list[dict[str, Any]]] = [
+    {"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]},
+    calling(call("c")),
+    result("c"),
+]
 NO_IMAGES: Final = {
     "DeepSeek": ("messages[0]: unknown variant `image_url`, expected `text` at line 1 column 98", 400),
     "vLLM": ("deepseek-v4-flash is not a multimodal model", 400),
@@ -338,7 +347,7 @@ def test_options_of_a_stream_are_only_sent_with_one(tmp_path: Path) -> None:
     assert "stream_options" not in answered.sent[0][1]
 
 
-OLD: Final = {
+OLD: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "path": {"type": "string", "required": True},
@@ -350,7 +359,7 @@ OLD: Final = {
     },
     "required": "path",
 }
-SOUND: Final = {
+SOUND: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "path": {"type": "string"},

@@ -65,8 +65,8 @@ def mended(members: Mapping[str, Raw], work: TranslationWork) -> dict[str, Raw |
 
 
 def _number(name: str, raw: Raw) -> Raw | None:
-    """A number that is written as a text, or a whole number with a fraction of zero, in the usual form. None for a
-    limit of -1, which is none.
+    """A number that is written as a text, or a whole number with a fraction of zero, in the usual form. None for -1 as
+    a limit, which stands for no limit.
     """
     try:
         value = _decode_number(raw)
@@ -119,5 +119,5 @@ def _function(raw: Raw, path: str) -> Any:
         return raw
     if not text_in(tool, "name"):
         raise BadRequest(f"{path}.name", "must be a text")
-    kept = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
-    return {"type": "function", "function": {**kept, "parameters": schema or _NO_SCHEMA}}
+    copied = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", "function": {**copied, "parameters": schema or _NO_SCHEMA}}

@@ -87,14 +87,14 @@ def _fitted(message: Members, members: frozenset[str], calls: frozenset[str], un
 
 def _shown(content: Raw, *, as_text: bool) -> Raw:
     """A content without images; as one text, if the server takes no list."""
-    parts = _decode_parts(content)
+    pieces = _decode_parts(content)
     if as_text:
-        return Raw(encode("\n".join([text_in(part, "text") or not_shown(_kind(part)) for part in parts])))
-    return Raw(encode([text_of(not_shown("image")) if "image_url" in part else part for part in parts]))
+        return Raw(encode("\n".join([text_in(piece, "text") or not_shown(_kind(piece)) for piece in pieces])))
+    return Raw(encode([text_of(not_shown("image")) if "image_url" in piece else piece for piece in pieces]))
 
 
-def _kind(part: Members) -> str:
-    return "image" if "image_url" in part else text_in(part, "type") or "part"
+def _kind(piece: Members) -> str:
+    return "image" if "image_url" in piece else text_in(piece, "type") or "part"
 
 
 def _has_thoughts(message: Members) -> bool:
@@ -139,8 +139,8 @@ def _with_results(messages: Sequence[Members]) -> list[Members]:
                 del waiting[call_id]
                 found.append(message)
                 continue
-            kept = {"role": Raw(b'"user"'), "content": message.get("content", Raw(b'""'))}
-            found += [*_missing(waiting), kept]
+            spoken = {"role": Raw(b'"user"'), "content": message.get("content", Raw(b'""'))}
+            found += [*_missing(waiting), spoken]
             continue
         found += [*_missing(waiting), message]
         if "tool_calls" in message:
@@ -165,11 +165,11 @@ def _with_images_of_users(messages: Sequence[Members]) -> list[Members]:
             found.append({"role": Raw(b'"user"'), "content": Raw(encode(images))})
             images = []
         if role != "user" and content is not None and is_list(content):
-            parts = _decode_parts(content)
-            here = [part for part in parts if "image_url" in part]
+            pieces = _decode_parts(content)
+            here = [piece for piece in pieces if "image_url" in piece]
             if here:
                 images += here
-                left = [part for part in parts if "image_url" not in part]
+                left = [piece for piece in pieces if "image_url" not in piece]
                 found.append({**message, "content": Raw(encode(left or not_shown("image")))})
                 continue
         found.append(message)

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -44,6 +45,11 @@ class RefusalLog:
 class Engine:
     """One engine. `probing` sets the attributes that are learned from its answers."""
 
+    unsupported: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType({})
+    """What the engine has refused (`dialects.unsupported`), by salt and model. The salt keeps share groups apart, so
+    that no tenant decides what another one's chats lack.
+    """
+
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
@@ -63,11 +69,6 @@ class Engine:
         self.refusals = RefusalLog()
         self.thoughts = ""
         """The JSON member in which a server other than SGLang writes and reads reasoning; empty if unknown."""
-
-        self.unsupported: dict[tuple[str, str], frozenset[str]] = {}
-        """What the engine has refused (`dialects.unsupported`), by salt and model. The salt keeps share groups apart,
-        so that no tenant decides what another one's chats lack.
-        """
 
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
@@ -187,9 +188,8 @@ class Engine:
         known = self.unsupported.get((salt, model), _NONE)
         if found <= known:
             return False
-        if len(self.unsupported) >= MAX_UNSUPPORTED:
-            self.unsupported.clear()
-        self.unsupported[salt, model] = known | found
+        before = self.unsupported if len(self.unsupported) < MAX_UNSUPPORTED else {}
+        self.unsupported = {**before, (salt, model): known | found}
         return True
 
     def abort(self, rid: str) -> None:

@@ -12,6 +12,7 @@ from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.compactions import is_compacted
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.programs import NORMAL
+from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
@@ -107,6 +108,10 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
             return is_compacted(body.raw)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return False  # a body that cannot be read again counts as not compacted
+
+    def dropped_fields(self, left_out: frozenset[str]) -> tuple[str, ...]:
+        """The names of fields that no engine got, for the receipt. `left_out`: those that the engine has refused."""
+        return names_of((self.dropped - self.nulls).union(self.changes.dropped_fields, left_out))
 
     def left_unanswered(self) -> None:
         """Record that the request got no answer. If the client sends it again, it then belongs to this conversation."""
