@@ -139,6 +139,7 @@ IN_MESSAGES: Final = {
     "Fireworks": Refused(
         "Extra inputs are not permitted, field: `messages[1].refusal`, value: None", "refusal", THOUGHT
     ),
+    "xAI": Refused("Only messages of role 'user' can have a name.", "name", {**THOUGHT, "name": "coder"}),
 }
 
 
@@ -239,6 +240,28 @@ FORMS: Final = {
         [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
         [{"role": "user", "content": "a\nb"}],
     ),
+    "names of results, Google": Demand(
+        "* GenerateContentRequest.contents[2].parts[0].function_response.name: Name cannot be empty.",
+        [ASKED, calling(call("a")), result("a"), result("b")],
+        [ASKED, calling(call("a")), {**result("a"), "name": "read"}, result("b")],
+    ),
+    "turns, a template": Demand(
+        "After the optional system message, conversation roles must alternate user/assistant/user/assistant/...",
+        [
+            *({"role": "system", "content": "s"}, ASKED, {"role": "user", "content": [IMAGE]}, THOUGHT),
+            *(calling(call("a")), result("a"), result("b"), NEXT, {"role": "user", "content": ""}),
+        ],
+        [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "one"}, IMAGE]},
+            *({**THOUGHT, "tool_calls": [call("a")]}, result("a"), result("b"), NEXT),
+        ],
+    ),
+    "the last message, Anthropic": Demand(
+        "This model does not support assistant message prefill. The conversation must end with a user message.",
+        [ASKED, THOUGHT],
+        [ASKED, THOUGHT, {"role": "user", "content": "Continue."}],
+    ),
     "images of results, OpenAI": Demand(
         "Invalid 'messages[2]'. Image URLs are only allowed for messages with role 'user', but this message with role "
         "'tool' contains an image URL.",
@@ -335,6 +358,28 @@ def test_what_decides_the_answer_and_what_was_not_sent_is_refused(tmp_path: Path
     asked = chat(temperature=0.5, stop="x", tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
     answered = played(tmp_path, [refused(message)], asked)
     assert (answered.status, len(answered.sent)) == (400, 1)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "read"}}])
+@pytest.mark.parametrize(
+    ("message", "off"),
+    [
+        ("tool_choice 'required' is incompatible with thinking enabled", {"thinking": {"type": "disabled"}}),
+        (
+            "The tool_choice parameter does not support being set to required or object in thinking mode",
+            {"enable_thinking": False},
+        ),
+    ],
+)
+def test_a_turn_that_must_call_a_tool_does_without_thinking(
+    tmp_path: Path, message: str, off: dict[str, Any], choice: Any
+) -> None:
+    forced, free = chat(tools=tools(SOUND), tool_choice=choice), chat(tools=tools(SOUND), tool_choice="auto")
+    scene = Scene(tmp_path / "p", [refused(message), answers(), answers()], engine_count=1)
+    first, second = scene.play_turns(PATHS["chat"], [lambda _: forced, lambda _: free])
+    shown = [{name: sent[name] for name in ("thinking", "enable_thinking") if name in sent} for _, sent in scene.sent]
+    assert shown == [{}, off, {}]
+    assert (dropped(first), dropped(second)) == (["thinking"], None)
 
 
 def test_sglang_is_not_asked_again_for_members(tmp_path: Path) -> None:

@@ -11,26 +11,30 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
-from warmroute_proxy.dialects.content import text_of
+from warmroute_proxy.dialects.content import content_of, text_of
 from warmroute_proxy.dialects.foreign import not_shown
-from warmroute_proxy.dialects.raw_json import Members, encode, is_list, text_in
+from warmroute_proxy.dialects.raw_json import Members, encode, is_list, object_at, text_in
 from warmroute_proxy.dialects.unsupported import (
     CALL_IDS,
     EMPTY,
     IMAGES,
     IN_CALL,
     IN_MESSAGE,
+    LAST,
+    NAMED_RESULTS,
     OF_MESSAGES,
     RESULTS,
     ROLE,
     SIGNATURES,
     TEXTS,
     THOUGHTS,
+    TURNS,
     USER_IMAGES,
     is_of_messages,
 )
 
 _NO_THOUGHT: Final = Raw(b'" "')  # DeepSeek refuses an empty text
+_CONTINUE: Final = {"role": Raw(b'"user"'), "content": Raw(b'"Continue."')}
 _NO_RESULT: Final = "The call has no result: it was interrupted."
 _NO_SIGNATURE: Final = Raw(b'{"google":{"thought_signature":"skip_thought_signature_validator"}}')
 """Google's placeholder for calls of other models: ai.google.dev/gemini-api/docs/thought-signatures."""
@@ -42,7 +46,7 @@ _decode_messages: Final = msgspec.json.Decoder(list[Members]).decode
 _decode_calls: Final = msgspec.json.Decoder(list[Members] | None).decode
 _decode_parts: Final = msgspec.json.Decoder(list[Members]).decode
 _decode_text: Final = msgspec.json.Decoder(str | None).decode
-_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError, IndexError)
 
 
 def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
@@ -58,8 +62,14 @@ def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
             found = [message for message in found if not _is_empty(message)]
         if RESULTS in unsupported:
             found = _with_results(found)
+        if NAMED_RESULTS in unsupported:
+            found = _with_names(found)
         if USER_IMAGES in unsupported:
             found = _with_images_of_users(found)
+        if TURNS in unsupported:
+            found = _in_turns(found)
+        if LAST in unsupported and text_in(found[-1], "role") == "assistant":
+            found.append(_CONTINUE)
     except _PROBLEMS:
         return None
     return encode(found)
@@ -153,6 +163,47 @@ def _missing(waiting: dict[str, None]) -> list[Members]:
     results: list[Any] = [{"role": "tool", "tool_call_id": call_id, "content": _NO_RESULT} for call_id in waiting]
     waiting.clear()
     return results
+
+
+def _with_names(messages: Sequence[Members]) -> list[Members]:
+    """The messages with the name of the function in each result."""
+    names: dict[str, Raw] = {}
+    found: list[Members] = []
+    for message in messages:
+        for call in _decode_calls(message.get("tool_calls", b"null")) or ():
+            names[text_in(call, "id")] = object_at(call.get("function", Raw(b"{}")), "").get("name", Raw(b'""'))
+        name = names.get(text_in(message, "tool_call_id"))
+        found.append(message if name is None or "name" in message else {**message, "name": name})
+    return found
+
+
+def _in_turns(messages: Sequence[Members]) -> list[Members]:
+    """The messages, of which those that follow one of the same role are joined to it. Results of calls stay apart."""
+    found: list[Members] = []
+    for message in messages:
+        role = text_in(message, "role")
+        if found and role in ("user", "assistant") and role == text_in(found[-1], "role"):
+            found[-1] = _joined(found[-1], message)
+        else:
+            found.append(message)
+    return found
+
+
+def _joined(before: Members, message: Members) -> Members:
+    pieces = [*_pieces(before), *_pieces(message)]
+    joined = {**before, **message, "content": Raw(encode(content_of(pieces) if pieces else ""))}
+    calls = [each for each in (before, message) if "tool_calls" in each]
+    if calls:
+        joined["tool_calls"] = Raw(encode([call for each in calls for call in _decode_calls(each["tool_calls"]) or ()]))
+    return joined
+
+
+def _pieces(message: Members) -> list[Any]:
+    """The content of a message as a list of parts."""
+    content = message.get("content", Raw(b"null"))
+    if is_list(content):
+        return list(_decode_parts(content))
+    return [{"type": "text", "text": content}] if bytes(content) not in _NOTHING else []
 
 
 def _with_images_of_users(messages: Sequence[Members]) -> list[Members]:

@@ -53,6 +53,23 @@ shown once would end its session, since agents send their whole history in each 
 USER_IMAGES: Final = "messages.user_images"
 """Only messages of users may have images, and not the results of calls."""
 
+NAMED_RESULTS: Final = "messages.named_results"
+"""The result of a call must name the function."""
+
+TURNS: Final = "messages.turns"
+"""Messages of the user and of the model must take turns: those of one role become one."""
+
+LAST: Final = "messages.last"
+"""The last message must not be the model's: the user asks it to continue."""
+
+WITHOUT_THINKING: Final = {
+    "tool_choice.thinking": {"thinking": {"type": "disabled"}},
+    "tool_choice.enable_thinking": {"enable_thinking": False},
+}
+"""A model that thinks cannot be made to call a tool: in such a turn, it does not think. The values are the members by
+which servers switch thinking off.
+"""
+
 SCHEMAS: Final = "tools.parameters"
 """Schemas of tools must be sound: `tool_schemas` mends them."""
 
@@ -61,11 +78,13 @@ IN_CALL: Final = "messages.tool_calls."
 OF_MESSAGES: Final = frozenset(
     {
         "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "provider_specific_fields", "refusal",
-        "annotations", "cache_control", "phase",
+        "annotations", "cache_control", "phase", "name",
     }
 )  # fmt: skip
 _OF_CALLS: Final = frozenset({"extra_content", "thought_signature", "index", "name", "call_id", "response_item_id"})
-_FORMS: Final = frozenset({ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, EMPTY, TEXTS, USER_IMAGES})
+_FORMS: Final = frozenset(
+    {ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, USER_IMAGES, TURNS, LAST}
+)
 
 _QUOTE: Final = "[\"'`]?"
 _NAME: Final = rf"{_QUOTE}(?P<name>[a-z_](?:[\w\[\].]{{0,80}}[\w\]])?){_QUOTE}"
@@ -123,6 +142,18 @@ _DEMANDED: Final = tuple(
         r"|content.{0,4} must be a string|expected a string, but got an array",
         # OpenAI, SGLang, Anthropic
         SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid",
+        # Google
+        NAMED_RESULTS: r"function_response\.name: name cannot be empty",
+        # templates of Gemma and Mistral
+        TURNS: r"roles must alternate",
+        # Anthropic, Mistral, DeepSeek
+        LAST: r"must end with a user message|expected last role user|last message of .{1,40} must be a user message",
+        # Moonshot, Anthropic; Alibaba
+        "tool_choice.thinking": r"tool_choice .{1,20} is incompatible with thinking"
+        r"|thinking mode does not support this tool_choice|thinking may not be enabled when tool_choice",
+        "tool_choice.enable_thinking": r"tool_choice parameter does not support being set to .{1,40} in thinking mode",
+        # xAI
+        "messages.name": r"only messages? of role .{1,8} can have a name",
         # OpenAI
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.unsupported import NO_IMAGES
+from warmroute_proxy.dialects.unsupported import IMAGES, TURNS, unsupported_in
 from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
 from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
 
@@ -245,7 +245,7 @@ def refusal_from_engine(
     """
     words = words_of(body)
     after_s = _after_s(waits, words, now_s)
-    found = _of_account(status, words) or _of_length(status, words) or _of_images(status, words)
+    found = _of_account(status, words) or _of_length(status, words) or _of_form(status, words)
     found = found or _of_load(status, words, after_s) or _of_engine(status, words, after_s)
     found = found or _of_request(status, words)
     found.refusal.internals = loggable(f"{words.kind} {words.code or ''} {words.message}")
@@ -278,9 +278,9 @@ def _of_length(status: int, words: Words) -> EngineRefusal | None:
     return EngineRefusal(refusal, Meaning.REQUEST)
 
 
-def _of_images(status: int, words: Words) -> EngineRefusal | None:
-    """A refusal of images by a model that reads only text. OpenRouter answers 404, llama.cpp 500."""
-    if status not in {404, 500} or not NO_IMAGES.search(words.message):
+def _of_form(status: int, words: Words) -> EngineRefusal | None:
+    """A refusal of what the model or its template does not take. OpenRouter answers 404, llama.cpp 500."""
+    if status not in {404, 500} or unsupported_in(words.message).isdisjoint({IMAGES, TURNS}):
         return None
     return EngineRefusal(Refusal(400, _message_of(400, words)), Meaning.REQUEST)
 

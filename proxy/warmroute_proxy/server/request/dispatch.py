@@ -16,7 +16,7 @@ from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
 from warmroute_proxy.dialects.fitting import fitted
 from warmroute_proxy.dialects.tool_schemas import sound
-from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, SCHEMAS, is_of_messages, named
+from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, SCHEMAS, WITHOUT_THINKING, is_of_messages, named
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
@@ -28,6 +28,8 @@ _TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
 _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
+_FREE: Final = (b"null", b'"auto"', b'"none"')
+_OF_TOOLS: Final = frozenset({SCHEMAS, *WITHOUT_THINKING})
 _OWN: Final = frozenset({"stream_options", "prompt_cache_key"})
 """Members that the proxy itself may add for a server."""
 
@@ -129,25 +131,34 @@ def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     has_messages = _messages(body) is not None
     found = [name for name in unsupported if not is_of_messages(name) and (name in _OWN or body.value(name))]
     if has_messages:
-        found += [name for name in unsupported if is_of_messages(name) or name == SCHEMAS]
+        found += [name for name in unsupported if is_of_messages(name) or name in _OF_TOOLS]
     return frozenset(found)
 
 
 def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     """The names of the members that `provider_body` leaves out, for the receipt."""
     found = [name for name in unsupported & OPTIONAL if body.value(name) is not None]
+    if not unsupported.isdisjoint(WITHOUT_THINKING) and _is_forced(body):
+        found.append("thinking")
     return named(unsupported, _messages(body)).union(found)
 
 
 def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
     """The messages and the tools, if the engine gets others than the client has sent."""
     messages, found = _messages(body), dict[str, Any]()
+    if messages is not None and not unsupported.isdisjoint(WITHOUT_THINKING) and _is_forced(body):
+        found = {name: value for form in unsupported for name, value in WITHOUT_THINKING.get(form, {}).items()}
     if messages is not None:
         left = fitted(messages, unsupported)
         tools = body.value("tools") if SCHEMAS in unsupported else None
         mended = None if tools is None else sound(tools)
-        found = {name: msgspec.Raw(value) for name, value in (("messages", left), ("tools", mended)) if value}
+        found |= {name: msgspec.Raw(value) for name, value in (("messages", left), ("tools", mended)) if value}
     return found
+
+
+def _is_forced(body: AnyBody) -> bool:
+    """Whether the model must call a tool."""
+    return (body.value("tool_choice") or b"null").strip() not in _FREE
 
 
 def _messages(body: AnyBody) -> bytes | None:
