@@ -20,7 +20,7 @@ from warmroute_proxy.dialects.unsupported import (
     IMAGES,
     IN_CALL,
     IN_MESSAGE,
-    LAST,
+    LAST_USER,
     NAMED_RESULTS,
     OF_MESSAGES,
     RESULTS,
@@ -68,7 +68,7 @@ def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
             found = _with_images_of_users(found)
         if TURNS in unsupported:
             found = _in_turns(found)
-        if LAST in unsupported and text_in(found[-1], "role") == "assistant":
+        if LAST_USER in unsupported and text_in(found[-1], "role") == "assistant":
             found.append(_CONTINUE)
     except _PROBLEMS:
         return None
@@ -178,24 +178,24 @@ def _with_names(messages: Sequence[Members]) -> list[Members]:
 
 
 def _in_turns(messages: Sequence[Members]) -> list[Members]:
-    """The messages, of which those that follow one of the same role are joined to it. Results of calls stay apart."""
+    """The messages, of which those that follow one of the same role become one message with it. Results of calls stay apart."""
     found: list[Members] = []
     for message in messages:
         role = text_in(message, "role")
         if found and role in ("user", "assistant") and role == text_in(found[-1], "role"):
-            found[-1] = _joined(found[-1], message)
+            found[-1] = _merged(found[-1], message)
         else:
             found.append(message)
     return found
 
 
-def _joined(before: Members, message: Members) -> Members:
+def _merged(before: Members, message: Members) -> Members:
     pieces = [*_pieces(before), *_pieces(message)]
-    joined = {**before, **message, "content": Raw(encode(content_of(pieces) if pieces else ""))}
+    merged = {**before, **message, "content": Raw(encode(content_of(pieces) if pieces else ""))}
     calls = [each for each in (before, message) if "tool_calls" in each]
     if calls:
-        joined["tool_calls"] = Raw(encode([call for each in calls for call in _decode_calls(each["tool_calls"]) or ()]))
-    return joined
+        merged["tool_calls"] = Raw(encode([call for each in calls for call in _decode_calls(each["tool_calls"]) or ()]))
+    return merged
 
 
 def _pieces(message: Members) -> list[Any]:

@@ -59,7 +59,7 @@ NAMED_RESULTS: Final = "messages.named_results"
 TURNS: Final = "messages.turns"
 """Messages of the user and of the model must take turns: those of one role become one."""
 
-LAST: Final = "messages.last"
+LAST_USER: Final = "messages.last"
 """The last message must not be the model's: the user asks it to continue."""
 
 WITHOUT_THINKING: Final = {
@@ -83,7 +83,7 @@ OF_MESSAGES: Final = frozenset(
 )  # fmt: skip
 _OF_CALLS: Final = frozenset({"extra_content", "thought_signature", "index", "name", "call_id", "response_item_id"})
 _FORMS: Final = frozenset(
-    {ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, USER_IMAGES, TURNS, LAST}
+    {ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, USER_IMAGES, TURNS, LAST_USER}
 )
 
 _QUOTE: Final = "[\"'`]?"
@@ -147,7 +147,7 @@ _DEMANDED: Final = tuple(
         # templates of Gemma and Mistral
         TURNS: r"roles must alternate",
         # Anthropic, Mistral, DeepSeek
-        LAST: r"must end with a user message|expected last role user|last message of .{1,40} must be a user message",
+        LAST_USER: r"must end with a user message|expected last role user|last message of .{1,40} must be a user message",
         # Moonshot, Anthropic; Alibaba
         "tool_choice.thinking": r"tool_choice .{1,20} is incompatible with thinking"
         r"|thinking mode does not support this tool_choice|thinking may not be enabled when tool_choice",
