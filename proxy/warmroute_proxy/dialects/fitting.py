@@ -178,7 +178,7 @@ def _with_names(messages: Sequence[Members]) -> list[Members]:
 
 
 def _in_turns(messages: Sequence[Members]) -> list[Members]:
-    """The messages, of which those that follow one of the same role become one message with it. Results of calls stay apart."""
+    """The messages, with one message for all that follow each other in one role. Results of calls stay apart."""
     found: list[Members] = []
     for message in messages:
         role = text_in(message, "role")

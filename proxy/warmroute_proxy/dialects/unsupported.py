@@ -147,7 +147,8 @@ _DEMANDED: Final = tuple(
         # templates of Gemma and Mistral
         TURNS: r"roles must alternate",
         # Anthropic, Mistral, DeepSeek
-        LAST_USER: r"must end with a user message|expected last role user|last message of .{1,40} must be a user message",
+        LAST_USER: r"must end with a user message|expected last role user"
+        r"|last message of .{1,40} must be a user message",
         # Moonshot, Anthropic; Alibaba
         "tool_choice.thinking": r"tool_choice .{1,20} is incompatible with thinking"
         r"|thinking mode does not support this tool_choice|thinking may not be enabled when tool_choice",
