@@ -87,9 +87,10 @@ _FORMS: Final = frozenset(
 )
 
 _QUOTE: Final = "[\"'`]?"
-_NAME: Final = rf"{_QUOTE}(?P<name>[a-z_](?:[\w\[\].]{{0,80}}[\w\]])?){_QUOTE}"
-_AT: Final = rf"(?:{_QUOTE}(?P<at>messages[\w\[\].]{{0,60}}){_QUOTE} ?: )?"
+_NAME: Final = rf"(?<![\w.]){_QUOTE}(?P<name>[a-z_][\w\[\].]{{0,60}}){_QUOTE}"
+_AT: Final = rf"(?:(?<![\w.]){_QUOTE}(?P<at>messages[\w\[\].]{{0,60}}){_QUOTE} ?: )?"
 _KIND: Final = r"(?:parameter|argument|field|property|value)(?:\(s\)|s)?"
+_STEPS: Final = re.compile(r"[.\[\]]+")
 _REFUSED: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -124,7 +125,7 @@ _DEMANDED: Final = tuple(
         # Mistral, OpenAI, Anthropic, Bedrock
         CALL_IDS: r"tool call id was .{1,100} but must be"
         r"|(?:tool_calls\[\d{1,4}\]\.id|tool_call_id).{0,2}: string too long"
-        r"|tool_use\.id: string should match|tooluseid.{1,200}failed to satisfy constraint",
+        r"|tool_use\.id: string should match|tooluseid.{1,80}failed to satisfy constraint",
         # Moonshot, DeepSeek
         THOUGHTS: r"reasoning_content is missing in assistant"
         r"|reasoning_content.{0,2} in the thinking mode must be passed",
@@ -186,7 +187,7 @@ def unsupported_in(message: str) -> frozenset[str]:
 
 def _member(path: str) -> str | None:
     """The member that may be left out, by a server's path to it, such as `body.messages.2.assistant.reasoning`."""
-    steps = [step for step in re.split(r"[.\[\]]+", path) if step and not step.isdecimal() and step != "body"]
+    steps = [step for step in _STEPS.split(path) if step and not step.isdecimal() and step != "body"]
     if not steps:
         return None
     name = "".join([f"_{char.lower()}" if char.isupper() else char for char in steps[-1]])
