@@ -6,7 +6,7 @@ the engine's connection, the client's exchange, the ledger, admission and the ot
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -112,6 +112,7 @@ class Engine:
 
     is_sglang = True
     refusals = RefusalLog()
+    unsupported: Mapping[tuple[str, str], frozenset[str]] = {}
     info = SimpleNamespace(dp_size=1, page_tokens=1, bootstrap_port=1, priority_sign=0)
 
     def __init__(self, worker: Worker) -> None:
