@@ -382,6 +382,24 @@ def test_a_turn_that_must_call_a_tool_does_without_thinking(
     assert (dropped(first), dropped(second)) == (["thinking"], None)
 
 
+@pytest.mark.parametrize("kind", ["sglang", "openai"])
+@pytest.mark.parametrize(
+    ("member", "message", "value"),
+    [
+        ("top_k", "top_k must be -1 (disable) or at least 1, got 0.", -1),
+        ("top_p", "top_p must be in (0, 1], got 0.0.", 1e-6),
+    ],
+)
+def test_zero_becomes_the_value_that_means_the_same(
+    tmp_path: Path, kind: str, member: str, message: str, value: float
+) -> None:
+    scene = Scene(tmp_path / "p", [refused(message), answers(), answers()], engine_count=1, kind=kind)
+    bodies = [chat(**{member: 0}), chat(**{member: 1})]
+    first, _ = scene.play_turns(PATHS["chat"], [lambda _, body=body: body for body in bodies])  # type: ignore[misc]
+    assert [sent[member] for _, sent in scene.sent] == [0, value, 1]
+    assert dropped(first) is None
+
+
 def test_sglang_is_not_asked_again_for_members(tmp_path: Path) -> None:
     answered = played(tmp_path, [refused(TOP["Moonshot"].message)], chat(temperature=0.5), kind="sglang")
     assert (answered.status, len(answered.sent)) == (400, 1)

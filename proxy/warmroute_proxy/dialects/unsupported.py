@@ -70,6 +70,9 @@ WITHOUT_THINKING: Final = {
 which servers switch thinking off.
 """
 
+ZEROS: Final = {"zero.top_k": ("top_k", -1), "zero.top_p": ("top_p", 1e-6)}
+"""Zero is no value for these members. The values are those that mean the same: no limit, and the first token alone."""
+
 SCHEMAS: Final = "tools.parameters"
 """Schemas of tools must be sound: `tool_schemas` mends them."""
 
@@ -154,12 +157,18 @@ _DEMANDED: Final = tuple(
         "tool_choice.thinking": r"tool_choice .{1,20} is incompatible with thinking"
         r"|thinking mode does not support this tool_choice|thinking may not be enabled when tool_choice",
         "tool_choice.enable_thinking": r"tool_choice parameter does not support being set to .{1,40} in thinking mode",
+        # SGLang, vLLM before 0.9
+        "zero.top_k": r"top_k must be -1 .{1,30} got 0",
+        "zero.top_p": r"top_p must be in .{1,8} got 0",
         # xAI
         "messages.name": r"only messages? of role .{1,8} can have a name",
         # OpenAI
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()
 )
+OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, *ZEROS})
+"""What SGLang refuses: it ignores members that it does not know."""
+
 NO_IMAGES: Final = re.compile(
     r"unknown variant .?image_url|image_url is only supported|is not a multimodal model|at most 0 image"
     r"|(?:does not|doesn't|do not) support (?:the )?(?:image|vision|multimodal)|that support image input"

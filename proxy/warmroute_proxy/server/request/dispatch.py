@@ -16,7 +16,15 @@ from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
 from warmroute_proxy.dialects.fitting import fitted
 from warmroute_proxy.dialects.tool_schemas import sound
-from warmroute_proxy.dialects.unsupported import LIMITS, OPTIONAL, SCHEMAS, WITHOUT_THINKING, is_of_messages, named
+from warmroute_proxy.dialects.unsupported import (
+    LIMITS,
+    OPTIONAL,
+    SCHEMAS,
+    WITHOUT_THINKING,
+    ZEROS,
+    is_of_messages,
+    named,
+)
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
@@ -29,7 +37,7 @@ _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasonin
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
 _FREE: Final = (b"null", b'"auto"', b'"none"')
-_OF_TOOLS: Final = frozenset({SCHEMAS, *WITHOUT_THINKING})
+_OF_CHATS: Final = frozenset({SCHEMAS, *WITHOUT_THINKING, *ZEROS})
 _OWN: Final = frozenset({"stream_options", "prompt_cache_key"})
 """Members that the proxy itself may add for a server."""
 
@@ -131,7 +139,7 @@ def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     has_messages = _messages(body) is not None
     found = [name for name in unsupported if not is_of_messages(name) and (name in _OWN or body.value(name))]
     if has_messages:
-        found += [name for name in unsupported if is_of_messages(name) or name in _OF_TOOLS]
+        found += [name for name in unsupported if is_of_messages(name) or name in _OF_CHATS]
     return frozenset(found)
 
 
@@ -144,16 +152,19 @@ def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
 
 
 def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
-    """The messages and the tools, if the engine gets others than the client has sent."""
-    messages, found = _messages(body), dict[str, Any]()
-    if messages is not None and not unsupported.isdisjoint(WITHOUT_THINKING) and _is_forced(body):
-        found = {name: value for form in unsupported for name, value in WITHOUT_THINKING.get(form, {}).items()}
-    if messages is not None:
-        left = fitted(messages, unsupported)
-        tools = body.value("tools") if SCHEMAS in unsupported else None
-        mended = None if tools is None else sound(tools)
-        found |= {name: msgspec.Raw(value) for name, value in (("messages", left), ("tools", mended)) if value}
-    return found
+    """The members of a chat of which the engine gets other values than the client has sent."""
+    messages, tools = _messages(body), body.value("tools") if SCHEMAS in unsupported else None
+    if messages is None:
+        return {}
+    found: dict[str, Any] = {}
+    for form in unsupported:
+        name, value = ZEROS.get(form, ("", None))
+        if name and (body.value(name) or b"1").rstrip(b".0") == b"":
+            found[name] = value
+        elif form in WITHOUT_THINKING and _is_forced(body):
+            found |= WITHOUT_THINKING[form]
+    raw = {"messages": fitted(messages, unsupported), "tools": None if tools is None else sound(tools)}
+    return found | {name: msgspec.Raw(value) for name, value in raw.items() if value}
 
 
 def _is_forced(body: AnyBody) -> bool:

@@ -25,7 +25,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
-from warmroute_proxy.dialects.unsupported import IMAGES, SCHEMAS, TURNS, unsupported_in
+from warmroute_proxy.dialects.unsupported import OF_SGLANG, unsupported_in
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import engine_headers
@@ -322,14 +322,12 @@ class InferenceRequest:
         return True
 
     def _refuses_members(self, refusal: Refusal, engine: Engine) -> bool:
-        """Whether an engine refused what it can lack, and what was not known before. SGLang ignores unknown members, so
-        it refuses only images, schemas, and roles in an order that a template does not know.
-        """
+        """Whether an engine refused what it can lack, and what was not known before."""
         if refusal.status not in {400, 422}:
             return False
         found = applicable(unsupported_in(refusal.message), self.body)
         if engine.is_sglang:
-            found &= {IMAGES, SCHEMAS, TURNS}
+            found &= OF_SGLANG
         return engine.refused(self.parsed.salt, self.parsed.model_name, found)
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
