@@ -71,7 +71,7 @@ which servers switch thinking off.
 """
 
 ZEROS: Final = {"zero.top_k": ("top_k", -1), "zero.top_p": ("top_p", 1e-6)}
-"""Zero is no value for these members. The values are those that mean the same: no limit, and the first token alone."""
+"""The values that mean the same as a zero, which the engine refuses: all tokens, and only the most likely one."""
 
 SCHEMAS: Final = "tools.parameters"
 """Schemas of tools must be sound: `tool_schemas` mends them."""

@@ -153,16 +153,16 @@ def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
 
 def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
     """The members of a chat of which the engine gets other values than the client has sent."""
-    messages, tools = _messages(body), body.value("tools") if SCHEMAS in unsupported else None
+    messages, found = _messages(body), dict[str, Any]()
     if messages is None:
-        return {}
-    found: dict[str, Any] = {}
+        return found
     for form in unsupported:
         name, value = ZEROS.get(form, ("", None))
         if name and (body.value(name) or b"1").rstrip(b".0") == b"":
             found[name] = value
         elif form in WITHOUT_THINKING and _is_forced(body):
             found |= WITHOUT_THINKING[form]
+    tools = body.value("tools") if SCHEMAS in unsupported else None
     raw = {"messages": fitted(messages, unsupported), "tools": None if tools is None else sound(tools)}
     return found | {name: msgspec.Raw(value) for name, value in raw.items() if value}
 
