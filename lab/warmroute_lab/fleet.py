@@ -7,10 +7,8 @@ between the regions (`wan.py`). Then the proxies start, with the addresses of en
 ends, all its processes are gone afterwards.
 """
 
-import json
 import sys
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -19,6 +17,7 @@ from string import Template
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
+from warmroute_backend.asking import ask
 from warmroute_backend.plan.tables import value as toml_value
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
@@ -131,7 +130,7 @@ class LocalFleet:
         return [
             {"engine": engine.id, **entry}
             for engine in self.engines
-            for entry in get_json(f"{engine.url}/engine/finished")["finished"]
+            for entry in ask(f"{engine.url}/engine/finished", HTTP_TIMEOUT_S).fields()["finished"]
         ]
 
     def _start(self) -> None:
@@ -199,18 +198,13 @@ def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
 
 def wait_ready(child: Child, url: str, deadline_s: float) -> None:
     while True:
-        try:
-            with urllib.request.urlopen(f"{url}/ready", timeout=HTTP_TIMEOUT_S):  # noqa: S310 (our own process)
-                return
-        except OSError as error:
-            if time.monotonic() > deadline_s or not child.running():
-                raise FleetError(f"{child.name} does not become ready: {error}{child.last_words()}") from None
+        status = ask(f"{url}/ready", HTTP_TIMEOUT_S).status
+        if status == 200:
+            return
+        if time.monotonic() > deadline_s or not child.running():
+            answer = f"its last answer has status {status}" if status else "it does not answer"
+            raise FleetError(f"{child.name} does not become ready: {answer}{child.last_words()}")
         time.sleep(POLL_S)
-
-
-def get_json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310 (our own process)
-        return json.load(response)
 
 
 def _relay_command(delay_ms: float) -> list[str]:

@@ -38,6 +38,7 @@ from warmroute_cli.arguments import (
     read_strictly,
 )  # fmt: skip
 from warmroute_cli.installed import missing
+from warmroute_cli.loopback import go_direct
 from warmroute_cli.run import run_options
 from warmroute_cli.tables import at_work
 from warmroute_proxy import BUILD
@@ -192,6 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: argparse.Namespace) -> int:
+    go_direct(os.environ)
     if command.computes:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # otherwise numpy starts a thread per core, unused
         gc.set_threshold(COLLECT_EVERY)

@@ -1,6 +1,5 @@
 """The two subjects of the contract, each started once, and the line that says how they did."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,12 @@ from tests.subjects.connections import NOT_KEPT
 from tests.subjects.embedded import EmbeddedEngine
 
 SUBJECTS: tuple[Kind, ...] = ("embedded", "sglang")
+SERVERS = {
+    "engine": "sglang_aggregated", "pair": "sglang_pair", "impatient_pair": "sglang_pair",
+    "drafting": "sglang_speculative",
+}  # fmt: skip
+"""By the fixture of a subject, that of its real servers."""
+
 HEADER_OVERRIDES = {"SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1"}
 EMBEDDED = (
     *("--model", "tiny", "--page-size", "16", "--kv-tokens", "32768", "--context-length", "16384"),
@@ -58,8 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in mine:
         if _subject(item.nodeid) == "sglang":
             # A new list: the old one is shared with the test's other subject.
-            servers = ["sglang_servers", *(["sglang_aggregated"] if "engine" in item.fixturenames else [])]
-            item.fixturenames = [*item.fixturenames, *servers]
+            servers = {server for fixture, server in SERVERS.items() if fixture in item.fixturenames}
+            item.fixturenames = [*item.fixturenames, "sglang_servers", *servers]
     order = iter(sorted(mine, key=lambda item: SUBJECTS.index(_subject(item.nodeid) or "embedded")))
     chosen = set(mine)
     items[:] = [next(order) if item in chosen else item for item in items]
@@ -71,28 +76,20 @@ def _subject(nodeid: str) -> Kind | None:
     return next((kind for kind in SUBJECTS if "tests/contract/" in nodeid and kind in name), None)
 
 
-@dataclasses.dataclass
-class _Tally:
-    """Outcomes by subject."""
-
-    passed: Counter[str]
-    failed: Counter[str]
-
-
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """One line on the contract: how many tests, on how many subjects, and what failed on which."""
-    tally = _Tally(Counter(), Counter())
+    passed, failed = Counter[str](), Counter[str]()
     for outcome, reports in terminalreporter.stats.items():
         for report in reports:
             subject = _subject(getattr(report, "nodeid", ""))
             if subject is not None and outcome in {"passed", "failed", "error", "skipped", "xfailed"}:
-                (tally.passed if outcome == "passed" else tally.failed)[subject] += 1
-    total = {kind: tally.passed[kind] + tally.failed[kind] for kind in SUBJECTS}
+                (passed if outcome == "passed" else failed)[subject] += 1
+    total = {kind: passed[kind] + failed[kind] for kind in SUBJECTS}
     if not any(total.values()):
         return
-    if not tally.failed and len(set(total.values())) == 1:
+    if not failed and len(set(total.values())) == 1:
         line = f"contract: {total[SUBJECTS[0]]} tests x {len(SUBJECTS)} subjects, all passing"
     else:
-        parts = [f"{kind} {tally.passed[kind]} of {total[kind]}" for kind in SUBJECTS]
+        parts = [f"{kind} {passed[kind]} of {total[kind]}" for kind in SUBJECTS]
         line = f"contract: passing on {', on '.join(parts)}"
     terminalreporter.write_line(line)

@@ -67,16 +67,7 @@ class Subject:
 
     def later(self, path: str, body: Json) -> "Future[httpx.Response]":
         """Post from a thread of its own."""
-        future: Future[httpx.Response] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(httpx.post(self.url + path, json=body, timeout=seconds(DEADLINE_S)))
-            except Exception as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
+        return in_thread(lambda: httpx.post(self.url + path, json=body, timeout=seconds(DEADLINE_S)))
 
     def send(self, path: str, body: Json) -> socket.socket:
         """Send a request over a connection of its own, which may be closed at any moment and is at the test's end."""
@@ -118,6 +109,20 @@ class Subject:
         return dict(self.get("/server_info").json())
 
 
+def in_thread(ask: Callable[[], httpx.Response]) -> Future[httpx.Response]:
+    """Ask from a thread of its own."""
+    future: Future[httpx.Response] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 def events(lines: Iterator[str]) -> list[Json]:
     """The events of the rest of a stream, without its `[DONE]`."""
     *data, last = [line.removeprefix("data: ") for line in lines]
@@ -155,6 +160,10 @@ def generate(text: Any, **more: Any) -> Json:
     sampling = {name: value for name, value in more.items() if name not in top}
     rest = {name: value for name, value in more.items() if name in top}
     return {"text": text, "sampling_params": {"max_new_tokens": 4, "temperature": 0, **sampling}, **rest}
+
+
+MAKE: dict[str, Callable[..., Json]] = {CHAT: chat, COMPLETION: completion, GENERATE: generate}
+"""A request of few tokens, by its path."""
 
 
 def endless(request: Json, tokens: int = 2000) -> Json:

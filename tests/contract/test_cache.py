@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from tests.contract.subject import CHAT, COMPLETION, GENERATE, Json, Subject, cached, chat, completion, generate, unique
+from tests.contract.subject import CHAT, COMPLETION, GENERATE, MAKE, Json, Subject, cached, chat, completion, unique
 
 USAGE = {"stream_options": {"include_usage": True}}
 DETAILS = {"return_cached_tokens_details": True}
@@ -72,10 +72,8 @@ def test_salts_and_keys_have_caches_of_their_own(engine: Subject, path: str, fie
     text = story()
 
     def found(**names: str) -> int:
-        if path == GENERATE:
-            return int(engine.answer(path, generate(text, **names))["meta_info"]["cached_tokens"])
-        body = chat(text, **names) if path == CHAT else completion(text, **names)
-        return cached(engine.answer(path, body)["usage"])
+        answer = engine.answer(path, MAKE[path](text, **names))
+        return int(answer["meta_info"]["cached_tokens"]) if path == GENERATE else cached(answer["usage"])
 
     shared = found()
     assert found() > shared
@@ -115,8 +113,7 @@ def test_details_of_a_whole_answer_stand_beside_its_usage(engine: Subject) -> No
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETION])
 def test_details_of_a_stream_have_a_chunk_of_their_own_before_the_usage(engine: Subject, path: str) -> None:
-    text = story()
-    request = {**(chat(text) if path == CHAT else completion(text)), "cache_salt": unique(), **DETAILS, **USAGE}
+    request = MAKE[path](story(), cache_salt=unique(), **DETAILS, **USAGE)
     first = engine.events(path, request)
     assert not any("sglext" in chunk for chunk in first)
     *_, details, usage = engine.events(path, request)
@@ -125,7 +122,7 @@ def test_details_of_a_stream_have_a_chunk_of_their_own_before_the_usage(engine: 
 
 
 def test_generate_always_says_where_it_found_what(engine: Subject) -> None:
-    request = generate(story(), cache_salt=unique())
+    request = MAKE[GENERATE](story(), cache_salt=unique())
     first, second = (engine.answer(GENERATE, request)["meta_info"] for _ in range(2))
     assert (first["cached_tokens"], first["cached_tokens_details"]) == (0, None)
     assert total(second["cached_tokens_details"]) == second["cached_tokens"] > 0

@@ -17,6 +17,7 @@ from tests.subjects.ext_proc_client import Conversation, body, head
 from tests.subjects.gateway import Picker
 from tests.subjects.processes import chat
 from tests.subjects.scripted import ScriptedEngine
+from tests.subjects.stopped import Several
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.picker.addresses import RESOLVE_EVERY_S, Addresses
 
@@ -58,20 +59,15 @@ async def test_a_name_that_does_not_resolve_is_logged_once_and_looked_up_now_and
 @pytest.mark.parametrize(("count", "of", "named"), [(1, 2, 1), (2, 2, 2), (3, 2, 3), (3, 1, 1)])
 def test_a_picker_names_as_many_engines_as_its_gateway_reads(tmp_path: Path, count: int, of: int, named: int) -> None:
     """The second of three is another engine; with one engine there is nothing to fall back to."""
-    engines = [ScriptedEngine(f"e{number}", answers) for number in range(of)]
-    tables = [engine.toml() for engine in engines]
-    picker = Picker(tmp_path / "p", tables, extra=f"picker_addresses = {count}\n")
-    try:
-        picker.start()
-        with picker.channel() as channel:
-            asked = Conversation(channel).send(head(CHAT, picker.keys[0]), body(json.dumps(chat("a")).encode()))
-            first, _ = asked.until_body_ends()
-            asked.call.cancel()
-        given = first.request_headers.response.header_mutation.set_headers
-        (where,) = [each.header.raw_value.decode() for each in given if each.header.key == DESTINATION]
-        assert len(where.split(",")) == named
-        assert len(set(where.split(","))) == min(count, of)
-    finally:
-        picker.stop()
-        for engine in engines:
-            engine.stop()
+    with (
+        Several(ScriptedEngine(f"e{number}", answers) for number in range(of)) as engines,
+        Picker(tmp_path / "p", [each.toml() for each in engines], extra=f"picker_addresses = {count}\n") as picker,
+        picker.channel() as channel,
+        Conversation(channel) as asked,
+    ):
+        asked.send(head(CHAT, picker.keys[0]), body(json.dumps(chat("a")).encode()))
+        first, _ = asked.until_body_ends()
+    given = first.request_headers.response.header_mutation.set_headers
+    (where,) = [each.header.raw_value.decode() for each in given if each.header.key == DESTINATION]
+    assert len(where.split(",")) == named
+    assert len(set(where.split(","))) == min(count, of)

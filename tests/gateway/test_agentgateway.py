@@ -7,21 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.test_protocol import CHAT, answers
-from tests.subjects.agentgateway import DESTINATION, InvalidAddress, routed, socket_address
+from tests.subjects.agentgateway import DESTINATION, InvalidAddress, routed
 from tests.subjects.ext_proc_client import Conversation, body, head
 from tests.subjects.gateway import Picker
 from tests.subjects.processes import chat
 from tests.subjects.scripted import ScriptedEngine
+from tests.subjects.stopped import Several
 
 BODY = json.dumps(chat("a")).encode()
 
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[list[ScriptedEngine]]:
-    started = [ScriptedEngine(f"e{number}", answers) for number in range(2)]
-    yield started
-    for engine in started:
-        engine.stop()
+    with Several(ScriptedEngine(f"e{number}", answers) for number in range(2)) as started:
+        yield started
 
 
 def picker(folder: Path, engines: list[ScriptedEngine], count: int) -> Picker:
@@ -30,12 +29,8 @@ def picker(folder: Path, engines: list[ScriptedEngine], count: int) -> Picker:
 
 @pytest.fixture(scope="module")
 def one(engines: list[ScriptedEngine], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Picker]:
-    started = picker(tmp_path_factory.mktemp("one") / "p", engines, 1)
-    try:
-        started.start()
+    with picker(tmp_path_factory.mktemp("one") / "p", engines, 1) as started:
         yield started
-    finally:
-        started.stop()
 
 
 def test_with_one_address_the_request_goes_to_an_engine(one: Picker, engines: list[ScriptedEngine]) -> None:
@@ -63,23 +58,10 @@ def test_a_refusal_is_the_clients_answer(one: Picker) -> None:
 
 def test_with_more_addresses_each_request_fails(engines: list[ScriptedEngine], tmp_path: Path) -> None:
     """So docs/how-to/gateway.md has `picker_addresses = 1` for this gateway."""
-    started = picker(tmp_path / "p", engines, 2)
-    try:
-        started.start()
-        with started.channel() as channel, Conversation(channel) as asked, pytest.raises(InvalidAddress, match=","):
-            routed(asked.send(head(CHAT, started.keys[0]), body(BODY)), {":path": CHAT})
-    finally:
-        started.stop()
-
-
-@pytest.mark.parametrize("text", ["1.2.3.4:80", "[::1]:80"])
-def test_an_address_that_rust_reads(text: str) -> None:
-    assert socket_address(text) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1.2.3.4", "host:80", "::1:80", "1.2.3.4:70000", " 1.2.3.4:80", "1.2.3.4:80,1.2.3.5:80"]
-)
-def test_an_address_that_rust_does_not_read(text: str) -> None:
-    with pytest.raises(InvalidAddress):
-        socket_address(text)
+    with (
+        picker(tmp_path / "p", engines, 2) as started,
+        started.channel() as channel,
+        Conversation(channel) as asked,
+        pytest.raises(InvalidAddress, match=","),
+    ):
+        routed(asked.send(head(CHAT, started.keys[0]), body(BODY)), {":path": CHAT})

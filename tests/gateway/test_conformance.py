@@ -1,6 +1,5 @@
 """Cases of the inference extension's conformance tests that need a gateway and a picker, but no cluster."""
 
-import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -13,6 +12,7 @@ from tests.gateway.test_protocol import CHAT, Also, Scene, answers, hinted, scen
 from tests.subjects.gateway import Envoy, Picker, cluster, endpoint, ext_proc, route
 from tests.subjects.processes import chat
 from tests.subjects.scripted import Handler, ScriptedEngine
+from tests.subjects.stopped import Several
 
 REQUESTS = 40
 
@@ -28,7 +28,7 @@ def test_gateway_following_epp_routing_also_among_ports_of_one_address(three: Sc
     for engine in three.engines:
         engine.bodies.clear()
     addresses = [three.engines[number].url.removeprefix("http://") for number in allowed]
-    with contextlib.closing(Also(three, hinted(addresses))) as envoy, envoy.client(three.picker.keys[0]) as client:
+    with Also(three, hinted(addresses)) as envoy, envoy.client(three.picker.keys[0]) as client:
 
         def post(number: int) -> int:
             return client.post(CHAT, json=chat(str(number)), headers={"x-session-affinity": str(number)}).status_code
@@ -85,14 +85,12 @@ def two_pools(second: Picker, engines: list[ScriptedEngine], config: dict[str, A
 
 
 def test_rules_and_weights_of_two_pools_ask_the_picker_of_the_pool_that_is_chosen(tmp_path: Path) -> None:
-    engines = [ScriptedEngine(name, answers) for name in ("one", "two")]
-    first = Picker(tmp_path / "p1", [engines[0].toml()])
-    second = Picker(tmp_path / "p2", [engines[1].toml()], keys=first.keys)
-    envoy: Envoy | None = None
-    try:
-        for picker in (first, second):
-            picker.start()
-        envoy = Envoy(tmp_path / "envoy", first.url, [], lambda config: two_pools(second, engines, config)).listening()
+    with (
+        Several(ScriptedEngine(name, answers) for name in ("one", "two")) as engines,
+        Picker(tmp_path / "p1", [engines[0].toml()]) as first,
+        Picker(tmp_path / "p2", [engines[1].toml()], keys=first.keys) as second,
+        Envoy(tmp_path / "envoy", first.url, [], lambda config: two_pools(second, engines, config)) as envoy,
+    ):
         with envoy.client(first.keys[0]) as client:
             for name, engine in zip(("one", "two"), engines, strict=True):
                 assert client.post(CHAT, json=chat(name), headers={"x-pool": name}).status_code == 200
@@ -103,10 +101,3 @@ def test_rules_and_weights_of_two_pools_ask_the_picker_of_the_pool_that_is_chose
         assert sum(asked) == REQUESTS + 2
         assert min(asked) > 1
         assert [len(picker.rows(count)) for picker, count in zip((first, second), asked, strict=True)] == asked
-    finally:
-        if envoy is not None:
-            envoy.stop()
-        for picker in (first, second):
-            picker.stop()
-        for engine in engines:
-            engine.stop()

@@ -1,18 +1,29 @@
 """What anybody in the gateway's network may send to the picker: it costs little time, memory and log."""
 
+import asyncio
 import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import grpc
 import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 
 from tests.gateway.test_protocol import CHAT, Scene, scene
-from tests.subjects.ext_proc_client import Conversation, body, head
+from tests.subjects.ext_proc_client import Conversation, answer_body, body, head
 from tests.subjects.processes import chat, until
+from warmroute_proxy.server.engines.leg import Leg, Receiver
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyMemory
+from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.request_reader import BYTES_PER_CHUNK, MAX_CHUNKS
+from warmroute_proxy.server.picker.answer import GatewayAnswer, Outbox
+from warmroute_proxy.server.picker.exchange import GatewayExchange
+from warmroute_proxy.server.picker.listener import AT_ONCE, FirstReads
+from warmroute_proxy.server.picker.stream import Gateway, Stream
 
 MIB = 2**20
 STREAMS = 24
@@ -131,8 +142,7 @@ def beyond_any_body(channel: grpc.Channel) -> Conversation:
 @pytest.mark.parametrize("begin", [before_a_key, with_a_wrong_key, beyond_any_body])
 def test_messages_without_a_key_take_bounded_memory(it: Scene, begin: Callable[[grpc.Channel], Conversation]) -> None:
     """24 of 16 MiB took 400 MB and more, those of 128 MiB each three GB."""
-    assert it.picker.child is not None
-    before = highest_mib(it.picker.child.pid)
+    before = it.highest_mib()
     with contextlib.ExitStack() as stack:
         options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.insecure_channel(it.picker.address, options=options) for _ in range(STREAMS)]
@@ -141,18 +151,151 @@ def test_messages_without_a_key_take_bounded_memory(it: Scene, begin: Callable[[
             stack.enter_context(begin(channel))
         served(it)
         until(lambda: it.post(chat("beside")).status_code == 200, "others are served")
-    assert highest_mib(it.picker.child.pid) - before < READ_AT_ONCE_MIB
+    assert it.highest_mib() - before < READ_AT_ONCE_MIB
 
 
-def highest_mib(process: int) -> float:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+MESSAGE = 1_000
 
 
-def test_streams_without_a_key_take_no_place_of_others(tmp_path: Path) -> None:
-    with scene(tmp_path, engines=1, limits="connections = 16") as it, contextlib.ExitStack() as stack:
-        for _ in range(40):
-            channel = stack.enter_context(grpc.insecure_channel(it.picker.address))
-            stack.enter_context(Conversation(channel, 60))
-        for _ in range(3):
-            until(lambda: it.post(chat("beside")).status_code == 200, "others are served")
+async def read_at_once(memory_bytes: int) -> int:
+    """How many of ten streams without a key are read at once. All of them are read sooner or later."""
+    memory = BodyMemory(memory_bytes, 1, [0])
+    reads = FirstReads(memory.reserve("", 0), MESSAGE)
+    streams = [Outbox(lambda: None) for _ in range(10)]
+    tasks = [asyncio.ensure_future(reads.enter(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    count = sum(task.done() for task in tasks)
+    assert memory.budget.used == (count - 1) * MESSAGE
+    for stream, task in zip(streams, tasks, strict=True):
+        await task
+        reads.leave(stream)
+    reads.sweep()
+    assert not memory.budget.used
+    return count
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "count"), [(2**30, AT_ONCE), (2 * 3 * MESSAGE, 4), (2 * MESSAGE - 1, 2), (MESSAGE - 1, 1), (1, 1)]
+)
+async def test_messages_without_a_key_are_reserved_before_they_are_read(memory_bytes: int, count: int) -> None:
+    assert await read_at_once(memory_bytes) == count
+
+
+async def test_memory_of_messages_goes_back_while_streams_are_read() -> None:
+    memory = BodyMemory(2**30, 1, [0])
+    reads = FirstReads(memory.reserve("", 0), MESSAGE)
+    streams = [Outbox(lambda: None) for _ in range(AT_ONCE)]
+    for stream in streams:
+        await reads.enter(stream)
+    for stream in streams[2:]:
+        reads.leave(stream)
+    reads.sweep()
+    assert memory.budget.used == MESSAGE
+    await reads.enter(streams[2])
+    assert memory.budget.used == 2 * MESSAGE
+
+
+def bare_stream() -> Stream:
+    """A stream of which no headers have come."""
+    gateway = cast(
+        "Gateway",
+        SimpleNamespace(
+            clock=lambda: 0.0,
+            limits=SimpleNamespace(header_bytes=65_536, head_timeout_s=1.0),
+            endpoint=SimpleNamespace(on_status=None),
+        ),
+    )
+    return Stream(gateway, lambda: None)
+
+
+def test_an_answer_that_nobody_expects_is_counted_as_small_messages() -> None:
+    stream = bare_stream()
+    message = answer_body(b"x", ends=False).SerializeToString()
+    for _ in range(MAX_CHUNKS):
+        stream.take(message)
+    assert not stream.outbox.broken
+    stream.take(message)
+    assert stream.outbox.broken
+
+
+class Held:
+    """Takes an answer, and notes for how much of it memory is reserved."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.taken = 0
+
+    def holds(self, size_bytes: int) -> None:
+        self.held.append(size_bytes)
+
+    def on_body(self, data: bytes) -> None:
+        self.taken += len(data)
+
+
+def test_only_a_large_message_of_an_answer_is_reserved() -> None:
+    stream, held = bare_stream(), Held()
+    stream.has_key = True
+    stream._leg = Leg(cast("Receiver", held))
+    for size in (UNCOUNTED_BYTES, UNCOUNTED_BYTES + 1):
+        stream.take(answer_body(b"x" * size, ends=False).SerializeToString())
+    assert held.held == [UNCOUNTED_BYTES + 1]
+    assert held.taken == 2 * UNCOUNTED_BYTES + 1
+
+
+class Answered:
+    """A request whose answer goes to a gateway."""
+
+    def __init__(self, memory_bytes: int, reserved_bytes: int = 0) -> None:
+        self.memory = BodyMemory(memory_bytes, 1, [0])
+        self.outbox = Outbox(lambda: None)
+        self.answer = GatewayAnswer(self.outbox, lambda _request, _status: None)
+        request = Request(0.0, "POST", CHAT)
+        request.body_reservation = self.memory.reserve("t", reserved_bytes)
+        self.exchange = GatewayExchange(self.answer, request)
+
+    def status(self) -> int:
+        message = self.outbox.out[0]
+        assert isinstance(message, bytes)
+        return int(messages.ProcessingResponse.FromString(message).immediate_response.status.code)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_answer_is_reserved_until_the_gateway_has_taken_it(begun: bool, taken: bool) -> None:
+    one = Answered(MIB, 100_000)
+    if begun:
+        one.answer.names = []  # the engine's answer has begun
+    one.exchange.respond(200, [], b"x" * 100_000)
+    if begun:
+        one.outbox.sent()  # the last bytes wait for the end of the engine's answer
+        assert one.memory.budget.used == 100_000
+        one.answer.engine_ended()
+    assert one.memory.budget.used == 100_000
+    if taken:
+        one.outbox.sent()
+    else:
+        one.answer.lost()
+    assert not one.memory.budget.used
+
+
+def test_a_stream_that_is_gathered_is_reserved() -> None:
+    one = Answered(MIB)
+    one.exchange.start(200, [])
+    for _ in range(10):
+        one.exchange.write(b"x" * 20_000)
+    assert one.memory.budget.used == 200_000
+    one.exchange.end()
+    assert one.status() == 200
+    one.outbox.sent()
+    assert not one.memory.budget.used
+
+
+def test_a_stream_that_is_gathered_without_memory_is_a_503() -> None:
+    one = Answered(100_000)
+    one.exchange.start(200, [])
+    for _ in range(10):
+        one.exchange.write(b"x" * 20_000)
+        assert one.memory.budget.used <= 100_000
+    one.exchange.end()
+    assert one.status() == 503
+    assert one.memory.refused[0] == 1

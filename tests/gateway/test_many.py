@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -30,20 +29,14 @@ MORE_THAN_ENVOYS_DEFAULT = 1100
 
 
 @contextlib.contextmanager
-def unfinished(it: Scene, count: int, tenant: int = 0) -> Iterator[list[socket.socket]]:
+def unfinished(it: Scene, count: int, tenant: int = 0) -> Iterator[None]:
     """Requests whose bodies have not come: Envoy has asked the picker about each."""
-    opened: list[socket.socket] = []
     before = it.envoy.stat("cluster.warmroute.upstream_rq_active")
-    lines = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[tenant]}\r\n"
-    try:
+    with contextlib.ExitStack() as stack:
         for _ in range(count):
-            opened.append(socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(20)))
-            opened[-1].sendall(f"{lines}content-length: 1000\r\n\r\n{{".encode())
+            stack.enter_context(it.sent(b"{" * 1000, 1, tenant=tenant))
         until(lambda: it.envoy.stat("cluster.warmroute.upstream_rq_active") - before >= count, "the picker is asked")
-        yield opened
-    finally:
-        for each in opened:
-            each.close()
+        yield
 
 
 def post(it: Scene, key: str) -> Any:
@@ -102,9 +95,8 @@ def test_a_client_that_reads_slowly_is_no_silent_engine(tmp_path: Path) -> None:
     with scene(tmp_path, engines=1, limits=f"idle_timeout_s = {configured(1)}") as it:
         it.engines[0].script = much
         text = json.dumps(chat("slow", stream=True)).encode()
-        with socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(60)) as slow:
-            lines = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[0]}\r\n"
-            slow.sendall(f"{lines}connection: close\r\ncontent-length: {len(text)}\r\n\r\n".encode() + text)
+        with it.sent(text, lines=["connection: close"]) as slow:
+            slow.settimeout(seconds(60))
             begun = slow.recv(1000)
             sent.wait(seconds(6))  # three times as long as the engine may be silent
             data = b"".join(iter(lambda: slow.recv(1 << 20), b""))
@@ -127,12 +119,6 @@ def test_a_buffered_body_beyond_the_limit_is_refused_however_much_envoy_buffers(
     assert not any(engine.bodies for engine in it.engines)
 
 
-def highest_bytes(process: int) -> int:
-    """The most memory that a process has had."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
-
-
 def test_a_body_is_in_memory_no_more_often_than_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "32768")  # so no freed piece of a body stays between others in a heap
     with scene(tmp_path, engines=1, fresh=True) as it, grpc.insecure_channel(it.picker.address) as channel:
@@ -146,11 +132,10 @@ def test_a_body_is_in_memory_no_more_often_than_is_counted(tmp_path: Path, monke
                 stream.until_body_ends()
             return len(text)
 
-        assert it.picker.child is not None
         send(500_000)
-        before = highest_bytes(it.picker.child.pid)
+        before = it.highest_mib()
         size = send(16_000_000)
-        assert (highest_bytes(it.picker.child.pid) - before) / size < 2.5  # copies_of_bodies says 2
+        assert (it.highest_mib() - before) * 2**20 / size < 2.5  # copies_of_bodies says 2
 
 
 async def test_who_reads_waits_for_what_another_task_writes() -> None:
@@ -168,7 +153,7 @@ async def test_who_reads_waits_for_what_another_task_writes() -> None:
             written.append(message)
 
     class Fake:
-        outbox = SimpleNamespace(broken=False, out=deque([b"alone"]))
+        outbox = SimpleNamespace(broken=False, out=deque([b"alone"]), sent=lambda: None)
         has_key = True
 
         def take(self, _message: bytes) -> None:

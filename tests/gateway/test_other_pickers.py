@@ -1,5 +1,6 @@
 """Two pickers of one region: each knows where the other has sent a session, and answers probes over HTTP."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,31 +14,24 @@ from tests.subjects.gateway import Envoy, Picker
 from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, until
 from tests.subjects.scripted import ScriptedEngine
+from tests.subjects.stopped import Several
 from warmroute_cli.main import main
 
 
 @pytest.fixture
 def pickers(tmp_path: Path) -> Iterator[list[tuple[Picker, Envoy]]]:
     """Each with an Envoy, before the same two engines."""
-    engines = [ScriptedEngine(f"s{number}", answers) for number in range(2)]
     ports = [free_port(), free_port()]
-    both: list[Picker] = []
-    envoys: list[Envoy] = []
-    try:
+    both: list[tuple[Picker, Envoy]] = []
+    with contextlib.ExitStack() as stack:
+        engines = stack.enter_context(Several(ScriptedEngine(f"s{number}", answers) for number in range(2)))
+        tables, urls = [engine.toml() for engine in engines], [engine.url for engine in engines]
         for number, port in enumerate(ports):
             extra = f'admin_port = {port}\nother_proxies = ["http://127.0.0.1:{ports[1 - number]}"]'
-            keys = both[0].keys if both else None
-            both.append(Picker(tmp_path / f"p{number}", [engine.toml() for engine in engines], extra=extra, keys=keys))
-            both[-1].start()
-            envoys.append(Envoy(tmp_path / f"envoy{number}", both[-1].url, [engine.url for engine in engines]))
-        yield [(picker, envoy.listening()) for picker, envoy in zip(both, envoys, strict=True)]
-    finally:
-        for envoy in envoys:
-            envoy.stop()
-        for picker in both:
-            picker.stop()
-        for engine in engines:
-            engine.stop()
+            keys = both[0][0].keys if both else None
+            picker = stack.enter_context(Picker(tmp_path / f"p{number}", tables, extra=extra, keys=keys))
+            both.append((picker, stack.enter_context(Envoy(tmp_path / f"envoy{number}", picker.url, urls))))
+        yield both
 
 
 def test_a_session_that_one_picker_has_placed_is_known_to_the_other(pickers: list[tuple[Picker, Envoy]]) -> None:

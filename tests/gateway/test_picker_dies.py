@@ -4,26 +4,19 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.test_protocol import CHAT, Change, Scene, answers, off, scene
+from tests.gateway.test_protocol import Change, answers, off, scene
 from tests.machine import seconds
 from tests.subjects.gateway import fails_open
 from tests.subjects.ports import free_port
 from tests.subjects.processes import chat, until
 from tests.subjects.scripted import ROLE, Handler, delta
 
-
-@contextlib.contextmanager
-def sent(it: Scene, body: bytes, part: int | None = None) -> Iterator[socket.socket]:
-    """A request whose answer is not read yet; `part`: only so many bytes of its body are sent."""
-    lines = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[0]}\r\nconnection: close\r\n"
-    with socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(20)) as client:
-        client.sendall(f"{lines}content-length: {len(body)}\r\n\r\n".encode() + body[:part])
-        yield client
+CLOSES = ["connection: close"]
 
 
 def rest(client: socket.socket) -> bytes:
@@ -77,15 +70,15 @@ def test_each_request_under_way_ends_at_once_and_is_charged_nothing(tmp_path: Pa
     with scene(tmp_path, change, engines=1, of_engine=of_engine, port=port) as it, contextlib.ExitStack() as stack:
         engine = it.engines[0]
         engine.script = streams(gate, cut)
-        streaming = stack.enter_context(sent(it, stream))
+        streaming = stack.enter_context(it.sent(stream, lines=CLOSES))
         read_to(streaming, b"first")
-        running = stack.enter_context(sent(it, whole))
+        running = stack.enter_context(it.sent(whole, lines=CLOSES))
         until(lambda: len(engine.bodies) == 2, "the engine computes the other one")
-        waiting = stack.enter_context(sent(it, whole))
+        waiting = stack.enter_context(it.sent(whole, lines=CLOSES))
         with it.picker.admin() as admin:
             until(lambda: admin.get("/admin/admission").json()["queue"]["requests"] == 1, "one waits for a place")
         messages = it.envoy.stat("ext_proc.stream_msgs_sent")
-        uploading = stack.enter_context(sent(it, whole, part=100))
+        uploading = stack.enter_context(it.sent(whole, 100, lines=CLOSES))
         until(lambda: it.envoy.stat("ext_proc.stream_msgs_sent") >= messages + 2, "the picker has part of its body")
         it.picker.kill()
         for client in (uploading, waiting, running):
@@ -106,7 +99,7 @@ def test_a_stream_that_is_not_read_goes_on_without_the_picker(tmp_path: Path) ->
     stream = json.dumps(chat("b", stream=True), separators=(",", ":")).encode()
     with scene(tmp_path, off("SEND"), engines=1) as it:
         it.engines[0].script = streams(gate, cut)
-        with sent(it, stream) as client:
+        with it.sent(stream, lines=CLOSES) as client:
             read_to(client, b"first")
             it.picker.kill()
             gate.set()

@@ -11,13 +11,14 @@ from tests.subjects.kube_server import KubeServer
 from tests.subjects.ports import free_port
 from tests.subjects.processes import until
 from tests.subjects.scripted import Handler, ScriptedEngine
+from tests.subjects.stopped import Stopped
 
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/prod/inferencepools"
 PODS = "/api/v1/namespaces/prod/pods"
 MINE = {"app": "mine"}
 
 
-class Cluster:
+class Cluster(Stopped):
     """Pods with a rank at each of two ports, an API server, and a gateway that knows all that there will ever be."""
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +73,7 @@ class Cluster:
     def addresses(self, *hosts: str) -> set[str]:
         return {f"{host}:{port}" for host in hosts for port in self.ports}
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.picker.stop()
         if self._envoy is not None:
             self._envoy.stop()
@@ -82,9 +83,8 @@ class Cluster:
 
 
 def test_requests_go_to_the_pods_of_the_pool_as_they_come_and_go(tmp_path: Path) -> None:
-    it = Cluster(tmp_path)
-    one, two, other = it.hosts
-    try:
+    with Cluster(tmp_path) as it:
+        one, two, other = it.hosts
         it.begins(other, {"app": "other"})
         it.begins(one)
         it.picker.start()
@@ -99,5 +99,3 @@ def test_requests_go_to_the_pods_of_the_pool_as_they_come_and_go(tmp_path: Path)
         assert it.asked(1) == ({503}, set())
         it.begins(one)
         until(lambda: it.asked() == ({200}, it.addresses(one)), "the pod that came back is asked")
-    finally:
-        it.close()

@@ -15,7 +15,7 @@ from tests.subjects.gateway import Envoy, Picker, ext_proc, fails_open, route
 from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 
 CHAT = "/v1/chat/completions"
 CACHED = {"cached_tokens": 64}
@@ -54,6 +54,22 @@ class Scene:
         with self.envoy.client(self.picker.keys[0]) as client:
             return client.post(CHAT, json=body, headers={"x-session-affinity": session, **headers})
 
+    @contextlib.contextmanager
+    def sent(
+        self, body: bytes, part: int | None = None, *, lines: Sequence[str] = (), tenant: int = 0
+    ) -> Iterator[socket.socket]:
+        """A request whose answer is not read yet; `part`: only so many bytes of its body are sent."""
+        head = [f"POST {CHAT} HTTP/1.1", "host: x", f"authorization: Bearer {self.picker.keys[tenant]}", *lines]
+        with socket.create_connection(("127.0.0.1", self.envoy.port), timeout=seconds(20)) as client:
+            client.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode() + body[:part])
+            yield client
+
+    def highest_mib(self) -> float:
+        """The most memory that the picker has had."""
+        assert self.picker.child is not None
+        lines = Path(f"/proc/{self.picker.child.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
 
 @contextlib.contextmanager
 def scene(
@@ -67,21 +83,15 @@ def scene(
     **of_picker: Any,
 ) -> Iterator[Scene]:
     """`port`: of the picker, where it is started again at the same one; 0: the system assigns it."""
-    scripted = [ScriptedEngine(f"s{number}", answers) for number in range(engines)]
     lines = [of_engine] * engines if isinstance(of_engine, str) else of_engine
-    tables = [f"{engine.toml()}\n{more}" for engine, more in zip(scripted, lines, strict=True)]
-    picker = make(folder / "p", tables, **of_picker)
-    envoy: Envoy | None = None
-    try:
+    with contextlib.ExitStack() as stack:
+        scripted = stack.enter_context(Several(ScriptedEngine(f"s{number}", answers) for number in range(engines)))
+        tables = [f"{engine.toml()}\n{more}" for engine, more in zip(scripted, lines, strict=True)]
+        picker = make(folder / "p", tables, **of_picker)
+        stack.callback(picker.stop)
         picker.start(port)
-        envoy = Envoy(folder / "envoy", picker.url, [engine.url for engine in scripted], change)
-        yield Scene(envoy.listening(), picker, scripted)
-    finally:
-        if envoy is not None:
-            envoy.stop()
-        picker.stop()
-        for engine in scripted:
-            engine.stop()
+        urls = [engine.url for engine in scripted]
+        yield Scene(stack.enter_context(Envoy(folder / "envoy", picker.url, urls, change)), picker, scripted)
 
 
 @pytest.fixture(scope="module")
@@ -126,20 +136,9 @@ def test_a_session_goes_where_its_prompt_is_cached(usual: Scene) -> None:
     assert sorted(len(engine.bodies) for engine in usual.engines) == [0, 4]
 
 
-def test_only_engines_of_the_subset_are_picked(tmp_path: Path) -> None:
-    with scene(tmp_path) as it:
-        only = it.engines[1]
-        with contextlib.closing(Also(it, hinted([only.url.removeprefix("http://")]))) as envoy:
-            for session in range(6):
-                with envoy.client(it.picker.keys[0]) as client:
-                    given = client.post(CHAT, json=chat(str(session)), headers={"x-session-affinity": str(session)})
-                assert given.status_code == 200, given.text
-        assert (len(it.engines[0].bodies), len(only.bodies)) == (0, 6)
-
-
 @pytest.mark.parametrize("addresses", [[], ["10.9.9.9:1"]], ids=["empty", "of no engine"])
 def test_an_empty_subset_is_a_503(usual: Scene, addresses: list[str]) -> None:
-    with contextlib.closing(Also(usual, hinted(addresses))) as envoy, envoy.client(usual.picker.keys[0]) as client:
+    with Also(usual, hinted(addresses)) as envoy, envoy.client(usual.picker.keys[0]) as client:
         given = client.post(CHAT, json=chat())
     assert given.status_code == 503
     assert given.json()["error"]["code"] == "no_worker"
@@ -152,10 +151,6 @@ class Also(Envoy):
     def __init__(self, it: Scene, change: Change) -> None:
         folder = it.envoy.log.parent / f"also{free_port()}"
         super().__init__(folder, it.picker.url, [engine.url for engine in it.engines], change)
-        self.listening()
-
-    def close(self) -> None:
-        self.stop()
 
 
 def test_load_that_is_shed_is_a_429_with_the_time_to_wait(tmp_path: Path) -> None:
@@ -301,9 +296,7 @@ def test_a_buffered_body_is_taken_up_to_envoy_s_limit(tmp_path: Path) -> None:
         assert "w w w" in sent.sent()["messages"][-1]["content"]
         received = it.envoy.stat("ext_proc.stream_msgs_received")
         text = json.dumps(chat("w " * 300_000)).encode()
-        lines = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[0]}\r\n"
-        with socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(20)) as client:
-            client.sendall(f"{lines}content-length: {len(text)}\r\n\r\n".encode())
+        with it.sent(text, part=0) as client:
             until(lambda: it.envoy.stat("ext_proc.stream_msgs_received") > received, "the picker has answered its head")
             with contextlib.suppress(OSError):  # Envoy closes it before all was sent
                 client.sendall(text)
@@ -414,9 +407,7 @@ def test_a_client_that_leaves_takes_its_answer_along_and_a_retry_with_its_key_is
         it.engines[0].script = held(gate)
         key = {"idempotency-key": "k"}
         text = json.dumps(chat("i"), separators=(",", ":")).encode()
-        first = stack.enter_context(socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(20)))
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[0]}\r\nidempotency-key: k\r\n"
-        first.sendall(f"{head}content-length: {len(text)}\r\n\r\n".encode() + text)
+        first = stack.enter_context(it.sent(text, lines=["idempotency-key: k"]))
         until(lambda: it.engines[0].bodies, "the first runs")
         joined: list[Any] = []
         second = threading.Thread(target=lambda: joined.append(it.post(chat("i"), **key)))
@@ -435,37 +426,25 @@ def test_a_client_that_leaves_takes_its_answer_along_and_a_retry_with_its_key_is
         assert len(it.engines[0].bodies) == 2
 
 
-def test_a_client_that_leaves_stops_its_engine_and_has_a_row(engines: list[EngineProcess], tmp_path: Path) -> None:
-    picker = Picker(tmp_path / "p", [engine.toml("east") for engine in engines])
-    envoy: Envoy | None = None
-    try:
-        picker.start()
-        envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines]).listening()
-        with envoy.client(picker.keys[0]) as client:
-            body = chat("leave", stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
-            with client.stream("POST", CHAT, json=body) as streamed:
-                next(streamed.iter_bytes())
-        until(lambda: not any(engine.running() for engine in engines), "the engine has stopped")
-        row = picker.rows(1)[0]
-        assert row["outcome"] == "client_left"
-    finally:
-        picker.stop()
-        if envoy is not None:
-            envoy.stop()
+def test_a_client_that_leaves_stops_its_engine_and_has_a_row(
+    engines: list[EngineProcess], picker: Picker, envoy: Envoy
+) -> None:
+    body = chat("leave", stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
+    with envoy.client(picker.keys[0]) as client, client.stream("POST", CHAT, json=body) as streamed:
+        next(streamed.iter_bytes())
+    until(lambda: not any(engine.running() for engine in engines), "the engine has stopped")
+    assert picker.rows(1)[0]["outcome"] == "client_left"
 
 
 @pytest.mark.parametrize("mode", ["read", "SEND", "SKIP"])
 def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Path, mode: str) -> None:
     roles = {"p0": "prefill", "d0": "decode"}
-    engines = [EngineProcess(tmp_path, name, role) for name, role in roles.items()]
-    picker: Picker | None = None
-    envoy: Envoy | None = None
-    try:
-        tables = [engine.listening().toml("east") for engine in engines]
-        picker = Picker(tmp_path / "p", tables)
-        picker.start()
-        change = None if mode == "read" else off(mode)
-        envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines], change).listening()
+    change = None if mode == "read" else off(mode)
+    with (
+        Several(EngineProcess(tmp_path, name, role) for name, role in roles.items()) as engines,
+        Picker(tmp_path / "p", [engine.toml("east") for engine in engines]) as picker,
+        Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines], change) as envoy,
+    ):
         with envoy.client(picker.keys[0]) as client:
             whole_answer = client.post(CHAT, json=chat("pair", max_tokens=4))
             streamed = client.post(CHAT, json=chat("pair", turns=2, max_tokens=4, stream=True))
@@ -475,9 +454,3 @@ def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Pat
         assert [len(engine.log()["finished"]) for engine in engines] == [2, 2]
         row = picker.rows(2)[0]
         assert {worker["role"] for worker in json.loads(row["workers"])} == {"prefill", "decode"}
-    finally:
-        if envoy is not None:
-            envoy.stop()
-        if picker is not None:
-            picker.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))

@@ -49,17 +49,12 @@ def played(client: httpx.Client, recordings: Sequence[RecordedSession]) -> tuple
 
 
 def through_envoy(folder: Path, engines: Sequence[EngineProcess], play: Callable[[httpx.Client], float]) -> float:
-    picker = Picker(folder / "picker" / "p", [engine.toml("east") for engine in engines])
-    envoy = None
-    try:
-        picker.start()
-        envoy = Envoy(folder / "envoy", picker.url, [engine.url for engine in engines]).listening()
-        with envoy.client(picker.keys[0]) as client:
-            return play(client)
-    finally:
-        picker.stop()
-        if envoy is not None:
-            envoy.stop()
+    with (
+        Picker(folder / "picker" / "p", [engine.toml("east") for engine in engines]) as picker,
+        Envoy(folder / "envoy", picker.url, [engine.url for engine in engines]) as envoy,
+        envoy.client(picker.keys[0]) as client,
+    ):
+        return play(client)
 
 
 def through_proxy(folder: Path, engines: Sequence[EngineProcess], play: Callable[[httpx.Client], float]) -> float:

@@ -1,6 +1,5 @@
 """The picker's gRPC port with TLS, as the page has it: Envoy asks over it, and certificates change while it serves."""
 
-import contextlib
 import os
 import shlex
 import signal
@@ -104,7 +103,7 @@ def test_envoy_asks_over_tls_also_after_the_certificate_was_replaced(it: Scene, 
     assert all(same(of.shown(), of.file("other.crt")) for _ in range(8))  # whichever process takes a connection
     assert "x-warmroute-receipt" in it.post(chat("b")).headers  # on the connection that there was
 
-    with contextlib.closing(Also(it, tls(tmp_path))) as envoy, envoy.client(of.keys[0]) as client:
+    with Also(it, tls(tmp_path)) as envoy, envoy.client(of.keys[0]) as client:
         until(lambda: "x-warmroute-receipt" in client.post("/v1/chat/completions", json=chat("c")).headers, "it asks")
 
 
@@ -112,7 +111,7 @@ def test_only_gateways_with_a_certificate_of_the_authority_are_taken(it: Scene, 
     of = picker(it)
 
     until(lambda: "x-warmroute-receipt" in it.post(chat("a")).headers, "Envoy has found the picker healthy")
-    with contextlib.closing(Also(it, tls(tmp_path, "other"))) as envoy, envoy.client(of.keys[0]) as client:
+    with Also(it, tls(tmp_path, "other")) as envoy, envoy.client(of.keys[0]) as client:
         until(lambda: envoy.stat("cluster.warmroute.health_check.failure"), "its health checks fail")
         assert client.post("/v1/chat/completions", json=chat("b")).status_code == 500
     assert len(it.engines[0].bodies) == 1

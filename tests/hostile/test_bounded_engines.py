@@ -1,21 +1,26 @@
 """What an engine sends is bounded before it is read, and read in portions that come out as the whole."""
 
 import json
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.dialects.chat_answers import read_answer, read_chunk
 from warmroute_proxy.dialects.work import MAX_CALLS, MAX_PARTS
+from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.turns import SLICE_S, Turns
-from warmroute_proxy.server.engines import kv_feed
+from warmroute_proxy.server.engines import kv_feed, probing
 from warmroute_proxy.server.engines.engine_metrics import (
     add_counts,
     add_reports,
@@ -24,10 +29,22 @@ from warmroute_proxy.server.engines.engine_metrics import (
     reports_by_rank,
     reports_of,
 )
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.kv_events import (
+    BURST_S,
+    BYTES_A_SECOND,
+    MAX_MESSAGE_BYTES,
+    RECEIVE_QUEUE,
+    KvEvents,
+    _connected,
+    _Subscription,
+)
 from warmroute_proxy.server.engines.kv_feed import MAX_BATCH_BYTES, MAX_LEFT_BYTES, UNITS_AT_ONCE, KvFeed
 from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.small_get import Collector
 from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.engines.upstream import Upstream, _Connection
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyMemory
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer
 
@@ -113,6 +130,208 @@ def test_batches_that_wait_for_a_replay_are_bounded_by_their_bytes() -> None:
         feed.live(number, large, 100.0)
         assert sum(len(waiting) for _, waiting in feed._waiting) <= MAX_LEFT_BYTES
     assert ("cleared", "w") in router.said
+
+
+def test_a_batch_of_more_events_than_its_bytes_can_hold_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_feed, "_decode_events", lambda _: pytest.fail("4 million objects for 4 MiB"))
+    feed, router = fed([msgspec.msgpack.encode([99.0, [None] * (MAX_BATCH_BYTES - 64), 0])])
+    assert router.said == [("cleared", "w")]
+    assert not feed.is_behind
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 65_535, 65_536])
+def test_batches_of_the_smallest_events_are_read(count: int) -> None:
+    feed, router = fed([batch(*[{"type": "AllBlocksCleared"}] * count)])
+    while feed.is_behind:
+        feed.go_on()
+    assert router.said == [("cleared", "w")] * count
+
+
+def large_batch() -> bytes:
+    """A batch that takes several portions."""
+    return batch({"type": "BlockRemoved", "block_hashes": list(range(2**40, 2**40 + 3 * UNITS_AT_ONCE))})
+
+
+def counted_feed(total_bytes: int, *, can_replay: bool = False) -> tuple[KvFeed, Router, FairBudget]:
+    """A feed whose waiting batches are counted."""
+    router, memory = Router(), BodyMemory(total_bytes, 1, [0])
+    worker = Worker("w", "w", 0, "aggregated")
+    counted = memory.reserve("@w", 0)
+    feed = KvFeed(worker, router, Metrics(), block_size=1, can_replay=can_replay, memory=counted)  # type: ignore[arg-type]
+    return feed, router, memory.budget
+
+
+def test_batches_that_wait_are_reserved_until_they_are_applied() -> None:
+    feed, _, budget = counted_feed(2**30)
+    payload = large_batch()
+    for number in range(3):
+        feed.live(number, payload, 100.0)
+    assert budget.used == 3 * len(payload)
+    while feed.is_behind:
+        feed.go_on()
+    assert not budget.used
+
+
+def test_batches_that_wait_for_a_replay_are_reserved_until_it_ends() -> None:
+    feed, _, budget = counted_feed(2**30, can_replay=True)
+    payload = large_batch()
+    feed.live(0, batch(), 100.0)
+    for number in (2, 3, 4):
+        feed.live(number, payload, 100.0)
+    assert budget.used == 3 * len(payload)
+    feed.replay_ended(100.0)
+    while feed.is_behind:
+        feed.go_on()
+    assert not budget.used
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_batches_without_memory_drop_the_index_of_their_worker(first: int) -> None:
+    feed, router, budget = counted_feed(len(large_batch()) + 1_000, can_replay=True)
+    feed.live(0, batch(), 100.0)
+    for number in range(first, first + 3):
+        feed.live(number, large_batch(), 100.0)
+        assert budget.used <= len(large_batch()) + 1_000
+    assert ("cleared", "w") in router.said
+
+
+def test_small_batches_reserve_nothing() -> None:
+    feed, _, budget = counted_feed(1)
+    for number in range(1_000):
+        feed.live(number, batch({"type": "BlockRemoved", "block_hashes": [2**40 + number]}), 100.0)
+    assert not budget.used
+
+
+def test_an_engine_that_sends_more_than_its_bytes_a_second_rests_and_no_other_does() -> None:
+    events = KvEvents(Metrics(), lambda: 100.0)
+    assert not events.rest_s("@a", int(BYTES_A_SECOND * BURST_S) // 2)
+    for _ in range(4):
+        rest_s = events.rest_s("@a", BYTES_A_SECOND // 2)
+    assert 1.0 < rest_s < 2.0
+    assert not events.rest_s("@b", 1_000)
+
+
+class Socket:
+    """Has `count` messages of these frames."""
+
+    def __init__(self, *frames: bytes, count: int = 1_000) -> None:
+        self.frames = list(frames)
+        self.count = count
+        self.received = 0
+
+    def getsockopt(self, _option: int) -> int:
+        return int(zmq.POLLIN) if self.received < self.count else 0
+
+    def recv_multipart(self, _flags: int) -> list[bytes]:
+        self.received += 1
+        return self.frames
+
+
+def subscribed() -> _Subscription:
+    """A subscription without sockets."""
+    found = _Subscription.__new__(_Subscription)
+    found._owner, found.line, found._closed = KvEvents(Metrics(), lambda: 100.0), "@a", False
+    return found
+
+
+@pytest.mark.parametrize(("count", "more"), [(RECEIVE_QUEUE - 1, False), (RECEIVE_QUEUE, True)])
+def test_more_may_wait_if_as_many_batches_have_come_as_zeromq_keeps(count: int, more: bool) -> None:
+    socket = Socket(b"kv", b"0" * 8, b"", count=count)
+    found, found_more, rest_s = subscribed()._received(socket)  # type: ignore[arg-type]
+    assert (len(found), found_more, rest_s) == (count, more, 0.0)
+
+
+@pytest.mark.parametrize("large", [0, 1, 2])
+def test_each_frame_of_a_message_counts(large: int) -> None:
+    frames = [b"kv", b"0" * 8, b""]
+    frames[large] = b"x" * MAX_MESSAGE_BYTES
+    socket, subscription = Socket(*frames), subscribed()
+    for count in (1, 2):
+        _, more, rest_s = subscription._received(socket)  # type: ignore[arg-type]
+        assert (socket.received, more) == (count, True)
+    assert rest_s > 0.1
+
+
+def test_what_is_not_read_waits_at_the_engine() -> None:
+    with zmq.Context() as context:
+        engine: zmq.Socket[bytes] = context.socket(zmq.XPUB)
+        engine.setsockopt(zmq.SNDHWM, 1)
+        reader = _connected(context, zmq.SUB, "127.0.0.1", engine.bind_to_random_port("tcp://127.0.0.1"))
+        reader.setsockopt(zmq.SUBSCRIBE, b"")
+        engine.recv()
+        for _ in range(80):
+            engine.send_multipart([b"kv", b"0" * 8, b"x" * 1_000_000])
+            time.sleep(0.005)
+        arrived = 0
+        while reader.poll(200):
+            reader.recv_multipart()
+            arrived += 1
+        assert RECEIVE_QUEUE <= arrived < 40
+        engine.close(linger=0)
+        reader.close(linger=0)
+
+
+class Answers:
+    """What an engine answers to the proxy itself."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.memory = BodyMemory(total_bytes, 1, [0])
+        self.given: list[tuple[int, bytes]] = []
+        collector = Collector(self._take, 4 * 2**20, self.memory.reserve("@w", 0))
+        self.leg = collector.leg
+        self.leg.head(200, {})
+
+    def _take(self, status: int, body: bytes) -> None:
+        self.given.append((status, body))
+
+
+def test_an_answer_to_the_proxy_itself_is_reserved_while_it_comes() -> None:
+    answers = Answers(2**30)
+    for _ in range(100):
+        answers.leg.body(b"x" * 10_000)
+    assert answers.memory.budget.used == 1_000_000
+    answers.leg.end()
+    assert answers.given == [(200, b"x" * 1_000_000)]
+    assert not answers.memory.budget.used
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_answer_to_the_proxy_itself_that_finds_no_memory_counts_as_missing(whole: bool) -> None:
+    answers = Answers(500_000)
+    if whole:
+        answers.leg.whole([], b"x" * 1_000_000, 0.0)
+    for _ in range(100):
+        answers.leg.body(b"x" * 10_000)
+        assert answers.memory.budget.used <= 500_000
+    answers.leg.end()
+    assert answers.given == [(0, b"")]
+
+
+def test_a_small_answer_to_the_proxy_itself_reserves_nothing() -> None:
+    answers = Answers(1)
+    answers.leg.body(b"x" * UNCOUNTED_BYTES)
+    answers.leg.end()
+    assert answers.given == [(200, b"x" * UNCOUNTED_BYTES)]
+
+
+async def test_metrics_are_reserved_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, held = BodyMemory(2**30, 1, [0]), list[int]()
+    text = b"# nothing\n" * 20_000
+    router: Any = SimpleNamespace()
+    engines = Engines([EngineConfig("e", "http://127.0.0.1:1", "east")], 1.0, lambda: 0.0, lambda: 0.0, Metrics())
+    engine, engines.memory = engines.by_id["e"], memory
+    monkeypatch.setattr(engine.upstream, "send", lambda *sent: sent[-1].whole([], text, 0.0))
+
+    async def read(_engine: object, body: bytes) -> Any:
+        held.append(memory.budget.used)
+        assert body == text
+        raise ValueError
+
+    monkeypatch.setattr(probing, "_read_metrics", read)
+    await probing._observe_metrics(engines, engine, router)
+    assert held == [len(text)]
+    assert not memory.budget.used
+    engines.close()
 
 
 LINE = 'sglang:{0}{{dp_rank="{1}",model_name="m",cache_source="host"}} {2}\n'

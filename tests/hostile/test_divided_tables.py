@@ -331,7 +331,7 @@ NOT_DIVIDED: Final = {
         passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
         prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
         server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES
-        upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES deletion_costs.MAX_COST
+        tunnel.MAX_HEAD_BYTES upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES deletion_costs.MAX_COST
     """,
     "between processes, proxies and regions": """
         announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS

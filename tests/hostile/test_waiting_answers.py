@@ -1,14 +1,21 @@
 """What an engine has sent and a client has not got yet is reserved, in each way in which it can wait."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from tests.field.fuzz.passthrough import Reader
 from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, Scene, in_loop
-from warmroute_proxy.server.http.body_memory import BodyMemory
-from warmroute_proxy.server.request.attempt import UNCOUNTED_BYTES
+from warmroute_proxy.core.placement.hot_prompts import HotPrompt
+from warmroute_proxy.core.queue.fair_budget import FairBudget
+from warmroute_proxy.server.dialects.token_counts import TokenCounts, _Question
+from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyMemory
+from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.request.re_prefill import RePrefills
 
 PIECE_BYTES = 4_000
 PIECES = 150
@@ -121,6 +128,68 @@ def test_a_head_without_its_end_is_reserved() -> None:
     for line in [b"HTTP/1.1 200 OK\r\n", *[b"x: " + b"v" * PIECE_BYTES + b"\r\n"] * 20]:
         reader.transport.protocol.data_received(line)
     assert counted[-1] >= 20 * PIECE_BYTES
+
+
+def moved(memory_bytes: int) -> tuple[Scene, FairBudget, bool]:
+    """A re-prefill of a prompt of `WAITING_BYTES`, for which two copies count. Returns whether it has begun."""
+    scene, memory = Scene(), BodyMemory(memory_bytes, 2, [0])
+    engines, admission = cast("Any", scene.engines), cast("Any", scene)
+    re_prefills = RePrefills(
+        2**30, scene.router, engines, admission, scene.open_requests, scene.metrics, engines.clock, memory
+    )
+    routing = scene.request.routing
+    text = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % (b"a" * WAITING_BYTES)
+    prompt = HotPrompt(routing, text, "/v1/chat/completions", "salt", None, frozenset(), "old")
+    begun = re_prefills._begin(prompt, scene.router.place(routing, scene.now), "old")
+    return scene, memory.budget, begun
+
+
+def test_a_prompt_that_is_computed_elsewhere_is_reserved_until_it_is_there() -> None:
+    def steps() -> None:
+        scene, budget, begun = moved(ENOUGH)
+        before = budget.used
+        assert begun
+        assert before >= 2 * WAITING_BYTES
+        leg = scene.leg()
+        leg.head(200, {})
+        for _ in range(PIECES):
+            leg.body(b" " * PIECE_BYTES)
+        assert budget.used == before + WAITING_BYTES
+        leg.body(b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}')
+        leg.end()
+        assert not budget.used
+
+    in_loop(steps)
+
+
+def test_a_prompt_without_memory_is_not_computed_elsewhere() -> None:
+    def steps() -> None:
+        scene, budget, begun = moved(WAITING_BYTES)
+        assert not begun
+        assert not budget.used
+        assert not scene.engines.by_id["aggregated"].upstream.legs
+
+    in_loop(steps)
+
+
+def test_an_answer_to_a_question_about_tokens_is_reserved_for_the_tenant() -> None:
+    def steps() -> None:
+        memory, legs, counted = BodyMemory(ENOUGH, 1, [0]), list[Leg](), list[tuple[int, bool]]()
+        owner = SimpleNamespace(began=lambda *_, **__: None, memory_of=lambda tenant: memory.reserve(tenant, 0))
+        engine = SimpleNamespace(bearer="", upstream=SimpleNamespace(send=lambda *sent: legs.append(sent[-1])))
+        parsed = SimpleNamespace(tenant=SimpleNamespace(name="t"), model=SimpleNamespace(name="m"), dropped=frozenset())
+        read: Any = SimpleNamespace(parsed=parsed, body=Body(b'{"messages":"%b"}' % (b"a" * WAITING_BYTES)))
+        _Question(cast("TokenCounts", owner), cast("Engine", engine), read, 9, lambda *given: counted.append(given))
+        legs[0].head(200, {})
+        for _ in range(PIECES):
+            legs[0].body(b" " * PIECE_BYTES)
+        assert memory.budget.used == WAITING_BYTES
+        legs[0].body(b'{"count":5}')
+        legs[0].end()
+        assert counted == [(5, False)]
+        assert not memory.budget.used
+
+    in_loop(steps)
 
 
 def test_small_events_reserve_nothing() -> None:

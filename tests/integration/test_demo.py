@@ -43,7 +43,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     words = ["demo", "--json", "demo.json", "--state-dir", "state", "--speed", "50"]
     # One session at a time: how long a worker is busy with another depends on the machine, and so would placement.
     words += ["--sessions", "1", "--harness", *HARNESSES]
-    done = ran([*COMMAND, *words], folder, timeout_s=150)
+    # A company's laptop: proxies that cannot reach this machine, and no exception for it.
+    behind = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+    behind |= {"HTTP_PROXY": "http://127.0.0.1:9", "ALL_PROXY": "socks5://127.0.0.1:9"}
+    done = ran([*COMMAND, *words], folder, behind, 150)
     path = folder / "demo.json"
     assert path.exists(), done.stdout + done.stderr
     return done, json.loads(path.read_text()), folder

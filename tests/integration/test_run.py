@@ -44,7 +44,8 @@ def run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
     command = [*COMMAND, "aider", "--speed", "50", "--", *words]
-    return ran(command, folder, {**os.environ, "PATH": path}, 50, "hello\n" * 2)
+    environment = {**os.environ, "PATH": path, "HTTP_PROXY": "http://127.0.0.1:9"}
+    return ran(command, folder, environment, 50, "hello\n" * 2)
 
 
 def test_a_fleet_is_there_for_as_long_as_the_program_runs(tmp_path: Path) -> None:

@@ -9,6 +9,21 @@ from tests.machine import seconds
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+def said(body: bytes = b"{}", status: int = 200) -> bytes:
+    """An answer, behind which the connection is closed."""
+    head = f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def answering(say: Callable[[str], bytes]) -> Answer:
+    """Answers a request with what `say` makes of its head."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(say((await reader.readuntil(b"\r\n\r\n")).decode()))
+
+    return answer
+
+
 @asynccontextmanager
 async def listening(answer: Answer) -> AsyncIterator[str]:
     """Its url. `answer` answers the request of one connection."""

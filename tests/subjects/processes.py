@@ -270,6 +270,12 @@ class ProxyProcess(Stopped):
                 each["id"]: each["state"] for each in admin.get("/admin/engines").raise_for_status().json()["engines"]
             }
 
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """What it knows of each worker, by name."""
+        with self.admin() as admin:
+            found: dict[str, dict[str, Any]] = admin.get("/admin/workers").raise_for_status().json()["workers"]
+        return found
+
     def written(self) -> str:
         """Everything that the proxy has written anywhere, but for files that go while they are read."""
         return b"".join(text for path, text in files_in(self.folder) if path != self.config).decode("latin-1")

@@ -128,6 +128,7 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         ("http://127.0.0.1:7001", "http://a:b@h:1", 'engine[0].url: "http://a:b@h:1" must be an address only: no user, query or fragment'),
         ("http://127.0.0.1:7002", "http://127.0.0.1:7001/", 'engine[1].url: "http://127.0.0.1:7001" is taken by engine[0]'),
         ('id = "west-box"', 'id = "east-decode-0"', 'engine[2].id: "east-decode-0" is taken by engine[1]'),
+        ('models = ["qwen3"]', 'models = ["qwen"]', 'engine[2].models: "qwen" is the name of no [[model]] (did you mean "qwen3"?)'),
         ('cached = "0.10"', "", "model[0].cached: is missing"),
         ('cached = "0.10"', "cached = 0.10", 'model[0].cached: must be a string that is not empty, not 0.1; write it in quotes: cached = "0.1"'),
         ('cached = "0.10"', 'cached = "cheap"', "model[0].cached: 'cheap' is not a decimal number (USD per million tokens)"),
@@ -200,11 +201,6 @@ key_sha256 = ["{hashlib.sha256(b"wr-2").hexdigest()}"]
     assert load(GOOD + other, tmp_path)  # acme stays in the east
 
 
-def test_an_engine_serves_models_that_have_a_price(tmp_path: Path) -> None:
-    (problem,) = problems(GOOD.replace('models = ["qwen3"]', 'models = ["qwen"]'), tmp_path)
-    assert problem == 'engine[2].models: "qwen" is the name of no [[model]] (did you mean "qwen3"?)'
-
-
 def test_a_provider_is_named_or_known_by_its_host(tmp_path: Path) -> None:
     assert load(GOOD, tmp_path).engines[2].provider == UNKNOWN
     named = GOOD.replace('kind = "openai"', 'kind = "openai"\nprovider = "vllm"')
@@ -244,6 +240,14 @@ def test_the_keys_of_an_engine_are_in_files_beside_the_config(tmp_path: Path) ->
     openai = GOOD.replace('kind = "openai"', 'kind = "openai"\nadmin_key_file = "admin"')
     assert problems(openai, tmp_path)[0].startswith("engine[2].admin_key_file")
     assert "sk-1" not in problems(GOOD.replace('role = "decode"', 'role = "decode"\nkey = "sk-1"'), tmp_path)[0]
+
+
+def test_only_an_engine_over_tls_has_an_http_proxy(tmp_path: Path) -> None:
+    secure = GOOD.replace('kind = "openai"', 'kind = "openai"\nhttp_proxy = "http://proxy.example:3128"')
+    plain = GOOD.replace('role = "decode"', 'role = "decode"\nhttp_proxy = "http://proxy.example:3128"')
+    assert problems(plain, tmp_path) == ["engine[1].http_proxy: is for engines whose url begins with https://"]
+    assert load(secure, tmp_path).engines[2].http_proxy == "http://proxy.example:3128"
+    assert problems(secure.replace("http://proxy", "https://proxy"), tmp_path)[0].startswith("engine[2].http_proxy")
 
 
 def test_a_budget_of_a_key_that_no_tenant_has_is_refused(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 The simulated (embedded) engine is started. SGLang is not: the doctor only looks for its installation.
 """
 
-import http.client
 import json
 import subprocess
 import sys
 from typing import Final
-from urllib.parse import urlsplit
 
+from warmroute_backend.asking import ask
 from warmroute_backend.doctor.facts import Finding, Host, Level
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.sglang.installation import NotInstalledError, installation
@@ -27,12 +26,9 @@ def embedded() -> Finding:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
         try:
             assert process.stdout is not None
-            url = urlsplit(json.loads(process.stdout.readline())["url"])
-            connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=timeout_s)
-            connection.request("GET", "/ready")
-            ready = connection.getresponse().status == 200
-            connection.close()
-        except (OSError, ValueError, http.client.HTTPException):
+            url = json.loads(process.stdout.readline())["url"]
+            ready = ask(f"{url}/ready", timeout_s).status == 200
+        except ValueError:
             ready = False
         finally:
             process.kill()

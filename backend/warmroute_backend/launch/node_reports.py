@@ -6,7 +6,6 @@ launcher answers nothing but its report.
 
 import contextlib
 import hmac
-import http.client
 import json
 import socket
 import threading
@@ -17,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
 
+from warmroute_backend.asking import ask
 from warmroute_backend.launch.nodes import (
     ASK_EVERY_S,
     OtherNode,
@@ -93,16 +93,10 @@ class NodeReports:
 
     def _fetched(self, node: int) -> Report | None:
         host, port = self._addresses[node]
-        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        try:
-            connection.request("GET", PATH, headers={"authorization": f"Bearer {self._key}"})
-            answer = connection.getresponse()
-            found = json.loads(answer.read(MAX_BYTES)) if answer.status == 200 else None
-        except (OSError, http.client.HTTPException, ValueError, RecursionError):
-            return None
-        finally:
-            connection.close()
-        return read_report(found, node) if isinstance(found, dict) else None
+        bracketed = f"[{host}]" if ":" in host else host
+        headers = {"authorization": f"Bearer {self._key}"}
+        found = ask(f"http://{bracketed}:{port}{PATH}", TIMEOUT_S, headers, MAX_BYTES).fields()
+        return read_report(found, node) if found else None
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         nodes = self

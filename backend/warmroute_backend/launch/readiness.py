@@ -1,20 +1,17 @@
 """Tells whether programs can start (they are installed, and their ports are free), and whether they serve."""
 
 import contextlib
-import http.client
-import json
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from warmroute_backend.asking import ask
 from warmroute_backend.launch.identity import PROC
 from warmroute_backend.launch.program import Program
 
 PROBE_TIMEOUT_S: Final = 2.0
-MAX_ANSWER_BYTES: Final = 8 << 20
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
 """The query to a prefill engine's bootstrap server. If all ranks in it are -1, the answer has facts on all of the
 engine's ranks, or is 503 until all of them have registered (`sglang/srt/disaggregation/common/conn.py`,
@@ -28,7 +25,7 @@ def serves(program: Program) -> bool:
     if not program.ready_path:
         port = program.port("http")
         return port is None or listens(program.host, port)
-    if _get(program.url + program.ready_path).status != 200:
+    if ask(program.url + program.ready_path, PROBE_TIMEOUT_S).status != 200:
         return False
     return program.bootstrap_url is None or bool(route(program.bootstrap_url))
 
@@ -43,12 +40,12 @@ def route(bootstrap_url: str) -> Mapping[str, Any]:
     """The facts on a prefill engine's ranks, from its bootstrap server; empty if ranks are missing or the server does
     not answer.
     """
-    return _object(_get(bootstrap_url + ROUTE))
+    return ask(bootstrap_url + ROUTE, PROBE_TIMEOUT_S).fields()
 
 
 def metrics(url: str) -> str | None:
     """The text of `/metrics`; None if nothing answers, empty if the engine has no metrics."""
-    answer = _get(f"{url}/metrics")
+    answer = ask(f"{url}/metrics", PROBE_TIMEOUT_S)
     if not answer.status:
         return None
     return answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
@@ -56,35 +53,7 @@ def metrics(url: str) -> str | None:
 
 def server_info(url: str) -> Mapping[str, Any]:
     """An engine's `/server_info`; empty if the engine does not answer."""
-    return _object(_get(f"{url}/server_info"))
-
-
-class _Answer:
-    def __init__(self, status: int = 0, body: bytes = b"") -> None:
-        self.status = status
-        self.body = body
-
-
-def _get(url: str) -> _Answer:
-    """Status and body of an answer; status 0 if there is no answer."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT_S)
-    try:
-        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
-        response = connection.getresponse()
-        return _Answer(response.status, response.read(MAX_ANSWER_BYTES))
-    except (OSError, http.client.HTTPException):
-        return _Answer()
-    finally:
-        connection.close()
-
-
-def _object(answer: _Answer) -> Mapping[str, Any]:
-    try:
-        found = json.loads(answer.body) if answer.status == 200 else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return ask(f"{url}/server_info", PROBE_TIMEOUT_S).fields()
 
 
 _LISTEN: Final = "0A"

@@ -6,7 +6,6 @@ thread that started it (on Linux), so that even a killed parent leaves no server
 """
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -16,11 +15,11 @@ import socket
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from warmroute_backend.asking import ask
 from warmroute_backend.sglang.command import HOST, Ports, Role, arguments, environment
 from warmroute_backend.sglang.installation import installation
 from warmroute_backend.sglang.speed import slowness
@@ -138,11 +137,7 @@ class Server:
         )
 
     def is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/ready", timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310
-                return bool(response.status == 200)
-        except OSError:  # refused, reset, timed out, or an error status
-            return False
+        return ask(f"{self.url}/ready", PROBE_TIMEOUT_S).status == 200
 
     def wait_ready(self, deadline_s: float) -> "Server":
         """Wait until the server serves.
@@ -218,12 +213,6 @@ def wait_all(servers: Iterable[Server]) -> None:
     deadline_s = start_deadline_s()
     for server in servers:
         server.wait_ready(deadline_s)
-
-
-def get_json(url: str) -> Any:
-    """The JSON that a server answers to a GET request, for example at `/v1/loads`."""
-    with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310 (our own server)
-        return json.load(response)
 
 
 def _free_ports(http: int) -> Ports:

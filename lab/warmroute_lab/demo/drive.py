@@ -94,9 +94,13 @@ def _work(recording: RecordedSession) -> int:
     return sum(len(str(request.body)) for request in recording.requests)
 
 
+# `trust_env=False`: a SOCKS proxy in the environment would need a package that httpx lacks, and is of no use here.
+
+
 async def _stock_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
     """A client for each region. The clients differ only in `base_url` and share connections."""
-    first = await stack.enter_async_context(openai.AsyncOpenAI(base_url=NAME_FOR_ALL, **_client_options(target)))
+    options = {"http_client": openai.DefaultAsyncHttpxClient(trust_env=False), **_client_options(target)}
+    first = await stack.enter_async_context(openai.AsyncOpenAI(base_url=NAME_FOR_ALL, **options))
     return {region: first.with_options(base_url=url) for region, url in target.base_urls.items()}
 
 
@@ -107,7 +111,7 @@ async def _roaming_clients(stack: contextlib.AsyncExitStack, target: Target) -> 
         address = urlsplit(target.base_urls[_ingress.get()])
         request.url = request.url.copy_with(host=address.hostname, port=address.port)
 
-    network = openai.DefaultAsyncHttpxClient(event_hooks={"request": [resolve]})
+    network = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks={"request": [resolve]})
     client = warmroute.AsyncOpenAI(base_url=NAME_FOR_ALL, http_client=network, **_client_options(target))
     return dict.fromkeys(target.base_urls, await stack.enter_async_context(client))
 

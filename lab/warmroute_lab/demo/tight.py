@@ -219,7 +219,8 @@ async def play(urls: Sequence[str], api_key: str, load: Load) -> list[ClientTurn
     """Play all sessions at once. The turns of a session go to the proxies in rotation."""
     limits = httpx.Limits(max_connections=None)
     headers = {"authorization": f"Bearer {api_key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=TURN_TIMEOUT_S * slowness(), limits=limits) as client:
+    options: dict[str, Any] = {"headers": headers, "timeout": TURN_TIMEOUT_S * slowness(), "limits": limits}
+    async with httpx.AsyncClient(trust_env=False, **options) as client:
         played = await asyncio.gather(*[_session(client, urls, load, number) for number in range(load.sessions)])
     return [turn for turns in played for turn in turns]
 

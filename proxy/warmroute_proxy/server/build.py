@@ -278,7 +278,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
     ledger = _ledger(config, number)  # made first, since it locks the state folder
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
-    engines = await _engines(config, peer_processes, metrics, clock)
+    engines = await _engines(config, peer_processes, metrics, clock, memory)
     stores = await _stores(config, number, metrics, ledger)
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
@@ -286,7 +286,9 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     engines.watching.reports_hits = router.reports_hits
     admission = Admission(config, router, metrics, clock, stores, shortage)
     faults = Faults(router, engines, open_requests, request_metrics)
-    re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
+    re_prefills = RePrefills(
+        config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock, memory
+    )
     settlement = Settlement(router, engines, admission, ledger, request_metrics, announcements, time.time)
     path = RequestPath(
         open_requests=open_requests,
@@ -384,7 +386,11 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 
 
 async def _engines(
-    config: Config, peer_processes: PeerProcesses | None, metrics: Metrics, clock: Callable[[], float]
+    config: Config,
+    peer_processes: PeerProcesses | None,
+    metrics: Metrics,
+    clock: Callable[[], float],
+    memory: BodyMemory,
 ) -> Engines:
     """Make the engines. Only the first process keeps the file of the engines' counters."""
     is_first = peer_processes is None or peer_processes.number == 0
@@ -392,6 +398,7 @@ async def _engines(
         config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
         CounterFile(config.proxy.state_dir) if is_first else None, peer_processes,
     )  # fmt: skip
+    engines.memory = memory
     await fetch_server_infos(engines)
     return engines
 

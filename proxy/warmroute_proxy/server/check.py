@@ -208,7 +208,8 @@ async def _probe_engine(engine: EngineConfig) -> ServerAnswer:
     who = f"engine {engine.id}, {engine.url}"
     path = "/server_info" if engine.kind == "sglang" else "/v1/models"
     try:
-        status, body, until = await _get(engine.url, path, bearer(engine.key_file, engine.keys_within))
+        key = bearer(engine.key_file, engine.keys_within)
+        status, body, until = await _get(engine.url, path, key, engine.http_proxy)
     except (OSError, SecretError) as error:
         return ServerAnswer(who, _reason(error), ok=False)
     if status in {401, 403}:
@@ -248,14 +249,13 @@ async def _probe_region(region: RegionConfig) -> ServerAnswer:
     )
 
 
-async def _get(url: str, path: str, headers: str) -> tuple[int, bytes, str]:
+async def _get(url: str, path: str, headers: str, http_proxy: str = "") -> tuple[int, bytes, str]:
     """The status and body of a small GET, and until when the server's certificate is valid. Raises: OSError."""
-    upstream = Upstream(url, PROBE_TIMEOUT_S, time.monotonic)
-    context = ssl.create_default_context() if url.startswith("https://") else None
+    upstream = Upstream(url, PROBE_TIMEOUT_S, time.monotonic, http_proxy)
     async with asyncio.timeout(PROBE_TIMEOUT_S):
-        _, writer = await asyncio.open_connection(upstream.host, upstream.port, ssl=context)
-    certificate = writer.get_extra_info("peercert")
-    writer.close()
+        transport = await upstream.open_transport(asyncio.Protocol)
+    certificate = transport.get_extra_info("peercert")
+    transport.close()
     try:
         status, body = await get(upstream, path, headers, PROBE_TIMEOUT_S)
     finally:

@@ -125,11 +125,11 @@ def fresh_prompt(tokens: int) -> list[int]:
     return [random.randrange(300, 2000) for _ in range(tokens)]
 
 
-def page_hashes(tokens: Sequence[int], cache_salt: str | None = None) -> list[int]:
-    """The hashes of the complete pages of a path, from SGLang's definition."""
+def page_hashes(tokens: Sequence[int], cache_salt: str | None = None, page: int = PAGE) -> list[int]:
+    """The hashes of the complete pages of a path, from SGLang's definition. `page`: how many tokens a page has."""
     digest = b"" if cache_salt is None else hashlib.sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode()).digest()
     hashes = []
-    for start in range(0, len(tokens) - PAGE + 1, PAGE):
-        digest = hashlib.sha256(digest + struct.pack(f"<{PAGE}I", *tokens[start : start + PAGE])).digest()
+    for start in range(0, len(tokens) - page + 1, page):
+        digest = hashlib.sha256(digest + struct.pack(f"<{page}I", *tokens[start : start + page])).digest()
         hashes.append(struct.unpack(">q", digest[:8])[0])
     return hashes

@@ -27,13 +27,9 @@ def hit(answer: Answer) -> tuple[int, dict[str, Any] | None]:
     return answer.cached_tokens, answer.details
 
 
-def test_a_miss_has_no_details(lab: Lab) -> None:
-    assert hit(lab.generate(fresh_prompt(6 * PAGE))) == (0, None)
-
-
-def test_what_was_just_computed_is_on_the_device(lab: Lab) -> None:
+def test_a_miss_has_no_details_and_what_was_just_computed_is_on_the_device(lab: Lab) -> None:
     prompt = fresh_prompt(6 * PAGE)
-    lab.generate(prompt)
+    assert hit(lab.generate(prompt)) == (0, None)
     assert hit(lab.generate(prompt)) == (5 * PAGE, tiers(device=5)), "the last token is always computed"
 
 

@@ -4,16 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.cache.lab import (
-    ADMIN,
-    BUFFER_STEPS,
-    CLEARED,
-    HOST_RATIO,
-    PAGE,
-    Lab,
-    fresh_prompt,
-    page_hashes,
-)
+from tests.contract.cache.lab import ADMIN, BUFFER_STEPS, CLEARED, HOST_RATIO, PAGE, Lab, fresh_prompt, page_hashes
 from tests.subjects.kv_subscriber import KvSubscriber, events
 
 
@@ -47,6 +38,15 @@ def stored(
 
 def on_host(hashes: list[int]) -> dict[str, Any]:
     return {"type": "BlockStored", "medium": "CPU_PINNED", "block_hashes": hashes}
+
+
+def known(lab: Lab, heard: KvSubscriber, tokens: int) -> tuple[list[int], list[int]]:
+    """A new prompt that the device and the host have, and the hashes of its pages."""
+    prompt = fresh_prompt(tokens)
+    hashes = page_hashes(prompt)
+    lab.generate(prompt, 2)
+    heard.until(on_host(hashes))
+    return prompt, hashes
 
 
 def test_server_info_says_where_to_subscribe(lab: Lab) -> None:
@@ -93,9 +93,7 @@ def test_an_answer_is_stored_when_it_has_ended(lab: Lab, heard: KvSubscriber) ->
 
 
 def test_the_next_turn_stores_what_is_new_under_the_last_shared_page(lab: Lab, heard: KvSubscriber) -> None:
-    prompt = fresh_prompt(2 * PAGE)
-    lab.generate(prompt, 2)
-    heard.until(on_host(page_hashes(prompt)))
+    prompt, _ = known(lab, heard, 2 * PAGE)
     longer = prompt + fresh_prompt(2 * PAGE)
     assert lab.generate(longer, 2).cached_tokens == 2 * PAGE
     hashes = page_hashes(longer)
@@ -104,9 +102,7 @@ def test_the_next_turn_stores_what_is_new_under_the_last_shared_page(lab: Lab, h
 
 
 def test_a_fork_hangs_on_the_last_shared_page(lab: Lab, heard: KvSubscriber) -> None:
-    trunk = fresh_prompt(4 * PAGE)
-    lab.generate(trunk, 2)
-    heard.until(on_host(page_hashes(trunk)))
+    trunk, _ = known(lab, heard, 4 * PAGE)
     fork = trunk[: PAGE + 3] + fresh_prompt(2 * PAGE)
     assert lab.generate(fork, 2).cached_tokens == PAGE
     hashes = page_hashes(fork)
@@ -143,9 +139,7 @@ def test_chat_and_completions_take_a_session_id(lab: Lab, heard: KvSubscriber) -
 
 
 def test_a_cache_salt_is_in_the_hashes_and_in_the_events(lab: Lab, heard: KvSubscriber) -> None:
-    prompt = fresh_prompt(2 * PAGE)
-    lab.generate(prompt, 2)
-    heard.until(on_host(page_hashes(prompt)))
+    prompt, _ = known(lab, heard, 2 * PAGE)
     assert lab.generate(prompt, 2, cache_salt="tenant-a").cached_tokens == 0
     salted = page_hashes(prompt, "tenant-a")
     told = events(heard.until(on_host(salted)))
@@ -156,19 +150,14 @@ def test_a_cache_salt_is_in_the_hashes_and_in_the_events(lab: Lab, heard: KvSubs
 
 
 def test_an_extra_key_is_another_tree_under_the_same_hashes(lab: Lab, heard: KvSubscriber) -> None:
-    prompt = fresh_prompt(2 * PAGE)
-    lab.generate(prompt, 2)
-    heard.until(on_host(page_hashes(prompt)))
+    prompt, hashes = known(lab, heard, 2 * PAGE)
     assert lab.generate(prompt, 2, extra_key="lane").cached_tokens == 0
-    told = events(heard.until(on_host(page_hashes(prompt))))
-    assert told[0] == stored(page_hashes(prompt), prompt, None)
+    told = events(heard.until(on_host(hashes)))
+    assert told[0] == stored(hashes, prompt, None)
 
 
 def test_an_eviction_is_told_before_what_took_the_room(lab: Lab, heard: KvSubscriber) -> None:
-    prompt = fresh_prompt(4 * PAGE)
-    hashes = page_hashes(prompt)
-    lab.generate(prompt, 2)
-    heard.until(on_host(hashes))
+    _, hashes = known(lab, heard, 4 * PAGE)
     lab.fill_device()
     messages = heard.until({"type": "BlockRemoved", "medium": "GPU"})
     removed = next(event for event in messages[-1].events if event["type"] == "BlockRemoved")
@@ -181,10 +170,7 @@ def test_an_eviction_is_told_before_what_took_the_room(lab: Lab, heard: KvSubscr
 
 
 def test_an_eviction_from_the_host_is_told_apart(lab: Lab, heard: KvSubscriber) -> None:
-    prompt = fresh_prompt(4 * PAGE)
-    hashes = page_hashes(prompt)
-    lab.generate(prompt, 2)
-    heard.until(on_host(hashes))
+    _, hashes = known(lab, heard, 4 * PAGE)
     gone: set[int] = set()
     for _ in range(2 * HOST_RATIO):  # each time a whole device of new pages
         lab.fill_device()
@@ -210,10 +196,7 @@ def test_pages_that_come_back_from_the_host_are_stored_again(lab: Lab, heard: Kv
 def test_pages_that_come_from_storage_are_stored_on_the_host_and_then_on_the_device(
     lab: Lab, heard: KvSubscriber
 ) -> None:
-    prompt = fresh_prompt(5 * PAGE + 2)
-    hashes = page_hashes(prompt)
-    lab.generate(prompt, 2)
-    heard.until(on_host(hashes))
+    prompt, hashes = known(lab, heard, 5 * PAGE + 2)
     lab.flush()
     heard.until(CLEARED)
     assert lab.generate(prompt, 2).details == {
@@ -223,10 +206,7 @@ def test_pages_that_come_from_storage_are_stored_on_the_host_and_then_on_the_dev
         "storage_backend": "HiCacheFile",
     }
     told = events(heard.until({"type": "BlockStored", "medium": "GPU"}))
-    assert told == [
-        stored(hashes, prompt[: 5 * PAGE], None, "CPU_PINNED"),
-        stored(hashes, prompt[: 5 * PAGE], None),
-    ]
+    assert told == [stored(hashes, prompt[: 5 * PAGE], None, "CPU_PINNED"), stored(hashes, prompt[: 5 * PAGE], None)]
 
 
 def test_a_flush_is_one_event(lab: Lab, heard: KvSubscriber) -> None:

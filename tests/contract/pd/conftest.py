@@ -10,7 +10,6 @@ from tests.subjects.embedded import EmbeddedEngine
 from tests.subjects.ports import free_ports
 from tests.subjects.sglang import Servers
 
-PAIRS = {"pair", "impatient_pair"}
 PATIENT_S = 900.0
 """As long as any machine needs."""
 
@@ -110,10 +109,3 @@ def decode_runs(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Callable
         decode.kill()
     else:
         yield lambda: True
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the real pair says so, for it to start early."""
-    for item in items:
-        if isinstance(item, pytest.Function) and PAIRS & {*item.fixturenames} and "[sglang" in item.nodeid:
-            item.fixturenames = [*item.fixturenames, "sglang_servers", "sglang_pair"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,9 +10,9 @@ from itertools import count, takewhile
 from typing import Any, NamedTuple
 
 import httpx
-from tests.contract.subject import Kind
+from tests.contract.subject import Kind, in_thread
 from tests.machine import seconds
-from tests.subjects.processes import PLAIN
+from tests.subjects.processes import PLAIN, until
 
 TIMEOUT_S = 50.0
 CHAT = "/v1/chat/completions"
@@ -66,16 +65,7 @@ class Pair:
 
 def post(url: str, body: dict[str, Any], path: str = CHAT) -> Future[httpx.Response]:
     """Post from a thread of its own."""
-    future: Future[httpx.Response] = Future()
-
-    def ask() -> None:
-        try:
-            future.set_result(httpx.post(url + path, json=body, timeout=seconds(TIMEOUT_S), verify=PLAIN))
-        except httpx.HTTPError as error:
-            future.set_exception(error)
-
-    threading.Thread(target=ask, daemon=True).start()
-    return future
+    return in_thread(lambda: httpx.post(url + path, json=body, timeout=seconds(TIMEOUT_S), verify=PLAIN))
 
 
 def abort(url: str, body: dict[str, Any]) -> None:
@@ -156,7 +146,4 @@ def _finish(answered: Future[httpx.Response]) -> str:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until a request is where it is wanted."""
-    deadline_s = time.monotonic() + seconds(TIMEOUT_S)
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(condition, "the request is there", TIMEOUT_S)

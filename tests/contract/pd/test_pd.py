@@ -36,12 +36,7 @@ def failure(answer: httpx.Response) -> str:
     """The message of an answer that is a failed hand-over."""
     assert answer.status_code == 500, answer.text
     body = answer.json()
-    assert {name: body[name] for name in ("object", "type", "param", "code")} == {
-        "object": "error",
-        "type": "500",
-        "param": None,
-        "code": 500,
-    }
+    assert (body["object"], body["type"], body["param"], body["code"]) == ("error", "500", None, 500)
     return str(body["message"])
 
 

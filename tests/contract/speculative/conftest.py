@@ -28,10 +28,3 @@ def drafting(request: pytest.FixtureRequest) -> Iterator[Subject]:
     url = request.getfixturevalue("sglang_speculative").url if real else request.getfixturevalue("embedded_drafting")
     with httpx.Client(base_url=url, timeout=seconds(DEADLINE_S), limits=NOT_KEPT) as client:
         yield Subject(request.param, url, client)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the real one says so, for it to start early."""
-    for item in items:
-        if isinstance(item, pytest.Function) and "drafting" in item.fixturenames and "[sglang" in item.nodeid:
-            item.fixturenames = [*item.fixturenames, "sglang_servers", "sglang_speculative"]

@@ -3,12 +3,10 @@
 A page of 16 pairs spans 17 tokens: the last token of a page is the first of the next.
 """
 
-import hashlib
 import itertools
-import struct
 from typing import Any
 
-from tests.contract.cache.lab import PAGE, fresh_prompt
+from tests.contract.cache.lab import PAGE, fresh_prompt, page_hashes
 from tests.contract.subject import CHAT, GENERATE, Json, Subject, chat, until
 from tests.subjects.kv_subscriber import KvSubscriber
 
@@ -17,16 +15,6 @@ def ask(drafting: Subject, ids: list[int]) -> Json:
     """The `meta_info` of a request for one token."""
     sampling = {"max_new_tokens": 1, "temperature": 0}
     return dict(drafting.answer(GENERATE, {"input_ids": ids, "sampling_params": sampling})["meta_info"])
-
-
-def hashes_of(pairs: list[tuple[int, int]]) -> list[int]:
-    """The hashes of the complete pages of a path of pairs, from SGLang's definition."""
-    digest, hashes = b"", []
-    for start in range(0, len(pairs) - PAGE + 1, PAGE):
-        page = [token for pair in pairs[start : start + PAGE] for token in pair]
-        digest = hashlib.sha256(digest + struct.pack(f"<{2 * PAGE}I", *page)).digest()
-        hashes.append(struct.unpack(">q", digest[:8])[0])
-    return hashes
 
 
 def test_the_token_after_a_page_belongs_to_it(drafting: Subject) -> None:
@@ -53,7 +41,7 @@ def test_events_carry_pairs_of_tokens(drafting: Subject) -> None:
             stored = [event for event in told if tuple(event["token_ids"][0]) == pairs[0]]
     (event,) = stored
     assert [tuple(pair) for pair in event["token_ids"]] == pairs
-    assert event["block_hashes"] == hashes_of(pairs)
+    assert event["block_hashes"] == page_hashes(list(itertools.chain.from_iterable(pairs)), page=2 * PAGE)
     assert (event["block_size"], event["parent_block_hash"], event["medium"]) == (PAGE, None, "GPU")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.contract.subject import Subject
 from tests.machine import seconds
 
 Json = dict[str, Any]
@@ -17,12 +18,7 @@ def chat(content: str, **more: Any) -> Json:
 
 def events(engine: Any, path: str, body: Json) -> list[Json]:
     """The events of a stream; the last one must be [DONE]."""
-    with engine.client.stream("POST", path, json={**body, "stream": True}) as response:
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
+    return Subject("embedded", engine.url, engine.client).events(path, body)
 
 
 def content(chunks: list[Json], index: int = 0) -> str:
@@ -57,18 +53,6 @@ def test_reasoning_comes_before_content(engine: Any, switch: Json) -> None:
     usage = chunks[-1]["usage"]
     assert usage["reasoning_tokens"] == kinds.count("reasoning") > 0
     assert usage["completion_tokens_details"] == {"reasoning_tokens": usage["reasoning_tokens"]}
-
-
-def test_an_agent_loop_can_be_driven_by_a_script(engine: Any) -> None:
-    script = [{"tool_calls": [{"name": "read", "arguments": {"path": "x.py"}}]}, {"text": "All done."}]
-    messages: list[Json] = [{"role": "user", "content": "fix it"}]
-    asked = {"model": "any", "messages": messages, "metadata": {"script": json.dumps(script)}}
-    message = engine.client.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]
-    (call,) = message["tool_calls"]
-    assert call["function"] == {"name": "read", "arguments": '{"path":"x.py"}'}
-    messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "1/0"}]
-    final = engine.client.post("/v1/chat/completions", json=asked).json()["choices"][0]
-    assert (final["message"]["content"], final["finish_reason"]) == ("All done.", "stop")
 
 
 def test_tool_calls_are_streamed_in_pieces(engine: Any) -> None:

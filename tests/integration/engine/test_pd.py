@@ -1,6 +1,5 @@
 """Prefill and decode as two processes: the hand-off, and each way it can end badly."""
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.machine import seconds
+from tests.contract.pd.pair import post
 
 pytestmark = pytest.mark.full
 
@@ -30,25 +29,10 @@ class Pair(NamedTuple):
         }
 
     def prefill_leg(self, body: dict[str, Any]) -> "Future[httpx.Response]":
-        return post(self.prefill, {**body, "stream": False})
+        return post(self.prefill.url, {**body, "stream": False})
 
     def decode_leg(self, body: dict[str, Any]) -> "Future[httpx.Response]":
-        return post(self.decode, body)
-
-
-def post(engine: Any, body: dict[str, Any]) -> "Future[httpx.Response]":
-    """Post from a thread of its own."""
-    limit_s = seconds(20)
-    future: Future[httpx.Response] = Future()
-
-    def ask() -> None:
-        try:
-            future.set_result(httpx.post(engine.url + "/v1/chat/completions", json=body, timeout=limit_s))
-        except httpx.HTTPError as error:
-            future.set_exception(error)
-
-    threading.Thread(target=ask, daemon=True).start()
-    return future
+        return post(self.decode.url, body)
 
 
 @pytest.fixture
@@ -112,7 +96,7 @@ def test_a_client_that_leaves_one_leg_before_the_head_ends_both(pair: Callable[.
     body = legs.body(7, LONG, stream=True)
     engines = {"prefill": legs.prefill, "decode": legs.decode}
     (stayer,) = set(engines) - {leaver}
-    staying = post(engines[stayer], body)
+    staying = post(engines[stayer].url, body)
     with engines[leaver].send(body):
         engines[leaver].wait(lambda log: log["running"] == 1)
         legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)

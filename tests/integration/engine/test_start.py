@@ -57,7 +57,6 @@ def test_flags_that_make_no_sense(args: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ("{", "not usable"),
         ('{"publisher":"zmq","endpoint":"tcp://*:65535"}', "2 ranks"),
         ('{"publisher":"zmq","endpoint":"tcp://127.0.0.1:0","bind":false}', "ports"),
         ('{"publisher":"zmq","endpoint":"tcp://no-such-host.invalid:0","bind":true}', "no-such-host.invalid"),

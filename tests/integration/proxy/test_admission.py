@@ -224,9 +224,7 @@ def test_the_engines_own_word_is_the_limit(tmp_path: Path) -> None:
 
 
 def worker(it: Scene) -> dict[str, Any]:
-    with it.proxy.admin() as admin:
-        found: dict[str, Any] = admin.get("/admin/workers").json()["workers"]["s0"]
-    return found
+    return it.proxy.workers()["s0"]
 
 
 def test_a_tenants_minute_is_shown_and_held(tmp_path: Path) -> None:
@@ -284,10 +282,10 @@ def test_a_key_that_was_turned_away_is_a_new_try_and_one_that_waits_is_joined(tm
 
 
 def test_a_region_without_room_sends_on_to_one_that_has_it(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        far = stack.enter_context(scene(tmp_path, region="west"))
-        of_east: dict[str, Any] = {"peer": ("west", far.proxy.url), "keys": far.proxy.keys}
-        it = stack.enter_context(scene(tmp_path, limits="queue_requests = 2", **of_east))
+    with (
+        scene(tmp_path, region="west") as far,
+        scene(tmp_path, limits="queue_requests = 2", peer=("west", far.proxy.url), keys=far.proxy.keys) as it,
+    ):
         it.proxy.sees("west")
         here = it.send("here")
         it.runs(1)

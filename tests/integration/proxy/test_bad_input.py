@@ -3,17 +3,14 @@
 import json
 import socket
 from collections.abc import Iterator
-from http.client import HTTPResponse
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat
+from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat
 from warmroute.contract.steering import REFUSED_FIELDS
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.errors import no_model
 
 CANARY = "canary-7f3a9c"
@@ -23,17 +20,12 @@ SECRET_SESSION = "session-canary-51c0"
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     folder = tmp_path_factory.mktemp("bad")
-    engine = EngineProcess(folder, "a0", "aggregated", "--context-length", "4096")
-    started = None
-    try:
-        engine.listening()
-        limits = "body_bytes = 200000\nheader_bytes = 8000\nheader_count = 40"
-        started = ProxyProcess(folder / "p", [engine.toml("east")], limits=limits).start()
+    limits = "body_bytes = 200000\nheader_bytes = 8000\nheader_count = 40"
+    with (
+        EngineProcess(folder, "a0", "aggregated", "--context-length", "4096") as engine,
+        ProxyProcess(folder / "p", [engine.toml("east")], limits=limits) as started,
+    ):
         yield started
-    finally:
-        if started is not None:
-            started.stop()
-        stop_all([engine.child], seconds(5.0))
     written = started.written()
     assert [secret for secret in (CANARY, SECRET_SESSION, *started.keys) if secret in written] == []
 
@@ -49,26 +41,22 @@ def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def raw(text: str) -> bytes:
-    return text.encode()
-
-
 BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("empty", b"", 400, "invalid_json"),
-    ("not JSON", raw('{"model": "kimi-k2.5", "messages": ['), 400, "invalid_json"),
+    ("not JSON", b'{"model": "kimi-k2.5", "messages": [', 400, "invalid_json"),
     ("an array", b"[]", 400, "invalid_json"),
     ("trailing bytes", body() + b"x", 400, "invalid_json"),
-    ("deep", raw('{"model":"kimi-k2.5","messages":' + "[" * 90_000), 400, "invalid_json"),
+    ("deep", b'{"model":"kimi-k2.5","messages":' + b"[" * 90_000, 400, "invalid_json"),
     ("duplicate field", body()[:-1] + b',"model":"other"}', 400, "duplicate_field"),
     ("escaped duplicate", body()[:-1] + b',"\\u006dodel":"other"}', 400, "duplicate_field"),
     ("escaped control field", body()[:-1] + b',"cache_\\u0073alt":"x"}', 400, "forbidden_field"),
-    ("no model", raw('{"messages":[{"role":"user","content":"x"}]}'), 400, "missing_field"),
-    ("model is a number", raw('{"model":3,"messages":[{"role":"user","content":"x"}]}'), 400, "invalid_type"),
+    ("no model", b'{"messages":[{"role":"user","content":"x"}]}', 400, "missing_field"),
+    ("model is a number", b'{"model":3,"messages":[{"role":"user","content":"x"}]}', 400, "invalid_type"),
     ("unknown model", body(model="gpt-9"), 404, "model_not_found"),
-    ("no messages", raw('{"model":"kimi-k2.5"}'), 400, "missing_field"),
-    ("messages is a string", raw('{"model":"kimi-k2.5","messages":"hi"}'), 400, "invalid_value"),
-    ("messages is empty", raw('{"model":"kimi-k2.5","messages":[]}'), 400, "invalid_value"),
-    ("a message is a number", raw('{"model":"kimi-k2.5","messages":[1]}'), 400, "invalid_value"),
+    ("no messages", b'{"model":"kimi-k2.5"}', 400, "missing_field"),
+    ("messages is a string", b'{"model":"kimi-k2.5","messages":"hi"}', 400, "invalid_value"),
+    ("messages is empty", b'{"model":"kimi-k2.5","messages":[]}', 400, "invalid_value"),
+    ("a message is a number", b'{"model":"kimi-k2.5","messages":[1]}', 400, "invalid_value"),
     ("stream is a string", body(stream="yes"), 400, "invalid_type"),
     ("stream_options is a list", body(stream=True, stream_options=[1]), 400, "invalid_type"),
     ("include_usage is text", body(stream=True, stream_options={"include_usage": "yes"}), 400, "invalid_type"),
@@ -211,10 +199,6 @@ def test_a_post_to_another_api_is_told_what_to_set(proxy: ProxyProcess, path: st
     assert httpx.get(proxy.url + path).status_code in {401, 404}
 
 
-def test_a_wrong_method(client: httpx.Client) -> None:
-    assert client.get("/v1/chat/completions").status_code == 405
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/usage", "/ready"])
 @pytest.mark.parametrize(
     "headers", [{"x-long": "v" * 9000}, {f"x-{i}": "v" for i in range(60)}], ids=["bytes", "count"]
@@ -222,10 +206,6 @@ def test_a_wrong_method(client: httpx.Client) -> None:
 def test_too_many_header_bytes_or_headers_on_any_path(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
     answer = client.request("POST" if path.endswith("completions") else "GET", path, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
-
-
-def test_a_body_over_the_limit_on_the_apps_paths_too(client: httpx.Client) -> None:
-    assert client.request("GET", "/v1/models", content=b"x" * 300_000).status_code == 413
 
 
 @pytest.mark.parametrize("key", ["k" * 257, "a\tb"])
@@ -254,27 +234,8 @@ def test_bytes_that_are_no_utf_8_get_an_answer(client: httpx.Client) -> None:
 def test_a_forged_forward_is_no_way_in(proxy: ProxyProcess, client: httpx.Client) -> None:
     forged = {"x-warmroute-forward": "e30=.0000"}
     assert httpx.post(f"{proxy.url}/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 401
-    assert (
-        client.post("/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 200
-    )  # dropped from clients
-
-
-def test_the_openai_client_raises_its_own_errors(proxy: ProxyProcess) -> None:
-    with openai.OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as client:
-        with pytest.raises(openai.BadRequestError, match="context"):
-            client.chat.completions.create(
-                model="kimi-k2.5", messages=[{"role": "user", "content": CANARY * 3000}], stream=True
-            )
-        with pytest.raises(openai.NotFoundError):
-            client.chat.completions.create(model="nope", messages=[{"role": "user", "content": CANARY}])
-
-
-def test_garbage_on_the_socket(proxy: ProxyProcess, client: httpx.Client) -> None:
-    host, port = proxy.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=seconds(5)) as connection:
-        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)))
-        assert connection.recv(65536).startswith(b"HTTP/1.1 400")
-    assert client.get("/health").status_code == 200
+    dropped = client.post("/v1/chat/completions", headers=forged, json=chat(CANARY))
+    assert dropped.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -294,9 +255,8 @@ def test_who_has_no_key_sends_no_body(proxy: ProxyProcess, path: str, framing: b
     url = httpx.URL(proxy.url)
     with socket.create_connection((url.host, url.port or 80), timeout=seconds(20)) as sock:
         sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % (path.encode(), framing))
-        answer = HTTPResponse(sock)
-        answer.begin()
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (400, "bad_request")
+        status, _, said = answer(sock)
+        assert (status, json.loads(said)["error"]["code"]) == (400, "bad_request")
         assert sock.recv(1) == b"", "and is not listened to any longer"
     assert httpx.get(f"{proxy.url}{path}").status_code == 200
 

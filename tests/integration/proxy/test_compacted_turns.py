@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from tests.subjects.processes import EngineProcess, ProxyProcess
-from tests.subjects.small_fleet import regions  # noqa: F401 - a fixture
 from warmroute.contract.compactions import MARKS, Mark
 
 pytestmark = pytest.mark.full
@@ -50,9 +49,8 @@ def turn_of(
     """The number of a turn by its receipt."""
     headers = {"x-session-affinity": session or "", "thread-id": agent, "x-warmroute-home": home}
     body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "system", "content": system}, *messages]}
-    found = client.post(
-        "/v1/chat/completions", json=body, headers={name: each for name, each in headers.items() if each}
-    )
+    named = {name: each for name, each in headers.items() if each}
+    found = client.post("/v1/chat/completions", json=body, headers=named)
     assert found.status_code == 200, found.text
     return int(found.json()["usage"]["warmroute"]["turn"])
 
@@ -116,8 +114,10 @@ def test_a_fork_without_a_mark_counts_by_its_prompt(client: httpx.Client, messag
     assert turn_of(client, session, messages) == answers + 1
 
 
-def test_words_that_begin_a_conversation_are_its_first_turn(client: httpx.Client) -> None:
-    assert turn_of(client, "new", compacted(CLAUDE)) == 1
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_compaction_of_less_than_two_turns_counts_by_its_prompt(client: httpx.Client, turns: int) -> None:
+    begun(client, f"after {turns}", turns)
+    assert turn_of(client, f"after {turns}", compacted(CLAUDE)) == 1
 
 
 def test_another_key_agent_or_system_prompt_begins_at_one(client: httpx.Client) -> None:
@@ -126,11 +126,6 @@ def test_another_key_agent_or_system_prompt_begins_at_one(client: httpx.Client) 
     assert turn_of(client, "own", compacted(CLAUDE), "sub") == 1
     assert turn_of(client, "own", compacted(CLAUDE), "main", "You are another agent.") == 1
     assert turn_of(client, "own", compacted(CLAUDE), "main") == 5
-
-
-def test_a_compaction_behind_a_single_turn_counts_by_its_prompt(client: httpx.Client) -> None:
-    begun(client, "single", 1)
-    assert turn_of(client, "single", compacted(CLAUDE)) == 1
 
 
 def test_without_a_key_a_compaction_is_a_conversation_of_its_own(client: httpx.Client) -> None:
@@ -181,22 +176,19 @@ def test_a_resumed_or_edited_conversation_follows_the_newest_turn(client: httpx.
 
 
 def test_numbers_go_on_after_a_restart_of_the_proxy(engine: EngineProcess, tmp_path: Path) -> None:
-    started = ProxyProcess(tmp_path / "p", [engine.toml("east")])
-    try:
-        with started.start().client() as client:
+    root = compacted(CLAUDE)
+    with ProxyProcess(tmp_path / "p", [engine.toml("east")]) as started:
+        with started.client() as client:
             begun(client, "restarted")
-            root = compacted(CLAUDE)
             assert turn_of(client, "restarted", root) == 5
         started.stop()
         with started.start().client() as client:
             assert turn_of(client, "restarted", grown(root, 1)) == 6
             assert turn_of(client, "restarted", compacted(CLAUDE, summary="Again.")) == 7
             assert turn_of(client, "restarted", [user("A fork.")]) == 1
-    finally:
-        started.stop()
 
 
-def test_numbers_go_on_in_another_region(regions: tuple[ProxyProcess, ProxyProcess]) -> None:  # noqa: F811
+def test_numbers_go_on_in_another_region(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
     east, west = regions
     with east.client() as client:
         history = [user("Read the files of both.")]
@@ -243,10 +235,7 @@ def asked_turn(client: httpx.Client, session: str, asked: Asked) -> int:
     [
         (of_claude_code, [user(CLAUDE)]),
         (of_codex, [user("Read the files."), user(f"{MARKS[1].words} of its thinking process.")]),
-        (
-            of_gemini_cli,
-            [user("<state_snapshot>We have read the files.</state_snapshot>"), answer(GEMINI), user("Go on.")],
-        ),
+        (of_gemini_cli, compacted(GEMINI, "assistant", "<state_snapshot>We have read the files.</state_snapshot>")),
     ],
 )
 def test_the_mark_of_a_program_is_read_in_its_own_api(

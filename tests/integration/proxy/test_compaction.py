@@ -11,7 +11,7 @@ import pytest
 from tests.subjects.processes import ProxyProcess
 from tests.subjects.websockets import Socket
 
-from .test_responses import MODEL, PATH, READ, calling, events_of, script
+from .test_responses import MODEL, PATH, READ, events_of, script
 
 SUMMARY = "The user wants a.txt read; it was."
 LONG: list[Any] = [
@@ -20,6 +20,10 @@ LONG: list[Any] = [
     {"type": "function_call_output", "call_id": "c1", "output": "hello"},
 ]
 TRIGGER: Any = {"type": "compaction_trigger"}
+
+
+def calling(name: str, arguments: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"name": name, "arguments": arguments}]}
 
 
 @pytest.fixture(scope="module")
@@ -76,31 +80,24 @@ def test_a_summary_that_the_model_does_not_write_is_an_error(raw: httpx.Client) 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_search_for_tools_is_called_as_one_and_what_it_finds_is_offered(raw: httpx.Client, streams: bool) -> None:
-    search = {
-        "type": "tool_search",
-        "execution": "client",
-        "description": "Searches.",
-        "parameters": {"type": "object"},
-    }
+    search = {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}}
     body: dict[str, Any] = {"model": MODEL, "tools": [READ, search], "stream": streams}
     items: list[Any] = [{"role": "user", "content": f"Plan it. {streams}"}]
 
-    def output(metadata: Any) -> list[Any]:
+    def output(metadata: Any) -> dict[str, Any]:
         answer = raw.post(PATH, json={**body, "input": items, "metadata": metadata})
-        found = events_of(answer)[-1]["response"] if streams else answer.json()
-        return list(found["output"])
+        (found,) = (events_of(answer)[-1]["response"] if streams else answer.json())["output"]
+        return dict(found)
 
-    (called,) = output(script(calling("tool_search", {"query": "calendar"})))
-    assert (called["type"], called["execution"], called["arguments"]) == (
-        "tool_search_call", "client", {"query": "calendar"}
-    )  # fmt: skip
+    called = output(script(calling("tool_search", {"query": "calendar"})))
+    shown = [called[name] for name in ("type", "execution", "arguments")]
+    assert shown == ["tool_search_call", "client", {"query": "calendar"}]
     tools = [{"type": "namespace", "name": "calendar", "description": "d", "tools": [{**READ, "name": "create"}]}]
     found = {"type": "tool_search_output", "call_id": called["call_id"], "execution": "client", "tools": tools}
     items += [called, {**found, "status": "completed"}]
-    (second,) = output(script({}, calling("calendar__create", {"path": "x"})))
-    shown = {name: second.get(name) for name in ("type", "name", "namespace", "arguments")}
-    assert json.loads(shown.pop("arguments")) == {"path": "x"}
-    assert shown == {"type": "function_call", "name": "create", "namespace": "calendar"}
+    second = output(script({}, calling("calendar__create", {"path": "x"})))
+    shown = [second[name] for name in ("type", "name", "namespace", "arguments")]
+    assert [*shown[:3], json.loads(shown[3])] == ["function_call", "create", "calendar", {"path": "x"}]
 
 
 def test_over_a_websocket_a_summary_ends_what_the_connection_has(proxy: ProxyProcess) -> None:

@@ -4,16 +4,13 @@ cleared when it is over."""
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.machine import seconds
+from tests.subjects.fleet import Fleet
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stopped import Stopped
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.conditions import Condition
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
@@ -22,26 +19,17 @@ PAIR = (Condition.TRANSFERS, Condition.RETRACTIONS, Condition.STARVING_SIDE)
 SINGLE = (Condition.ACCEPT_LENGTH, Condition.MISSING_HITS)
 
 
-class Fleet(Stopped):
-    """A pair behind one proxy, an engine with drafts behind another."""
-
-    def __init__(self, folder: Path) -> None:
-        self.prefill = EngineProcess(folder, "p0", "prefill")
-        self.decode = EngineProcess(folder, "d0", "decode")
-        self.drafting = EngineProcess(folder, "a0", "aggregated", "--speculative-algorithm", "EAGLE")
-        self.engines = [engine.listening() for engine in (self.prefill, self.decode, self.drafting)]
-        self.pair = ProxyProcess(folder / "pair", [self.prefill.toml("east"), self.decode.toml("east")]).start()
-        self.single = ProxyProcess(folder / "single", [self.drafting.toml("east")]).start()
-
-    def stop(self) -> None:
-        self.pair.stop()
-        self.single.stop()
-        stop_all([engine.child for engine in self.engines], seconds(5.0))
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("pair")
+    with Fleet(folder, [EngineProcess(folder, "p0", "prefill"), EngineProcess(folder, "d0", "decode")]) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("conditions")) as found:
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("drafting")
+    with Fleet(folder, [EngineProcess(folder, "a0", "aggregated", "--speculative-algorithm", "EAGLE")]) as found:
         yield found
 
 
@@ -75,52 +63,44 @@ def raised(proxy: ProxyProcess) -> dict[str, dict[str, Any]]:
     return {row["condition"]: row for row in page["raised"]}
 
 
-def metric(proxy: ProxyProcess, start: str) -> float | None:
-    lines = proxy.metrics().splitlines()
-    found = [line for line in lines if line.startswith(start)]
-    return float(found[0].rpartition(" ")[-1]) if found else None
-
-
-def log(proxy: ProxyProcess) -> str:
-    return "".join(path.read_text() for path in proxy.folder.glob("*.log"))
-
-
-def test_a_pair_in_trouble(fleet: Fleet) -> None:
-    show(fleet.prefill, Condition.TRANSFERS, Condition.RETRACTIONS, Condition.STARVING_SIDE)
-    until(lambda: set(PAIR) <= set(raised(fleet.pair)), "all three are raised", WAIT_S)
-    rows = raised(fleet.pair)
+def test_a_pair_in_trouble(pair: Fleet) -> None:
+    proxy, prefill = pair.proxy, pair.engines["p0"]
+    show(prefill, *PAIR)
+    until(lambda: set(PAIR) <= set(raised(proxy)), "all three are raised", WAIT_S)
+    rows = raised(proxy)
     assert rows[Condition.TRANSFERS]["subject"] == rows[Condition.RETRACTIONS]["subject"] == "p0"
     assert rows[Condition.STARVING_SIDE]["subject"] == "east"
     assert "flip a decode engine" in rows[Condition.STARVING_SIDE]["detail"]
     assert rows[Condition.TRANSFERS]["page"] == f"docs/reference/conditions.md#{Condition.TRANSFERS}"
-    assert metric(fleet.pair, f'warmroute_condition{{condition="{Condition.RETRACTIONS}",subject="p0"}}') == 1
+    assert proxy.metric(f'warmroute_condition{{condition="{Condition.RETRACTIONS}",subject="p0"}}') == 1
     queue = 'warmroute_worker_engine_queue_requests{worker="p0",role="prefill",queue="waiting"}'
-    assert metric(fleet.pair, queue) == 12
-    assert (metric(fleet.pair, "warmroute_worker_failed_transfers") or 0) >= 0
-    show(fleet.prefill)
-    until(lambda: not raised(fleet.pair), "all are cleared", WAIT_S)
+    assert proxy.metric(queue) == 12
+    show(prefill)
+    until(lambda: not raised(proxy), "all are cleared", WAIT_S)
+    log = "".join(path.read_text() for path in proxy.folder.glob("*.log"))
     for condition in PAIR:
-        assert f"condition {condition} of " in log(fleet.pair)
-    assert log(fleet.pair).count("is cleared") == len(PAIR)
+        assert f"condition {condition} of " in log
+    assert log.count("is cleared") == len(PAIR)
 
 
-def test_drafts_and_hits_in_trouble(fleet: Fleet) -> None:
-    with traffic(fleet.single):
+def test_drafts_and_hits_in_trouble(drafting: Fleet) -> None:
+    proxy, engine = drafting.proxy, drafting.engines["a0"]
+    with traffic(proxy):
         accept = 'warmroute_worker_accept_length{worker="a0",role="aggregated"}'
-        until(lambda: metric(fleet.single, accept) == 3.0, "the engine reports its drafts", WAIT_S)
+        until(lambda: proxy.metric(accept) == 3.0, "the engine reports its drafts", WAIT_S)
         predicted = 'warmroute_predicted_tokens_total{tier="device"}'
         # At most 5,000 a second: two reports of the engine see traffic, and its usual accept length is known.
-        until(lambda: (metric(fleet.single, predicted) or 0) > 60_000, "hits are predicted", WAIT_S)
-        show(fleet.drafting, *SINGLE)
-        until(lambda: set(SINGLE) <= set(raised(fleet.single)), "both are raised", WAIT_S)
-        rows = raised(fleet.single)
+        until(lambda: proxy.metric(predicted) > 60_000, "hits are predicted", WAIT_S)
+        show(engine, *SINGLE)
+        until(lambda: set(SINGLE) <= set(raised(proxy)), "both are raised", WAIT_S)
+        rows = raised(proxy)
         assert rows[Condition.ACCEPT_LENGTH]["detail"].startswith("accept length 1.20 with ")
         assert "cached tokens were expected" in rows[Condition.MISSING_HITS]["detail"]
-        show(fleet.drafting)
-        until(lambda: not raised(fleet.single), "both are cleared", WAIT_S)
+        show(engine)
+        until(lambda: not raised(proxy), "both are cleared", WAIT_S)
 
 
-def test_an_order_of_an_unknown_condition_is_refused(fleet: Fleet) -> None:
-    answer = httpx.post(f"{fleet.drafting.url}/engine/conditions", json={"show": ["toothache"]})
+def test_an_order_of_an_unknown_condition_is_refused(drafting: Fleet) -> None:
+    answer = httpx.post(f"{drafting.engines['a0'].url}/engine/conditions", json={"show": ["toothache"]})
     assert answer.status_code == 400
     assert "no condition 'toothache'; there are accept_length_falls_after_hits" in answer.text

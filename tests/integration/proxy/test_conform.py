@@ -147,8 +147,3 @@ def test_each_red_cell_has_the_request_that_shows_it(wrong: str, keys: tuple[Pat
         assert cell["shown_by"][0]["usage"]
     assert red["isolation of two keys"]["shown_by"][1]["key"] == "second"
     assert not any(file.read_text() in printed for file in keys)
-
-
-def test_an_address_without_a_server_is_said(capsys: Capture) -> None:
-    assert main(["conform", "http://127.0.0.1:9"]) == 2
-    assert "Connection refused" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
@@ -35,10 +34,8 @@ def engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture(scope="module")
 def raw(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    proxy = ProxyProcess(tmp_path_factory.mktemp("large") / "p", [engine.toml()]).start()
-    with httpx.Client(base_url=proxy.url, headers={"x-api-key": proxy.keys[0]}, timeout=seconds(30)) as client:
+    with ProxyProcess(tmp_path_factory.mktemp("large") / "p", [engine.toml()]) as proxy, proxy.client() as client:
         yield client
-    proxy.stop()
 
 
 def asked_of(path: str, *, image: bool) -> dict[str, Any]:
@@ -65,7 +62,7 @@ def test_a_large_request_is_served(raw: httpx.Client, engine: ScriptedEngine, pa
     usage = found["usageMetadata"] if path == GEMINI else found["usage"]
     assert usage["warmroute"]["dropped_fields"] == ["googleSearch" if path == GEMINI else "web_search"]
     assert found.get("temperature", 0.5) == 0.5
-    got = json.loads(engine.bodies[-1])["messages"][0]["content"]
+    got = engine.sent()["messages"][0]["content"]
     assert got == ([{"type": "image_url", "image_url": {"url": URL}}] if image else LARGE)
 
 

@@ -1,21 +1,13 @@
 """Responses and Gemini's requests whose session lives in another region: served there, with the client's route."""
 
-import contextlib
 import json
-import socket
-import threading
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from websockets.sync.client import connect
 
-from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.subjects.processes import ProxyProcess
 from tests.subjects.websockets import Socket
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -61,100 +53,26 @@ def test_a_turn_that_another_region_serves(
     assert (row["route"], row["forwarded_from"]) == (route, "east")
 
 
-def test_a_conversation_over_a_websocket_that_another_region_serves(
-    regions: tuple[ProxyProcess, ProxyProcess],
-) -> None:
+def test_a_websocket_whose_offer_names_another_region(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
+    with Socket(regions[0], headers={**HEADERS, "x-session-affinity": "new"}) as connection:
+        answer = connection.answer("where it is told to go " * 100)
+    assert answer["usage"]["warmroute"]["region"] == "west"
+
+
+def test_the_turns_of_a_websocket_stay_at_the_home_of_the_first(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
+    """Nothing in the offer names the home: an earlier request of the session has one."""
     east, west = regions
-    key = {"authorization": f"Bearer {east.keys[0]}"}
-    previous: str | None = None
-    with connect(f"ws{east.url[4:]}{RESPONSES}", additional_headers=key | HEADERS, open_timeout=seconds(20)) as socket:
-        for turn in range(3):
-            asked = {"model": MODEL, "input": f"turn {turn} " * 100, "previous_response_id": previous}
-            socket.send(json.dumps({"type": "response.create", **asked}))
-            while (event := json.loads(socket.recv()))["type"] != "response.completed":
-                assert event["type"] != "error", event
-            receipt = event["response"]["usage"]["warmroute"]
-            previous = event["response"]["id"]
+    session = {"x-session-affinity": "goes on"}
+    with east.client() as client:
+        asked = {"model": MODEL, "input": "where it begins " * 100}
+        first = client.post(RESPONSES, json=asked, headers=session | {"x-warmroute-home": "west"})
+        assert first.json()["usage"]["warmroute"]["region"] == "west"
+    previous = None
+    with Socket(east, headers=session) as connection:
+        for turn in range(6):
+            answer = connection.answer(f"turn {turn} " * 100, previous_response_id=previous)
+            receipt, previous = answer["usage"]["warmroute"], answer["id"]
             assert receipt["region"] == "west"
             assert receipt["cached"]["device"] >= 64 * turn
             row = west.row(receipt["id"])
             assert (row["route"], row["forwarded_from"]) == (RESPONSES, "east")
-
-
-class Link:
-    """A relay to a region, which counts the forwards of each connection."""
-
-    def __init__(self) -> None:
-        self.forwards: Counter[int] = Counter()
-        self._target = ("", 0)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets = [self._listener]
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def open(self, url: str) -> None:
-        found = httpx.URL(url)
-        self._target = (found.host, found.port or 80)
-
-    def close(self) -> None:
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        for each in self._sockets:
-            each.close()
-
-    def _accept(self) -> None:
-        number = 0
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self._target, timeout=seconds(60))
-            number += 1
-            self._sockets += near, far
-            for ends in ((near, far, number), (far, near, 0)):
-                self._threads.append(threading.Thread(target=self._pass, args=ends))
-                self._threads[-1].start()
-
-    def _pass(self, source: socket.socket, target: socket.socket, number: int) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                if number and data.startswith(b"POST /v1/chat/completions"):
-                    self.forwards[number] += 1
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-
-def test_the_turns_of_a_websocket_stay_at_the_home_of_the_first_over_a_kept_link(tmp_path: Path) -> None:
-    """Nothing in the offer names the home: an earlier request of the session has one."""
-    link, session, turns = Link(), {"x-session-affinity": "roamer"}, 6
-    engines = [EngineProcess(tmp_path, f"{name}-a0", "aggregated") for name in ("east", "west")]
-    tables = [engine.listening().toml(name) for engine, name in zip(engines, ("east", "west"), strict=True)]
-    west = ProxyProcess(tmp_path / "p", [tables[1]], region="west")
-    east = ProxyProcess(tmp_path / "p", [tables[0]], keys=west.keys, peer=("west", link.url))
-    try:
-        link.open(west.start().url)
-        with east.start().sees("west").client() as client:
-            asked = {"model": MODEL, "input": "where it begins " * 100}
-            first = client.post(RESPONSES, json=asked, headers=session | {"x-warmroute-home": "west"})
-            assert first.json()["usage"]["warmroute"]["region"] == "west"
-        before = link.forwards.total()
-        previous = None
-        with Socket(east, headers=session) as connection:
-            for turn in range(turns):
-                answer = connection.answer(f"turn {turn} " * 100, previous_response_id=previous)
-                receipt, previous = answer["usage"]["warmroute"], answer["id"]
-                assert receipt["region"] == "west"
-                assert receipt["cached"]["device"] >= 64 * turn
-                assert west.row(receipt["id"])["forwarded_from"] == "east"
-        assert link.forwards.total() == before + turns
-        assert max(link.forwards.values()) > 1
-    finally:
-        east.stop()
-        west.stop()
-        link.close()
-        stop_all([engine.child for engine in engines], seconds(5.0))

@@ -87,40 +87,10 @@ def test_an_engine_whose_id_is_taken_is_named_and_not_used(scene: Scene) -> None
     until(lambda: "not used" not in str(scene.ready()), "it is gone")
 
 
-def test_a_broken_file_keeps_its_engine_and_the_others_are_read(scene: Scene) -> None:
-    folder = engines_folder(scene)
-    put(folder, "e2", scene.engines[2].url)
-    until(lambda: scene.states().get("e2") == "up", "e2 has joined")
-    (folder / "e2.toml").write_text("url =")
-    put(folder, "e1", scene.engines[1].url)
-    until(lambda: scene.states() == {"e0": "up", "e1": "up", "e2": "up"}, "e1 joins, and e2 stays")
-    assert "discovery files: 1 of its engines cannot be read" in scene.ready()["degraded"]
-    (folder / "e2.toml").unlink()
-    until(lambda: scene.states() == {"e0": "up", "e1": "up"}, "e2 has left")
-
-
-def test_engines_of_srv_records_join_leave_and_stay_while_the_server_is_away(
-    scene: Scene, dns_server: DnsServer
-) -> None:
-    dns_server.records = [f"10 0 {port(scene, 2)} 127.0.0.1.", f"20 0 {port(scene, 0)} localhost."]
-    named = f"127.0.0.1:{port(scene, 2)}"
-    until(lambda: scene.states().get(named) == "up", "the engine of the record has joined")
-    dns_server.records = None
-    until(lambda: is_away(scene, "records"), "the server fails")
-    assert scene.states()[named] == "up"
-    dns_server.records = [f"10 0 {port(scene, 2)} localhost."]
-    until(lambda: not is_away(scene, "records"), "the server is back")
-    until(lambda: scene.states().get(f"localhost:{port(scene, 2)}") == "up", "its new engine has joined")
-    until(lambda: named not in scene.states(), "the old one has left")
-
-
-def port(scene: Scene, number: int) -> int:
-    return urlsplit(scene.engines[number].url).port or 0
-
-
 def test_what_was_found_is_there_after_a_restart_without_its_source(scene: Scene, dns_server: DnsServer) -> None:
-    found = f"127.0.0.1:{port(scene, 2)}"
-    dns_server.records = [f"10 0 {port(scene, 2)} 127.0.0.1."]
+    port = urlsplit(scene.engines[2].url).port
+    found = f"127.0.0.1:{port}"
+    dns_server.records = [f"10 0 {port} 127.0.0.1."]
     put(engines_folder(scene), "e1", scene.engines[1].url)
     until(lambda: scene.states() == {"e0": "up", "e1": "up", found: "up"}, "both sources have one")
     with scene.proxy.admin() as admin:
@@ -129,6 +99,8 @@ def test_what_was_found_is_there_after_a_restart_without_its_source(scene: Scene
     assert scene.states() == before
     dns_server.records = None
     engines_folder(scene).rename(engines_folder(scene).with_name("away"))
+    until(lambda: is_away(scene, "files") and is_away(scene, "records"), "both sources are away")
+    assert scene.states() == before
     scene.proxy.stop()
     scene.proxy.start()
     until(lambda: scene.states() == before, "all engines are back, and the one that was drained drains still")

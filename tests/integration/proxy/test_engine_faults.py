@@ -3,11 +3,9 @@
 The table of docs/reference/failures.md is made from these observations; `WARMROUTE_UPDATE_DOCS=1` writes it anew.
 """
 
-import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,8 @@ import httpx
 import pytest
 
 from tests.machine import configured, seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
-from tests.subjects.stopped import Stopped
+from tests.subjects.fleet import Fleet
+from tests.subjects.processes import EngineProcess, chat, events, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -89,17 +87,14 @@ class Seen:
     tail: str
 
 
-class Fleet(Stopped):
-    """One proxy before some aggregated engines, which can be started again at their addresses."""
+class Breaking(Fleet):
+    """Aggregated engines which can be started again at their addresses."""
 
     def __init__(self, folder: Path, count: int) -> None:
+        folder.mkdir()
+        engines = [EngineProcess(folder, f"e{n}", "aggregated") for n in range(count)]
+        super().__init__(folder, engines, limits=LIMITS)
         self.folder = folder
-        self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated") for n in range(count)}
-        for engine in self.engines.values():
-            engine.listening()
-        self.proxy = ProxyProcess(
-            folder / "p", [engine.toml("east") for engine in self.engines.values()], limits=LIMITS
-        ).start()
         self.lives = 0
         self.replaced: list[EngineProcess] = []
 
@@ -113,13 +108,8 @@ class Fleet(Stopped):
         self.engines[name] = EngineProcess(folder, name, "aggregated", "--port", port).listening()
 
     def stop(self) -> None:
-        self.proxy.stop()
-        stop_all([engine.child for engine in (*self.engines.values(), *self.replaced)], seconds(5.0))
-
-    def worker(self, name: str) -> dict[str, Any]:
-        with self.proxy.admin() as admin:
-            found: dict[str, Any] = admin.get("/admin/workers").json()["workers"][name]
-        return found
+        super().stop()
+        stop_all([engine.child for engine in self.replaced], seconds(5.0))
 
     def judged(self, name: str) -> dict[str, float]:
         """How many failures of a worker were judged to be what."""
@@ -129,7 +119,7 @@ class Fleet(Stopped):
         return {kind: float(count) for kind, count in counted}
 
     def up(self, name: str) -> bool:
-        return bool(self.worker(name)["health"] == "up")
+        return bool(self.proxy.workers()[name]["health"] == "up")
 
     def observe(self, case: Case, *, stream: bool) -> Seen:
         """Warm an engine, break it, and ask again."""
@@ -144,14 +134,14 @@ class Fleet(Stopped):
             self._replace(name, case.replaced, session)
         before = self.judged(name)
         client, receipt, tail = self._ask(session, case.model, stream=stream, freeze=engine if case.frozen else None)
-        row = until(lambda: next((r for r in self.proxy.rows() if r["id"] == receipt), None), "the row", 10.0)
+        row = self.proxy.row(receipt)
         judged = "".join(kind for kind, count in self.judged(name).items() if count > before.get(kind, 0))
         if case.frozen:
             os.kill(engine.child.pid, signal.SIGCONT)
         if not self.engines[name].child.running():
             self.start_again(name)
         until(lambda: self.up(name), f"{name} is up again")
-        until(lambda: all(e.running() == 0 for e in self.engines.values()), "no engine works any more")
+        until(lambda: self.running() == 0, "no engine works any more")
         return Seen(client, row, judged, tail)
 
     def _replace(self, name: str, number: signal.Signals, session: str) -> None:
@@ -220,13 +210,6 @@ def _what(answer: httpx.Response, text: str, clean: bool, stream: bool) -> str:
     return f"content, then an error event (`{events(text)[-1]['error']['code']}`)"
 
 
-@contextlib.contextmanager
-def _fleet(folder: Path, count: int) -> Iterator[Fleet]:
-    folder.mkdir()
-    with Fleet(folder, count) as fleet:
-        yield fleet
-
-
 Observed = dict[tuple[str, int, bool], Seen]
 """By case, number of engines, and whether streamed."""
 
@@ -236,7 +219,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     folder = tmp_path_factory.mktemp("faults")
 
     def observe_all(count: int) -> Observed:
-        with _fleet(folder / str(count), count) as fleet:
+        with Breaking(folder / str(count), count) as fleet:
             return {
                 (case.title, count, stream): fleet.observe(case, stream=stream)
                 for case in CASES

@@ -1,8 +1,5 @@
 """An engine that hangs: its process answers, its scheduler does not; and one that does not answer at all."""
 
-import contextlib
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,9 +7,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.fleet import Fleet
+from tests.subjects.processes import EngineProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.health_monitor import IDLE_S
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig
@@ -21,21 +18,14 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe
 
 
-def never(handler: Handler) -> None:
-    handler.cut()
-
-
 async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None:
-    scripted = ScriptedEngine("s0", never)
+    scripted = ScriptedEngine("s0", Handler.cut)
     scripted.loads = b'{"loads":[{"dp_rank":0,"num_running_reqs":0}]}'
     now_s = 100.0
     config = EngineConfig("s0", scripted.url, "east", "aggregated", "sglang", frozenset({"*"}), None, None)
     engines = Engines([config], 2.0, lambda: now_s, lambda: now_s, Metrics())
     engine = engines.by_id["s0"]
     router = Router("east", engines.workers())
-
-    def up() -> bool:
-        return engine.up
 
     async def probed() -> None:
         await probe(engines, router)
@@ -49,14 +39,13 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
         assert scripted.healths == 0, "an engine that was heard of within a minute is not asked"
         now_s += 1
         await probed()
-        assert (scripted.healths, up()) == (1, True)
+        assert (scripted.healths, engine.up) == (1, True)
 
         scripted.health = 503
         now_s += IDLE_S
         await probed()
         await probed()
-        assert scripted.healths == 2
-        assert not up()
+        assert (scripted.healths, engine.up) == (2, False)
         assert router.snapshot(now_s)["workers"]["s0"]["health"] == "down"
         assert engines.lost == {"s0"}, "what waits for it goes elsewhere"
 
@@ -64,7 +53,7 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
         now_s += IDLE_S
         await probed()
         await probed()
-        assert up()
+        assert engine.up
         assert not engines.lost
     finally:
         engines.close()
@@ -73,25 +62,15 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
 
 @pytest.mark.real_deadlines("probing")
 def test_what_waits_for_an_engine_that_froze_goes_to_another(tmp_path: Path) -> None:
-    engines = {f"e{n}": EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)}
-    tables = [engine.listening().toml("east") for engine in engines.values()]
-    proxy = ProxyProcess(tmp_path / "p", tables).start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(stop_all, [engine.child for engine in engines.values()], seconds(5.0))
-        stack.callback(proxy.stop)
-        client = stack.enter_context(proxy.client())
+    with Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]) as fleet:
 
         def ask(turns: int) -> httpx.Response:
-            return client.post("/v1/chat/completions", json=chat("frozen", turns=turns, max_tokens=4))
+            return fleet.client.post("/v1/chat/completions", json=chat("frozen", turns=turns, max_tokens=4))
 
-        home = ask(1).json()["usage"]["warmroute"]["workers"][0]["id"]
-        os.kill(engines[home].child.pid, signal.SIGSTOP)
-        stack.callback(os.kill, engines[home].child.pid, signal.SIGCONT)
-        with ThreadPoolExecutor(1) as pool:  # no limit of time but the 600 s for a first token
+        home = fleet.engines[ask(1).json()["usage"]["warmroute"]["workers"][0]["id"]]
+        with home.held(), ThreadPoolExecutor(1) as pool:  # no limit of time but the 600 s for a first token
             answer = pool.submit(ask, 2).result(timeout=seconds(60))
         assert answer.status_code == 200
-        assert answer.json()["usage"]["warmroute"]["workers"][0]["id"] != home
-        rows = proxy.rows(expected=2)
-        assert [row["outcome"] for row in rows] == ["completed", "completed"]
-        os.kill(engines[home].child.pid, signal.SIGCONT)
-        until(lambda: engines[home].running() == 0, "it was told to stop, and does so when it wakes")
+        assert answer.json()["usage"]["warmroute"]["workers"][0]["id"] != home.id
+        assert [row["outcome"] for row in fleet.proxy.rows(expected=2)] == ["completed", "completed"]
+        until(lambda: home.running() == 0, "it was told to stop, and does so when it wakes")

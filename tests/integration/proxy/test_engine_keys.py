@@ -1,17 +1,14 @@
 """Engines that want keys: the proxy shows them its own, shows them nobody else's, and writes them nowhere."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
 from tests.subjects.stopped import Several
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
 from .test_engine_misbehaves import sound
@@ -29,34 +26,21 @@ def keys(tmp_path: Path) -> str:
     return f'key_file = "{tmp_path}/engine.key"\nadmin_key_file = "{tmp_path}/admin.key"'
 
 
-@pytest.fixture
-def engines(tmp_path: Path) -> Iterator[list[EngineProcess]]:
-    with (
-        Several(
-            [EngineProcess(tmp_path, name, role, *KEYS) for name, role in (("p0", "prefill"), ("d0", "decode"))]
-        ) as started,
-    ):
-        yield [engine.listening() for engine in started]
-
-
 def running(engine: EngineProcess) -> int:
     headers = {"authorization": f"Bearer {KEY}"}
     return int(httpx.get(f"{engine.url}/engine/finished", headers=headers, verify=PLAIN).json()["running"])
 
 
-def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(
-    engines: list[EngineProcess], keys: str, tmp_path: Path
-) -> None:
-    with ProxyProcess(tmp_path / "p", [f"{engine.toml('east')}\n{keys}" for engine in engines]) as proxy:
+def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(keys: str, tmp_path: Path) -> None:
+    roles = (("p0", "prefill"), ("d0", "decode"))
+    with (
+        Several([EngineProcess(tmp_path, name, role, *KEYS) for name, role in roles]) as engines,
+        ProxyProcess(tmp_path / "p", [f"{engine.toml('east')}\n{keys}" for engine in engines]) as proxy,
+    ):
         with proxy.client() as client:
             assert client.post("/v1/chat/completions", json=chat(max_tokens=3)).status_code == 200
-        with proxy.admin() as admin:
-            until(lambda: admin.get("/admin/workers").json()["workers"]["d0"]["running"] == 0, "probes are answered")
-        with (
-            proxy.client() as client,
-            client.stream("POST", "/v1/chat/completions", json=chat(stream=True, **ENDLESS)) as answer,
-        ):
-            assert next(answer.iter_bytes())
+        until(lambda: proxy.workers()["d0"]["running"] == 0, "probes are answered")
+        Stream(proxy, chat(stream=True, **ENDLESS)).begun().leave()
         until(lambda: sum(map(running, engines)) == 0, "the abort was allowed")
         row = proxy.rows(expected=2)[-1]
         assert row["outcome"] == "client_left"
@@ -66,32 +50,20 @@ def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(
-    engines: list[EngineProcess], keys: str, tmp_path: Path, stream: bool
-) -> None:
+def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(keys: str, tmp_path: Path, stream: bool) -> None:
     """The client hears nothing of it while anybody can serve; the log says what to do, and shows no key."""
-    other = ScriptedEngine("other", sound)
-    locked = EngineProcess(tmp_path, "locked", "aggregated", *KEYS).listening()
     wrong = keys.replace("engine.key", "wrong.key").replace("admin.key", "wrong.key")
-    proxy = ProxyProcess(tmp_path / "p", [f"{locked.toml('east')}\n{wrong}", other.toml()], policy="round_robin")
-    try:
-        proxy.start()
-        answers = []
-        for number in range(4):
-            one = Stream(proxy, chat(f"turn {number}", stream=stream, max_tokens=2))
-            one.join(seconds(20))
-            answers.append(one.status)
-        assert answers == [200] * 4
+    with (
+        ScriptedEngine("other", sound) as other,
+        EngineProcess(tmp_path, "locked", "aggregated", *KEYS) as locked,
+        ProxyProcess(tmp_path / "p", [f"{locked.toml('east')}\n{wrong}", other.toml()], policy="round_robin") as proxy,
+    ):
+        answers = [Stream(proxy, chat(f"turn {number}", stream=stream, max_tokens=2)).done() for number in range(4)]
+        assert [one.status for one in answers] == [200] * 4
         other.ready = b"no"
-        with proxy.admin() as admin:
-            until(lambda: admin.get("/admin/workers").json()["workers"]["other"]["health"] != "up", "it is down")
-        alone = Stream(proxy, chat("nobody is left", stream=stream))
-        alone.join(seconds(20))
-        assert (alone.status, json.loads(alone.text)["error"]["code"]) in [(502, "engine_error"), (503, "no_worker")]
-    finally:
-        proxy.stop()
-        other.stop()
-        stop_all([locked.child], seconds(5.0))
+        until(lambda: proxy.workers()["other"]["health"] != "up", "it is down")
+        alone = Stream(proxy, chat("nobody is left", stream=stream)).done()
+        assert (alone.status, alone.error) in [(502, "engine_error"), (503, "no_worker")]
     assert "engine locked answers 401 at /server_info: its key_file is missing or wrong" in proxy.written()
     for secret in (KEY, ADMIN_KEY, "wrong-canary-55"):
         assert secret not in proxy.written()

@@ -14,8 +14,11 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta, whole
+from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.identity import SESSION_HEADERS
+
+from .test_faults import Stream
 
 pytestmark = pytest.mark.full
 
@@ -32,14 +35,11 @@ LAST = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": US
 def serving(
     folder: Path, *scripts: Script, kind: str = "sglang", limits: str = ""
 ) -> Iterator[tuple[ProxyProcess, list[ScriptedEngine]]]:
-    engines = [ScriptedEngine(f"s{number}", script) for number, script in enumerate(scripts)]
-    proxy = ProxyProcess(folder / "p", [engine.toml(kind) for engine in engines], limits=limits)
-    try:
-        yield proxy.start(), engines
-    finally:
-        proxy.stop()
-        for engine in engines:
-            engine.stop()
+    with (
+        Several([ScriptedEngine(f"s{number}", script) for number, script in enumerate(scripts)]) as engines,
+        ProxyProcess(folder / "p", [engine.toml(kind) for engine in engines], limits=limits) as proxy,
+    ):
+        yield proxy, engines
 
 
 def post(proxy: ProxyProcess, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -56,34 +56,18 @@ def sound(handler: Handler) -> None:
 
 def test_an_engine_sees_the_clients_body_and_neither_its_keys_nor_its_session(tmp_path: Path) -> None:
     with serving(tmp_path, sound) as (proxy, (engine,)):
-        for name in (
-            *SESSION_HEADERS,
-            "cookie",
-            "x-smg-target-worker",
-            "x-override-rid",
-            "x-data-parallel-rank",
-            "accept-encoding",
-        ):
-            answer = post(
-                proxy,
-                {name: "sess-4711", "traceparent": "00-ab-cd-01", "x-request-id": "req-1"},
-                x_unknown=[1.50, None],
-            )
+        steering = ("cookie", "x-smg-target-worker", "x-override-rid", "x-data-parallel-rank", "accept-encoding")
+        for name in (*SESSION_HEADERS, *steering):
+            headers = {name: "sess-4711", "traceparent": "00-ab-cd-01", "x-request-id": "req-1"}
+            answer = post(proxy, headers, x_unknown=[1.50, None])
             assert answer.status_code == 200
             assert answer.json()["x_unknown"] == {"kept": True}
             head = engine.heads[-1]
             assert set(head) <= {"host", "content-type", "content-length", "accept", "traceparent", "x-request-id"}
             assert "sess-4711" not in json.dumps(head) + engine.bodies[-1].decode()
-        for field in (
-            "session_id",
-            "prompt_cache_key",
-            "promptCacheKey",
-            "conversation",
-            "rid",
-            "priority",
-            "kv_hints",
-        ):
-            answer = post(proxy, None, **{field: "sess-4711" if field != "priority" else 9})
+        sessions = ("session_id", "prompt_cache_key", "promptCacheKey", "conversation")
+        for field in (*sessions, "rid", "priority", "kv_hints"):
+            post(proxy, None, **{field: "sess-4711" if field != "priority" else 9})
             assert b"sess-4711" not in engine.bodies[-1]
             if field == "rid":
                 assert engine.sent()["rid"] != "sess-4711"
@@ -148,27 +132,11 @@ def ends_within_an_event(handler: Handler) -> None:
 
 @pytest.mark.parametrize("script", [ends_early, cuts_off, ends_within_an_event])
 def test_a_truncated_stream_does_not_look_finished(tmp_path: Path, script: Script) -> None:
-    with serving(tmp_path, script) as (proxy, (engine,)), proxy.client() as client:
-        text = b""
-        with (
-            pytest.raises(httpx.RemoteProtocolError),
-            client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer,
-        ):
-            for data in answer.iter_bytes():
-                text += data
-        assert "error" in events(text.decode())[-1]
-        assert b"[DONE]" not in text
+    with serving(tmp_path, script) as (proxy, (engine,)):
+        assert Stream(proxy, chat(stream=True)).done().failed_clearly
         row = proxy.rows(expected=1)[0]
         assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, 200)
         until(lambda: engine.aborted == json.loads(row["rids"]), "the engine is told to stop")
-
-
-def error_first(handler: Handler) -> None:
-    handler.stream({"error": {"object": "error", "message": "The request queue is full.", "code": 503}}, LAST, "[DONE]")
-
-
-def role_then_error(handler: Handler) -> None:
-    handler.stream(ROLE, {"error": {"object": "error", "message": "transfer failed", "code": 500}}, LAST, "[DONE]")
 
 
 def refuses(handler: Handler) -> None:
@@ -177,26 +145,6 @@ def refuses(handler: Handler) -> None:
 
 def busy(handler: Handler) -> None:
     handler.reply(429, b'{"error":{"message":"slow down"}}', retry_after="7")
-
-
-def not_a_stream(handler: Handler) -> None:
-    handler.reply(200, b"{}")
-
-
-def no_answer(handler: Handler) -> None:
-    handler.cut()
-
-
-def a_head_without_end(handler: Handler) -> None:
-    goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000))
-
-
-def a_header_without_end(handler: Handler) -> None:
-    goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000)
-
-
-def nothing_but_hints(handler: Handler) -> None:
-    goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20)
 
 
 def goes_on(handler: Handler, begun: bytes, more: bytes) -> None:
@@ -208,19 +156,22 @@ def goes_on(handler: Handler, begun: bytes, more: bytes) -> None:
     handler.cut()
 
 
-FAULTS = [
-    error_first,
-    role_then_error,
-    refuses,
-    not_a_stream,
-    no_answer,
-    a_head_without_end,
-    a_header_without_end,
-    nothing_but_hints,
-]
+FULL = {"error": {"object": "error", "message": "The request queue is full.", "code": 503}}
+FAILED = {"error": {"object": "error", "message": "transfer failed", "code": 500}}
+FAULTS: dict[str, Script] = {
+    "an error first": lambda handler: handler.stream(FULL, LAST, "[DONE]"),
+    "a role, then an error": lambda handler: handler.stream(ROLE, FAILED, LAST, "[DONE]"),
+    "a full queue": refuses,
+    "no stream": lambda handler: handler.reply(200, b"{}"),
+    "no answer": Handler.cut,
+    "a head without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000)),
+    "a header without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000),
+    "only hints": lambda handler: goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20),
+}
+each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_fault
 def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path, fault: Script) -> None:
     with serving(tmp_path, fault) as (proxy, (engine,)):
         answer = post(proxy, stream=True)
@@ -234,14 +185,14 @@ def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path,
         assert contract_receipt.check(json.loads(row["usage"])) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_fault
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, stream: bool) -> None:
     turn = iter([fault, sound])
 
     def script(handler: Handler) -> None:
         chosen = next(turn)
-        if chosen is not sound and not stream and chosen not in {refuses, no_answer}:
+        if not stream and chosen not in {sound, refuses, Handler.cut}:
             chosen = refuses
         chosen(handler)
 
@@ -265,12 +216,6 @@ def test_connections_to_an_engine_are_used_again(tmp_path: Path, stream: bool) -
         assert engine.connections <= 4  # of turns and of probes
 
 
-def test_a_fleet_that_sheds_load_is_tried_twice_and_no_more(tmp_path: Path) -> None:
-    with serving(tmp_path, refuses, refuses, refuses) as (proxy, engines):
-        assert post(proxy).status_code == 503
-        assert sum(len(engine.bodies) for engine in engines) == 2
-
-
 @pytest.mark.parametrize("engines", [1, 3])
 def test_a_429_of_all_engines_is_passed_on_with_its_time(tmp_path: Path, engines: int) -> None:
     with serving(tmp_path, *[busy] * engines) as (proxy, tried):
@@ -280,15 +225,18 @@ def test_a_429_of_all_engines_is_passed_on_with_its_time(tmp_path: Path, engines
         assert answer.json()["error"]["code"] == "rate_limit_exceeded"
         assert [len(engine.bodies) for engine in tried].count(1) == min(engines, 2)
         assert sum(len(engine.bodies) for engine in tried) == min(engines, 2)
-        with proxy.admin() as admin:
-            workers = admin.get("/admin/workers").json()["workers"].values()
-        assert {worker["failures_in_a_row"] for worker in workers} == {0}  # to shed load is no fault
+        failures = {worker["failures_in_a_row"] for worker in proxy.workers().values()}
+        assert failures == {0}, "to shed load is no fault"
 
 
-def test_a_503_of_a_full_engine_is_passed_on_with_its_time(tmp_path: Path) -> None:
-    with serving(tmp_path, lambda handler: handler.reply(503, b"{}", retry_after="9")) as (proxy, _):
+def test_a_503_of_all_engines_is_passed_on_with_its_time(tmp_path: Path) -> None:
+    def full(handler: Handler) -> None:
+        handler.reply(503, b"{}", retry_after="9")
+
+    with serving(tmp_path, full, full, full) as (proxy, engines):
         answer = post(proxy)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "9")
+        assert sum(len(engine.bodies) for engine in engines) == 2
 
 
 def test_what_one_engine_sheds_another_may_take(tmp_path: Path) -> None:
@@ -304,18 +252,15 @@ def test_retries_are_a_share_of_what_is_served(tmp_path: Path) -> None:
         assert "warmroute_retries_refused_total" in proxy.metrics()
 
 
+TEN = {"prompt_tokens": 10, "completion_tokens": 2}
+
+
 @pytest.mark.parametrize(
     ("reported", "estimated"),
     [
-        (
-            {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 99}},
-            "cached_tokens",
-        ),
-        (
-            {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": -5}},
-            "cached_tokens",
-        ),
-        ({"prompt_tokens": 10, "completion_tokens": 2}, "cached_tokens"),
+        ({**TEN, "prompt_tokens_details": {"cached_tokens": 99}}, "cached_tokens"),
+        ({**TEN, "prompt_tokens_details": {"cached_tokens": -5}}, "cached_tokens"),
+        (TEN, "cached_tokens"),
         ({"prompt_tokens": "many", "completion_tokens": None}, "prompt_tokens"),
         (None, "completion_tokens"),
     ],
@@ -351,23 +296,19 @@ def test_an_engine_that_says_nothing_for_too_long(tmp_path: Path) -> None:
 
 
 def test_a_long_prefill_shows_signs_of_life_and_its_error_is_an_event(tmp_path: Path) -> None:
+    held = threading.Event()
+
     def slow_failure(handler: Handler) -> None:
-        until(lambda: held.wait(0), "the client has seen the head")
+        assert held.wait(seconds(20))
         handler.reply(500, b'{"object":"error","message":"transfer failed","code":500}')
 
-    held = threading.Event()
-    text = b""
-    with serving(tmp_path, slow_failure, limits="head_hold_s = 0.2") as (proxy, _), proxy.client() as client:
-        with (
-            pytest.raises(httpx.RemoteProtocolError),
-            client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer,
-        ):
-            for data in answer.iter_bytes():
-                held.set()
-                text += data
-        assert answer.status_code == 200
-    assert text.startswith(b": ")
-    assert events(text.decode().split("\n\n", 1)[1])[-1]["error"]["message"] == "transfer failed"
+    with serving(tmp_path, slow_failure, limits="head_hold_s = 0.2") as (proxy, _):
+        stream = Stream(proxy, chat(stream=True)).begun()
+        held.set()
+        assert stream.done().failed_clearly
+    assert stream.status == 200
+    assert stream.text.startswith(": ")
+    assert events(stream.text)[-1]["error"]["message"] == "transfer failed"
 
 
 def answers_in_latin_1(handler: Handler) -> None:
@@ -389,8 +330,7 @@ def test_bytes_that_are_no_json_get_an_answer_too(tmp_path: Path, script: Script
     with serving(tmp_path, script) as (proxy, _):
         assert post(proxy).status_code in statuses
         assert proxy.rows(expected=1)[0]["state"] == "settled"
-        with proxy.admin() as admin:
-            assert admin.get("/admin/workers").json()["workers"]["s0"]["running"] == 0
+        assert proxy.workers()["s0"]["running"] == 0
 
 
 def aborted_elsewhere(handler: Handler) -> None:
@@ -408,41 +348,13 @@ def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path, stream: bool
         assert proxy.rows(expected=1)[0]["outcome"] == "engine_error"
 
 
-def test_content_that_came_with_an_error_reaches_the_client(tmp_path: Path) -> None:
-    def together(handler: Handler) -> None:
-        error = {"object": "error", "message": "transfer failed", "code": 500}
-        both = f"{json.dumps(delta('LAST WORDS'))}\n\ndata: {json.dumps(error)}"
-        handler.stream(ROLE, both, "[DONE]")
-
-    with serving(tmp_path, together) as (proxy, _), proxy.client() as client:
-        text = b""
-        with (
-            pytest.raises(httpx.RemoteProtocolError),
-            client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer,
-        ):
-            for data in answer.iter_bytes():
-                text += data
-        assert b"LAST WORDS" in text
-        assert "error" in events(text.decode())[-1]
-        assert b"[DONE]" not in text
-
-
 def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:
     with serving(tmp_path, sound, sound) as (proxy, engines):
         for engine in engines:  # ready once: else a 503 says that it starts
             assert engine.was_probed.wait(seconds(20))
         engines[0].ready = engines[1].loads = b"\xff"
-        until(
-            lambda: _of_engines(proxy, "draining") == ["1", "0"],
-            "one engine is seen to want no work, the other has it",
-        )
-
-
-def _of_engines(proxy: ProxyProcess, metric: str) -> list[str]:
-    """A metric of the first and the second engine."""
-    lines = proxy.metrics().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines)
-    return [values[f'warmroute_engine_{metric}{{engine="{engine}"}}'] for engine in ("s0", "s1")]
+        states = {"s0": "draining", "s1": "up"}
+        until(lambda: proxy.engine_states() == states, "one is seen to want no work, the other has it")
 
 
 @pytest.mark.parametrize("behind", [b"x", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nof other"])

@@ -60,14 +60,12 @@ def test_an_engine_is_taken_out_flipped_and_taken_in_again(fleet: Pairs, capsys:
     info = httpx.get(f"{fleet.engines['d0'].url}/server_info").json()
     assert info["disaggregation_mode"] == "prefill"
     for other in ("p0", "p1"):
-        with fleet.proxy.admin() as admin:
-            admin.post(f"/admin/engines/{other}/drain").raise_for_status()
+        fleet.admin.post(f"/admin/engines/{other}/drain").raise_for_status()
     until(lambda: fleet.role("p0")[1] == "draining", "the other prefill engines drain")
     assert fleet.roles_of_a_turn("after") == ["prefill", "decode"]
     assert httpx.get(f"{fleet.engines['d0'].url}/engine/finished").json()["total"] >= 1
     for other in ("p0", "p1"):
-        with fleet.proxy.admin() as admin:
-            admin.delete(f"/admin/engines/{other}/drain").raise_for_status()
+        fleet.admin.delete(f"/admin/engines/{other}/drain").raise_for_status()
     assert fleet.flip("d0") == 0
     assert fleet.role("d0") == ("decode", "up")
     assert set(fleet.roles_of_a_turn("at last")) == {"prefill", "decode"}
@@ -91,16 +89,14 @@ def test_what_cannot_be_flipped_is_refused_and_goes_on(
 
 
 def test_the_last_engine_of_a_role_is_not_flipped(fleet: Pairs, capsys: pytest.CaptureFixture[str]) -> None:
-    with fleet.proxy.admin() as admin:
-        admin.post("/admin/engines/p1/drain").raise_for_status()
-        assert fleet.flip("p0") == 2
-        admin.delete("/admin/engines/p1/drain").raise_for_status()
+    fleet.admin.post("/admin/engines/p1/drain").raise_for_status()
+    assert fleet.flip("p0") == 2
+    fleet.admin.delete("/admin/engines/p1/drain").raise_for_status()
     assert "p0 is the only prefill engine that serves" in capsys.readouterr().err
 
 
 def test_an_engine_that_was_not_drained_is_not_flipped(fleet: Pairs) -> None:
-    with fleet.proxy.admin() as admin:
-        answer = admin.post("/admin/engines/d0/flip")
+    answer = fleet.admin.post("/admin/engines/d0/flip")
     assert answer.status_code == 409
     assert "engine d0 is not drained" in answer.json()["error"]["message"]
 

@@ -16,6 +16,7 @@ import httpx
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.stopped import Several
 
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503}
 UNLIMITED = resource.RLIM_INFINITY
@@ -61,10 +62,10 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
         else:
             handler.reply(200, whole(USAGE))
 
-    engines = [ScriptedEngine(name, script) for name in ("e0", "e1")]
-    proxy = ProxyProcess(tmp_path, [engine.toml() for engine in engines])
-    try:
-        proxy.start()
+    with (
+        Several([ScriptedEngine(name, script) for name in ("e0", "e1")]) as engines,
+        ProxyProcess(tmp_path, [engine.toml() for engine in engines]) as proxy,
+    ):
         for number in range(20):  # so that the journal is longer than the log, which the limit is on too
             assert told(proxy.send(chat(f"before {number}")))[0] == 200
         proxy.rows(expected=20)
@@ -97,8 +98,3 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
             receipts = [client.get(f"/v1/usage/receipts/{row['id']}").json() for row in rows[20:]]
         assert [receipt["state"] for receipt in receipts] == ["interrupted"] * 3
         assert told(proxy.send(chat("before")))[0] == 200
-    finally:
-        goes_on.set()
-        proxy.stop()
-        for engine in engines:
-            engine.stop()

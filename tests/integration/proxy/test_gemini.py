@@ -10,10 +10,8 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 MODEL = "kimi-k2.5"
 PATH = f"/v1beta/models/{MODEL}:generateContent"
@@ -106,14 +104,10 @@ def test_tools_are_called_and_their_results_come_back_warm(raw: httpx.Client, st
 
     first, usage = turn()
     assert usage["warmroute"]["dropped_fields"] == ["googleSearch"]
-    calls = [{"name": "read", "args": {"path": name}, **({"id": f"id-{name}"} if with_ids else {})} for name in "ab"]
-    results = [
-        {"name": "read", "response": {"output": "no"}, **({"id": f"id-{name}"} if with_ids else {})} for name in "ab"
-    ]
-    contents += [
-        {"role": "model", "parts": [*first, *({"functionCall": call} for call in calls)]},
-        {"role": "user", "parts": [{"functionResponse": result} for result in results]},
-    ]
+    own_ids = {name: {"id": f"id-{name}"} if with_ids else {} for name in "ab"}
+    calls = [{"functionCall": {"name": "read", "args": {"path": name}, **own}} for name, own in own_ids.items()]
+    results = [{"functionResponse": {"name": "read", "response": {"output": "no"}, **own}} for own in own_ids.values()]
+    contents += [{"role": "model", "parts": [*first, *calls]}, {"role": "user", "parts": results}]
     _, next_usage = turn()
     assert next_usage["cachedContentTokenCount"] > 500
     assert next_usage["warmroute"]["turn"] == usage["warmroute"]["turn"] + 1
@@ -137,11 +131,8 @@ def test_thoughts_are_shown_where_they_are_asked_for(client: genai.Client) -> No
     assert [bool(piece.thought) for piece in content.parts or ()] == [True, False]
     assert answer.usage_metadata is not None
     assert (answer.usage_metadata.thoughts_token_count or 0) > 0
-    hidden = client.models.generate_content(
-        model=MODEL,
-        contents="think",
-        config=types.GenerateContentConfig(thinking_config=types.ThinkingConfig(thinking_budget=9)),
-    )
+    config = types.GenerateContentConfig(thinking_config=types.ThinkingConfig(thinking_budget=9))
+    hidden = client.models.generate_content(model=MODEL, contents="think", config=config)
     assert hidden.candidates is not None
     assert len((hidden.candidates[0].content or types.Content()).parts or ()) == 1
 
@@ -192,9 +183,7 @@ def test_a_key_in_the_query_is_cut(proxy: ProxyProcess, raw: httpx.Client) -> No
     assert (wrong.status_code, wrong.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
     missed = httpx.post(f"{proxy.url}/v1beta/nothing?key={key}", json={})
     assert key not in answer.text + wrong.text + missed.text
-    files = [file for file in Path(proxy.folder).rglob("*") if file.is_file()]
-    assert {".log", ".db"} & {file.suffix for file in files}
-    assert [file for file in files if key.encode() in file.read_bytes()] == []
+    assert key not in proxy.written()
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -202,16 +191,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"contents": []}, "contents: is empty"),
     ({"contents": "hi"}, "contents: must be a list"),
     ({"contents": [{"role": "user", "parts": []}]}, "contents: hold nothing"),
-    (
-        {"contents": [{"parts": [{"fileData": {"fileUri": "file:///etc/passwd"}}]}]},
-        "contents[0].parts[0].fileData: must",
-    ),
+    ({"contents": [{"parts": [{"fileData": {"fileUri": "file:///etc"}}]}]}, "contents[0].parts[0].fileData: must"),
     ({"tools": [{"functionDeclarations": [{"description": "d"}]}]}, "tools[0].functionDeclarations[0].name"),
     ({"toolConfig": 3}, "toolConfig: must be a JSON object"),
     ({"generationConfig": {"temperature": -1}}, "temperature"),
     ({"generationConfig": {"candidateCount": 2}}, "generationConfig.candidateCount: must be 1"),
     ({"generationConfig": {"thinkingConfig": {"thinkingLevel": "SOME"}}}, "thinkingLevel: must be one of"),
-    ({"cachedContent": "cachedContents/1"}, "cachedContent: this proxy stores no content"),
 ]
 
 
@@ -235,14 +220,13 @@ def test_other_errors_have_their_statuses(raw: httpx.Client, client: genai.Clien
 
 
 def test_an_engine_that_is_gone_is_an_error_of_theirs(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "gone", "aggregated").listening()
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")]).start()
-    stop_all([engine.child], seconds(5.0))
-    try:
-        with genai.Client(api_key=proxy.keys[0], http_options=types.HttpOptions(base_url=proxy.url)) as client:
-            for ask in (client.models.generate_content, client.models.generate_content_stream):
-                with pytest.raises(errors.ServerError) as refused:
-                    list(ask(model=MODEL, contents="x"))
-                assert refused.value.status in {"UNAVAILABLE", "INTERNAL"}
-    finally:
-        proxy.stop()
+    with (
+        EngineProcess(tmp_path, "gone", "aggregated") as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml("east")]) as proxy,
+        genai.Client(api_key=proxy.keys[0], http_options=types.HttpOptions(base_url=proxy.url)) as client,
+    ):
+        engine.stop()
+        for ask in (client.models.generate_content, client.models.generate_content_stream):
+            with pytest.raises(errors.ServerError) as refused:
+                list(ask(model=MODEL, contents="x"))
+            assert refused.value.status in {"UNAVAILABLE", "INTERNAL"}

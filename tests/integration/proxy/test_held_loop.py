@@ -128,13 +128,9 @@ def test_a_reload(tmp_path: Path, engine: ScriptedEngine) -> None:
             assert proxy.child is not None
             said[0] += 1
             os.kill(proxy.child.pid, signal.SIGHUP)
-            until(lambda: log_of(proxy).count("was read again") == said[0], "the certificate was read again")
+            until(lambda: proxy.written().count("was read again") == said[0], "the certificate was read again")
 
         assert held_s(proxy, provoke) < bound_s()
-
-
-def log_of(proxy: ProxyProcess) -> str:
-    return "".join(path.read_text() for path in proxy.folder.glob("*.log"))
 
 
 def test_an_index_that_is_full() -> None:
@@ -186,16 +182,15 @@ class Noting:
         self._gaps.go_on()
 
     def execute(self, *arguments: Any) -> Any:
-        self._gaps.give_up()
-        try:
-            return self._connection.execute(*arguments)
-        finally:
-            self._gaps.go_on()
+        return self._noted(self._connection.execute, *arguments)
 
     def executemany(self, *arguments: Any) -> Any:
+        return self._noted(self._connection.executemany, *arguments)
+
+    def _noted(self, call: Callable[..., Any], *arguments: Any) -> Any:
         self._gaps.give_up()
         try:
-            return self._connection.executemany(*arguments)
+            return call(*arguments)
         finally:
             self._gaps.go_on()
 

@@ -1,22 +1,18 @@
 """`Idempotency-Key` over real sockets: one turn, one row, one receipt, however often the client asks."""
 
-import contextlib
-import http.client
 import json
-import socket
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.machine import configured, seconds
-from tests.subjects.fleet import Fleet
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.machine import configured
+from tests.subjects.processes import ProxyProcess, chat, until
 from warmroute.contract import receipt as contract_receipt
+
+from .test_faults import Mortal, Stream
 
 pytestmark = pytest.mark.full
 
@@ -30,11 +26,9 @@ def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
     return chat(text, metadata={"script": json.dumps({"output_tokens": tokens})}, **{"stream": True, **fields})
 
 
-class Keyed(Fleet):
+class Keyed(Mortal):
     def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = FAR_S) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        engines = [EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()]
-        super().__init__(folder, engines, limits=f"keyed_outlive_s = {outlive_s}\n{limits}")
+        super().__init__(folder, roles, limits=f"keyed_outlive_s = {outlive_s}\n{limits}")
 
     def turns_live(self) -> float:
         """Turns that have not ended, as the proxy counts them."""
@@ -50,77 +44,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
         yield found
 
 
-class Asker(threading.Thread):
-    """One request with a key, read as it comes."""
+class Asker(Stream):
+    """One request with a key."""
 
     def __init__(
-        self,
-        proxy: ProxyProcess,
-        key: str,
-        body: dict[str, Any],
-        *,
-        tenant: int = 0,
-        path: str = "/v1/chat/completions",
-        more: dict[str, str] | None = None,
+        self, proxy: ProxyProcess, key: str, body: dict[str, Any], *, more: Mapping[str, str] = {}, **of_stream: Any
     ) -> None:
-        super().__init__(daemon=True)
-        parts = urlsplit(proxy.url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
-        self._headers = {
-            "authorization": f"Bearer {proxy.keys[tenant]}",
-            "content-type": "application/json",
-            "idempotency-key": key,
-            **(more or {}),
-        }
-        self._body = json.dumps(body)
-        self._path = path
-        self.text = ""
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.first = threading.Event()
-        self.clean = False
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._connection.request("POST", self._path, self._body, self._headers)
-            answer = self._connection.getresponse()
-            self.status = answer.status
-            self.headers = {name.lower(): value for name, value in answer.getheaders()}
-            while data := answer.read1(65536):
-                self.text += data.decode()
-                self.first.set()
-            self.clean = True
-        except (http.client.HTTPException, OSError, ValueError, AttributeError):
-            pass
-        finally:
-            self._connection.close()
-            self.first.set()
-
-    def begun(self) -> "Asker":
-        """Once its first byte is there."""
-        assert self.first.wait(seconds(20))
-        return self
-
-    def done(self) -> "Asker":
-        """Once its answer has ended."""
-        self.join(seconds(30))
-        assert not self.is_alive()
-        return self
-
-    def leave(self) -> None:
-        """Break off, as a client that dies does; nothing where the answer has ended."""
-        with contextlib.suppress(AttributeError, OSError):
-            self._connection.sock.shutdown(socket.SHUT_RDWR)
-        self.done()
-
-    @property
-    def receipt(self) -> str:
-        return self.headers["x-warmroute-receipt"]
-
-    @property
-    def error(self) -> str:
-        return str(json.loads(self.text)["error"]["code"])
+        super().__init__(proxy, body, headers={"idempotency-key": key, **more}, **of_stream)
 
 
 def rows_of(proxy: ProxyProcess, receipt: str) -> list[dict[str, Any]]:
@@ -131,17 +61,13 @@ def rows_of(proxy: ProxyProcess, receipt: str) -> list[dict[str, Any]]:
     return found
 
 
-def complete(asker: Asker) -> bool:
-    return asker.status == 200 and asker.clean and asker.text.endswith("data: [DONE]\n\n")
-
-
 def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Keyed) -> None:
     before, worked = fleet.proxy.turns(), fleet.finished()
     first = Asker(fleet.proxy, "mid-stream", long("mid-stream", 300)).begun()
     second = Asker(fleet.proxy, "mid-stream", long("mid-stream", 300)).begun()
     first.done()
     second.done()
-    assert complete(first)
+    assert first.completed
     assert fleet.finished() == worked + 2, "prefill and decode, once each"
     assert second.text == first.text
     assert second.receipt == first.receipt
@@ -155,7 +81,7 @@ def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Keyed) -> No
     first = Asker(fleet.proxy, "died", long("died")).begun()
     first.leave()
     second = Asker(fleet.proxy, "died", long("died")).done()
-    assert complete(second)
+    assert second.completed
     assert second.text.startswith(first.text)
     assert second.receipt == first.receipt
     assert rows_of(fleet.proxy, second.receipt)[0]["outcome"] == "completed"
@@ -168,7 +94,7 @@ def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
         first = Asker(fleet.proxy, "nobody", body).begun()
         left_at_s = time.time()
         first.leave()
-        until(lambda: fleet.running() == 0, "both legs stop", outlive_s + 20)
+        until(fleet.idle, "both legs stop", outlive_s + 20)
         row = rows_of(fleet.proxy, first.receipt)[0]
         assert row["outcome"] == "client_left"
         assert row["settled_at"] - left_at_s > 0.9 * outlive_s
@@ -181,7 +107,7 @@ def test_another_body_under_the_same_key_is_refused(fleet: Keyed) -> None:
     first = Asker(fleet.proxy, "body", long("one")).begun()
     other = Asker(fleet.proxy, "body", long("two")).done()
     assert (other.status, other.error) == (422, "idempotency_key_reused")
-    assert complete(first.done())
+    assert first.done().completed
     assert Asker(fleet.proxy, "body", long("two")).done().status == 422
 
 

@@ -1,13 +1,12 @@
 """`Idempotency-Key` when things break: engines that die or refuse, slow readers, bounds, regions, a proxy that ends."""
 
-import http.client
 import json
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,44 +16,19 @@ import httpx
 import pytest
 
 from tests.machine import configured, seconds
-from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
-from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
+from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat, events, until
+from tests.subjects.scripted import ROLE, Handler, delta
 from tests.subjects.small_fleet import two_regions
 
-from .test_idempotency import FAR_S, Asker, Keyed, complete, long, rows_of
+from .test_engine_misbehaves import LAST, serving
+from .test_idempotency import FAR_S, Asker, Keyed, long, rows_of
 
 pytestmark = pytest.mark.full
-
-USAGE = {
-    "prompt_tokens": 700,
-    "completion_tokens": 2,
-    "total_tokens": 702,
-    "prompt_tokens_details": {"cached_tokens": 0},
-}
-
-
-@pytest.fixture
-def scripted(tmp_path: Path) -> Iterator[Callable[..., tuple[ScriptedEngine, ProxyProcess]]]:
-    """Makes a proxy in front of one engine that follows a script."""
-    made: list[tuple[ScriptedEngine, ProxyProcess]] = []
-
-    def make(script: Callable[[Handler], None], limits: str = "") -> tuple[ScriptedEngine, ProxyProcess]:
-        engine = ScriptedEngine("e0", script)
-        proxy = ProxyProcess(tmp_path / "p", [engine.toml()], limits=limits)
-        made.append((engine, proxy))
-        proxy.start()
-        return engine, proxy
-
-    yield make
-    for engine, proxy in made:
-        proxy.stop()
-        engine.stop()
 
 
 def say(handler: Handler, *texts: str) -> None:
     """A whole stream of these contents."""
-    usage = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
-    handler.stream(ROLE, *(delta(text) for text in texts), delta(finish="stop"), usage, "[DONE]")
+    handler.stream(ROLE, *(delta(text) for text in texts), delta(finish="stop"), LAST, "[DONE]")
 
 
 @pytest.mark.real_deadlines("attempt")
@@ -69,21 +43,17 @@ def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path
             admin.delete("/admin/engines/d1/drain").raise_for_status()
         os.kill(busy.child.pid, signal.SIGKILL)
         until(lambda: not busy.child.running(), "it is dead")
-        for asker in askers:
-            asker.done()
-            assert "error" in events(asker.text)[-1]
-            assert not asker.clean
-            assert "[DONE]" not in asker.text
+        assert all(asker.done().failed_clearly for asker in askers)
         assert askers[0].receipt == askers[1].receipt
-        until(lambda: fleet.running() == 0, "no engine works for anybody")
+        until(fleet.idle, "no engine works for anybody")
         row = rows_of(fleet.proxy, askers[0].receipt)[0]
         assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
         again = Asker(fleet.proxy, "dies", long("dies", 400)).done()
-        assert complete(again)
+        assert again.completed
         assert again.receipt != askers[0].receipt
 
 
-def test_a_refusal_is_not_kept(scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]]) -> None:
+def test_a_refusal_is_not_kept(tmp_path: Path) -> None:
     answers = iter([503, 400])
 
     def script(handler: Handler) -> None:
@@ -93,40 +63,29 @@ def test_a_refusal_is_not_kept(scripted: Callable[..., tuple[ScriptedEngine, Pro
         else:
             say(handler, "now")
 
-    engine, proxy = scripted(script)
-    body = chat("refused", stream=True)
-    statuses = [Asker(proxy, "refused", body).done().status for _ in range(4)]
-    assert statuses == [503, 400, 200, 200]
-    assert len(engine.bodies) == 3
-    assert b"refused" not in b"".join(engine.bodies).replace(b"refused 0", b"")
-    assert "idempotency-key" not in engine.heads[-1]
+    with serving(tmp_path, script) as (proxy, (engine,)):
+        body = chat("refused", stream=True)
+        statuses = [Asker(proxy, "refused", body).done().status for _ in range(4)]
+        assert statuses == [503, 400, 200, 200]
+        assert len(engine.bodies) == 3
+        assert b"refused" not in b"".join(engine.bodies).replace(b"refused 0", b"")
+        assert "idempotency-key" not in engine.heads[-1]
 
 
-class SlowReader:
-    """A client with a key that sends its request and does not read until it is told to."""
-
-    def __init__(self, proxy: ProxyProcess, key: str, body: bytes, version: str = "1.1") -> None:
-        parts = urlsplit(proxy.url)
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        self._socket.settimeout(seconds(30))
-        self._socket.connect((parts.hostname, parts.port))
-        head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
-        head += f"idempotency-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
-        self._socket.sendall(head.encode() + body)
-
-    def text(self) -> str:
-        answer = http.client.HTTPResponse(self._socket)
-        answer.begin()
-        try:
-            return answer.read().decode()
-        finally:
-            self._socket.close()
+def slow_reader(proxy: ProxyProcess, key: str, body: bytes, version: str = "1.1") -> socket.socket:
+    """A client with a key that has sent its request, and takes little of the answer before it is read."""
+    parts = urlsplit(proxy.url)
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    found.settimeout(seconds(30))
+    found.connect((parts.hostname, parts.port))
+    head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
+    head += f"idempotency-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
+    found.sendall(head.encode() + body)
+    return found
 
 
-def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(
-    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
-) -> None:
+def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(tmp_path: Path) -> None:
     parts = 400
     told = threading.Event()
 
@@ -134,36 +93,33 @@ def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(
         told.set()
         say(handler, *(f"{number:05d}" + "x" * 30_000 for number in range(parts)))
 
-    engine, proxy = scripted(script)
-    body = json.dumps(chat("slow", stream=True)).encode()
-    slow = SlowReader(proxy, "slow", body)
-    assert told.wait(seconds(20))
-    fast = Asker(proxy, "slow", chat("slow", stream=True)).done()
-    assert complete(fast)
-    assert [event["choices"][0]["delta"]["content"][:5] for event in events(fast.text)[1 : parts + 1]] == [
-        f"{number:05d}" for number in range(parts)
-    ]
-    assert slow.text() == fast.text
-    old = SlowReader(proxy, "slow", body, version="1.0")
-    assert old.text() == fast.text
-    assert len(engine.bodies) == 1
+    with serving(tmp_path, script) as (proxy, (engine,)):
+        body = json.dumps(chat("slow", stream=True)).encode()
+        with slow_reader(proxy, "slow", body) as slow:
+            assert told.wait(seconds(20))
+            fast = Asker(proxy, "slow", chat("slow", stream=True)).done()
+            assert fast.completed
+            said = [event["choices"][0]["delta"]["content"][:5] for event in events(fast.text)[1 : parts + 1]]
+            assert said == [f"{number:05d}" for number in range(parts)]
+            assert answer(slow)[2] == fast.text
+        with slow_reader(proxy, "slow", body, version="1.0") as old:
+            assert answer(old)[2] == fast.text
+        assert len(engine.bodies) == 1
 
 
-def test_two_requests_with_a_key_on_one_connection(
-    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
-) -> None:
-    engine, proxy = scripted(lambda handler: say(handler, "hello"))
-    body = json.dumps(chat("pipelined", stream=True)).encode()
-    parts = urlsplit(proxy.url)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
-    head += f"idempotency-key: pipelined\r\ncontent-length: {len(body)}\r\n"
-    first, last = f"{head}\r\n".encode(), f"{head}connection: close\r\n\r\n".encode()
-    with socket.create_connection((parts.hostname, parts.port), timeout=seconds(20)) as client:
-        client.sendall(first + body + last + body)
-        text = b"".join(iter(lambda: client.recv(65536), b"")).decode()
-    assert text.count("HTTP/1.1 200 OK") == 2
-    assert text.count("data: [DONE]") == 2
-    assert len(engine.bodies) == 1
+def test_two_requests_with_a_key_on_one_connection(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda handler: say(handler, "hello")) as (proxy, (engine,)):
+        body = json.dumps(chat("pipelined", stream=True)).encode()
+        parts = urlsplit(proxy.url)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
+        head += f"idempotency-key: pipelined\r\ncontent-length: {len(body)}\r\n"
+        first, last = f"{head}\r\n".encode(), f"{head}connection: close\r\n\r\n".encode()
+        with socket.create_connection((parts.hostname, parts.port), timeout=seconds(20)) as client:
+            client.sendall(first + body + last + body)
+            text = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+        assert text.count("HTTP/1.1 200 OK") == 2
+        assert text.count("data: [DONE]") == 2
+        assert len(engine.bodies) == 1
 
 
 def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None:
@@ -175,10 +131,10 @@ def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None
         until(lambda: fleet.running() == 2 or not heard.is_alive(), "both run, or one has ended")
         assert fleet.proxy.child is not None
         os.kill(fleet.proxy.child.pid, signal.SIGTERM)
-        assert complete(heard.done())
-        assert complete(joined.done())
+        assert heard.done().completed
+        assert joined.done().completed
         until(lambda: fleet.proxy.child and not fleet.proxy.child.running(), "the proxy ends")
-        until(lambda: fleet.running() == 0, "no engine works for anybody")
+        until(fleet.idle, "no engine works for anybody")
         assert rows_of(fleet.proxy, left.receipt)[0]["outcome"] == "client_left"
 
 
@@ -209,7 +165,7 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> Non
         first = it.ask("roams", 150).begun()
         first.leave()
         second = it.ask("roams", 150).done()
-        assert complete(second)
+        assert second.completed
         assert second.receipt == first.receipt
         assert second.headers["x-warmroute-home"] == "west"
         assert rows_of(it.west, second.receipt)[0]["forwarded_from"] == "east"

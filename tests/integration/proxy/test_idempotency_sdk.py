@@ -1,7 +1,6 @@
 """The SDK behind a connection that is cut: its retry gets the whole answer, which is computed and counted once."""
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import warmroute
+from tests.hostile import cut_link
+from tests.hostile.cut_link import Cut, CutLink
 from tests.machine import seconds
 from tests.subjects.processes import DEADLINE_S, chat, until
 from warmroute.contract import receipt as contract_receipt
@@ -17,66 +18,24 @@ from warmroute.contract import receipt as contract_receipt
 from .test_idempotency import PAIR, Keyed, rows_of
 
 
-class Cutter:
-    """A TCP relay that breaks its first connections: `at_first_byte` of the answer, or when it is told to."""
+class Cutter(CutLink):
+    """Breaks the connections of the first requests at the first byte of their answers."""
 
-    def __init__(self, url: str, cuts: int, *, at_first_byte: bool) -> None:
+    def __init__(self, url: str, cuts: int) -> None:
         parts = urlsplit(url)
-        self._target = (parts.hostname or "", parts.port or 0)
+        super().__init__((parts.hostname or "", parts.port or 0))
+        self.requests = 0
         self._cuts = cuts
-        self._at_first_byte = at_first_byte
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
 
-    @property
-    def connections(self) -> int:
-        return len(self._pairs)
-
-    def cut(self) -> None:
-        """Break the newest connection."""
-        for end in self._pairs[-1]:
-            _break(end)
-
-    def close(self) -> None:
-        _break(self._listener)
-        self._accepting.join()  # else it may accept on another listener that gets the same descriptor
-        for pair in self._pairs:
-            for end in pair:
-                _break(end)
-
-    def _accept(self) -> None:
-        try:
-            while True:
-                client = self._listener.accept()[0]
-                server = socket.create_connection(self._target)
-                self._pairs.append((client, server))
-                cut = self._at_first_byte and len(self._pairs) <= self._cuts
-                threading.Thread(target=self._copy, args=(client, server, False), daemon=True).start()
-                threading.Thread(target=self._copy, args=(server, client, cut), daemon=True).start()
-        except OSError:
-            pass
-
-    def _copy(self, source: socket.socket, target: socket.socket, cut: bool) -> None:
-        try:
-            while data := source.recv(65536):
-                if cut:
-                    break
-                target.sendall(data)
-        except OSError:
-            pass
-        _break(source)
-        _break(target)
+    def taken(self) -> Cut | None:
+        self.requests += 1
+        return Cut("answer", 0) if self.requests <= self._cuts else None
 
 
-def _break(end: socket.socket) -> None:
-    try:
-        end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    end.close()
+@pytest.fixture(autouse=True)
+def nothing_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy notices at once that a connection is broken."""
+    monkeypatch.setattr(cut_link, "DRAIN_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +51,10 @@ def turn(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_answer_is_lost_on_its_way_twice(fleet: Keyed, stream: bool) -> None:
-    cutter = Cutter(fleet.proxy.url, 2, at_first_byte=True)
+    cutter = Cutter(fleet.proxy.url, 2)
     before = fleet.proxy.turns()
     body = turn(f"lost {stream}")
-    with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=3) as client:
+    with warmroute.OpenAI(base_url=f"{cutter.url}/v1", api_key=fleet.proxy.keys[0], max_retries=3) as client:
         if stream:
             answer = client.chat.completions.create(**body, stream=True)
             text = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
@@ -105,7 +64,7 @@ def test_the_answer_is_lost_on_its_way_twice(fleet: Keyed, stream: bool) -> None
         report = client.cache.report()
     receipt = warmroute.receipt_of(answer)
     cutter.close()
-    assert cutter.connections == 3
+    assert cutter.requests == 3
     assert receipt is not None
     rows = rows_of(fleet.proxy, receipt["id"])
     usage = json.loads(rows[0]["usage"])
@@ -119,19 +78,20 @@ def test_the_answer_is_lost_on_its_way_twice(fleet: Keyed, stream: bool) -> None
 
 
 def test_the_connection_breaks_while_the_answer_is_computed(fleet: Keyed) -> None:
-    cutter = Cutter(fleet.proxy.url, 0, at_first_byte=False)
+    cutter = Cutter(fleet.proxy.url, 0)
     before = fleet.proxy.turns()
     worked = fleet.finished()
-    with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=1) as client:
+    with warmroute.OpenAI(base_url=f"{cutter.url}/v1", api_key=fleet.proxy.keys[0], max_retries=1) as client:
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(client.chat.completions.create(**turn("computed"))))
         with fleet.engines["d0"].held():  # else it might have ended by then
             thread.start()
             until(fleet.turns_live, "it is computed")
-            cutter.cut()
+            cutter.go_down()
+            cutter.up = True
         thread.join(seconds(DEADLINE_S))
     cutter.close()
-    assert cutter.connections == 2
+    assert cutter.requests == 2
     receipt = warmroute.receipt_of(found[0])
     assert receipt is not None
     assert rows_of(fleet.proxy, receipt["id"])[0]["outcome"] == "completed"

@@ -1,21 +1,19 @@
 """`warmroute audit isolation` in front of embedded engines: what is isolated, what leaks, and what shows nothing."""
 
 import json
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.subjects.http_server import QuietServer
-from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess
+from tests.subjects.scripted import Handler, ScriptedEngine
+from tests.subjects.stopped import Stopped
 from warmroute_cli.main import main
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
+from warmroute_proxy.server.base.secrets import new_api_key
 
 pytestmark = pytest.mark.full
 
@@ -27,48 +25,22 @@ TRIES = 4
 OPTIONS = ("--model", "kimi-k2.5", "--trials", "8", "--prompt-bytes", "60000")
 
 
-class Unsalted(BaseHTTPRequestHandler):
-    """A relay to an engine that puts one salt in the place of all. A mock: no sound proxy does that."""
-
-    protocol_version = "HTTP/1.1"
-    engine_url = ""
-
-    def do_GET(self) -> None:
-        self._pass(None)
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self._pass(json.dumps({**body, "cache_salt": "the same for all"}).encode())
-
-    def _pass(self, body: bytes | None) -> None:
-        request = urllib.request.Request(self.engine_url + self.path, body, {"content-type": "application/json"})
-        try:
-            with urllib.request.urlopen(request) as response:
-                status, kind, answer = 200, response.headers["content-type"], response.read()
-        except urllib.error.HTTPError as error:
-            status, kind, answer = error.code, "application/json", error.read()
-        self.send_response(status)
-        self.send_header("content-type", kind or "text/plain")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        pass
-
-
-class Tried:
+class Tried(Stopped):
     """A proxy in front of one engine, and the key files of its tenants."""
 
-    def __init__(self, folder: Path, engine: str, *, second: str = "") -> None:
-        self.keys = (new_api_key()[0], new_api_key()[0])
+    def __init__(self, folder: Path, engine: str) -> None:
         member, digest = new_api_key()
         group = f'[[tenant]]\nname = "member"\nshare_group = "first"\nkey_sha256 = ["{digest}"]'
-        self.proxy = ProxyProcess(folder / "p", [engine, group], keys=self.keys, second=second).start()
-        assert digest == key_sha256(member)
+        self.proxy = ProxyProcess(folder / "p", [engine, group])
         self.files = {name: folder / f"{name}.key" for name in ("first", "second", "member")}
-        for file, key in zip(self.files.values(), (*self.keys, member), strict=True):
+        for file, key in zip(self.files.values(), (*self.proxy.keys, member), strict=True):
             file.write_text(f"{key}\n")
+
+    def begin(self) -> None:
+        self.proxy.begin()
+
+    def stop(self) -> None:
+        self.proxy.stop()
 
     def audit(self, capsys: pytest.CaptureFixture[str], *more: str, other: str = "second") -> tuple[int, list[Any]]:
         """The exit status, and the verdicts."""
@@ -89,18 +61,14 @@ class Tried:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    found = EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=SLOW)
-    try:
-        yield found.listening()
-    finally:
-        stop_all([found.child], 5)
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=SLOW) as found:
+        yield found
 
 
 @pytest.fixture
 def tried(tmp_path: Path, engine: EngineProcess) -> Iterator[Tried]:
-    found = Tried(tmp_path, engine.toml("east"))
-    yield found
-    found.proxy.stop()
+    with Tried(tmp_path, engine.toml("east")) as found:
+        yield found
 
 
 def test_tenants_see_nothing_of_each_other_and_share_groups_share(
@@ -123,30 +91,26 @@ def test_tenants_of_one_cache_are_found_out(tried: Tried, capsys: pytest.Capture
 
 
 def test_a_broken_salt_is_found(tmp_path: Path, engine: EngineProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    relay = QuietServer(("127.0.0.1", 0), type("Bound", (Unsalted,), {"engine_url": engine.url}))
-    threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    address = f"http://127.0.0.1:{relay.server_port}"
-    tried = Tried(tmp_path, engine.toml("east").replace(engine.url, address))
-    try:
+    def unsalted(handler: Handler) -> None:
+        """Ask the engine with one salt in the place of all: no sound proxy does that."""
+        body = {**handler.engine.sent(), "cache_salt": "the same for all"}
+        answer = httpx.post(engine.url + handler.path, json=body, timeout=seconds(60), verify=PLAIN)
+        handler.reply(answer.status_code, answer.content, answer.headers["content-type"])
+
+    with ScriptedEngine("e0", unsalted) as relay, Tried(tmp_path, relay.toml()) as tried:
         status, found = tried.audit(capsys)
-    finally:
-        tried.proxy.stop()
-        relay.shutdown()
-        relay.server_close()
     assert status == 1
     assert found[0]["finding"].startswith("LEAK: cached tokens")
 
 
 def test_the_host_tier_is_isolated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiers = ("--enable-hierarchical-cache", "--hicache-ratio", "8", "--kv-tokens", "40000")
-    engine = EngineProcess(tmp_path, "e0", "aggregated", *tiers, speed=SLOW).listening()
-    tried = Tried(tmp_path, engine.toml("east"))
-    try:
+    with (
+        EngineProcess(tmp_path, "e0", "aggregated", *tiers, speed=SLOW) as engine,
+        Tried(tmp_path, engine.toml("east")) as tried,
+    ):
         status, found = tried.audit_of_times(capsys, "--tier", "host", "--filler", "3")
-        assert status == 0, found
-    finally:
-        tried.proxy.stop()
-        stop_all([engine.child], 5)
+    assert status == 0, found
 
 
 def test_a_tier_that_is_not_there_is_not_shown_to_be_isolated(tried: Tried, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,13 +120,11 @@ def test_a_tier_that_is_not_there_is_not_shown_to_be_isolated(tried: Tried, caps
 
 
 def test_an_audit_in_which_nothing_hits_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = EngineProcess(tmp_path, "e0", "aggregated", "--kv-tokens", "20000", speed=SLOW).listening()
-    tried = Tried(tmp_path, engine.toml("east"))
-    try:
+    with (
+        EngineProcess(tmp_path, "e0", "aggregated", "--kv-tokens", "20000", speed=SLOW) as engine,
+        Tried(tmp_path, engine.toml("east")) as tried,
+    ):
         status, found = tried.audit(capsys, "--filler", "2")  # they drive everything out of the only tier
-    finally:
-        tried.proxy.stop()
-        stop_all([engine.child], 5)
     assert status == 1
     assert found[-1]["finding"] == "shows nothing: the prompts were not found again"
 

@@ -124,7 +124,11 @@ class Scene:
 
     async def start(self) -> None:
         self.events.follow(self.worker, self.source, self.router)
-        await until(self.publisher.has_subscriber, "a subscription")
+        await self.subscribed(self.publisher)
+
+    async def subscribed(self, publisher: Publisher) -> None:
+        """Wait until a publisher is followed, and send the prompt."""
+        await until(publisher.has_subscriber, "a subscription")
         feed = self.events.feed("w")
         assert feed is not None
         feed.blocks.expect("t", CHAIN)
@@ -174,17 +178,6 @@ async def scene() -> Any:
 
 
 Make = Callable[..., Awaitable[Scene]]
-
-
-async def test_events_reach_the_index(scene: Make) -> None:
-    one = await scene()
-    one.publisher.publish(STORED)
-    await one.sees(4)
-    one.publisher.publish(removed(903), removed(902))
-    await one.sees(2)
-    one.publisher.publish({"type": "AllBlocksCleared"})
-    await one.sees(0)
-    assert one.count("event_batches") == 3
 
 
 async def test_events_are_read_in_the_turn_of_their_engine(scene: Make) -> None:
@@ -268,11 +261,7 @@ async def test_a_source_that_moved_is_followed_there(scene: Make) -> None:
     other = Publisher(one.context)
     moved = KvSource("127.0.0.1", other.ports[0], None, "kv", 16)
     one.events.follow(one.worker, moved, one.router)
-    await until(other.has_subscriber, "a subscription at the new place")
-    feed = one.events.feed("w")
-    assert feed is not None
-    feed.blocks.expect("t", CHAIN)
-    feed.blocks.settled("t", 64)
+    await one.subscribed(other)
     other.publish(STORED)
     await one.sees(4)
     one.events.follow(one.worker, None, one.router)

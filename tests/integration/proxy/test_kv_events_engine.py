@@ -13,7 +13,6 @@ import zmq
 from tests.integration.proxy.kv_scene import ask, follow, metric, predicted_tiers, removed_blocks
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -35,10 +34,11 @@ class Pair(NamedTuple):
 @pytest.fixture(params=[(), ("--enable-hierarchical-cache", "--hicache-ratio", "4")], ids=["device", "host"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     options = ["--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", PUBLISHER]
-    engine = EngineProcess(tmp_path, "e", "aggregated", *options, *request.param).listening()
-    made = ProxyProcess(tmp_path, [engine.toml("east")]).start()
-    yield Pair(made, engine)
-    stop_all([*([made.child] if made.child else []), engine.child], seconds(5.0))
+    with (
+        EngineProcess(tmp_path, "e", "aggregated", *options, *request.param) as engine,
+        ProxyProcess(tmp_path, [engine.toml("east")]) as made,
+    ):
+        yield Pair(made, engine)
 
 
 def test_what_was_evicted_is_not_predicted(pair: Pair, request: pytest.FixtureRequest) -> None:
@@ -110,9 +110,6 @@ def published(engine: EngineProcess) -> int:
 def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Path) -> None:
     replayed = PUBLISHER[:-1] + ', "replay_endpoint": "tcp://127.0.0.1:0"}'
     options = ["--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", replayed]
-    engine = EngineProcess(tmp_path, "e", "aggregated", *options).listening()
-    proxy = ProxyProcess(tmp_path, [engine.toml("east")], extra="processes = 3").start()
-
     missed: list[float] = []
 
     def all_follow() -> bool:
@@ -128,7 +125,10 @@ def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Pat
         heard = metric(proxy, "warmroute_kv_event_batches_total")
         return 3 * published(engine) - heard  # asked last: what is published meanwhile is not heard of yet
 
-    try:
+    with (
+        EngineProcess(tmp_path, "e", "aggregated", *options) as engine,
+        ProxyProcess(tmp_path, [engine.toml("east")], extra="processes = 3") as proxy,
+    ):
         until(all_follow, "all processes follow KV events")
         seen: list[tuple[int, int]] = []
         for turn in range(12):  # two prompts fit: each time the one that comes was evicted by the two before it
@@ -142,5 +142,3 @@ def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Pat
         assert max(cached for _, cached in seen[3:]) < 1024, "evictions have happened"
         far = [(predicted, cached) for predicted, cached in seen[3:] if abs(predicted - cached) > ERROR_TOKENS]
         assert far == [], "whoever decides knows of what the engine has evicted"
-    finally:
-        stop_all([*([proxy.child] if proxy.child else []), engine.child], seconds(5.0))

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stopped import Several
 from warmroute.contract import receipt
-from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.large_body import LargeBody, NamedSpan
@@ -33,30 +33,23 @@ def answer(handler: Handler) -> None:
     handler.reply(200, whole(ANSWERS_WITH))
 
 
-class Regions:
-    """Two proxies before an engine each."""
+class East(NamedTuple):
+    """A proxy that knows another region, and its engine."""
 
-    def __init__(self, folder: Path) -> None:
-        self.engines = {name: ScriptedEngine(f"{name}-e0", answer) for name in ("east", "west")}
-        keys = (new_api_key()[0], new_api_key()[0])
-        west = [self.engines["west"].toml().replace('region = "east"', 'region = "west"')]
-        self.west = ProxyProcess(folder / "p", west, region="west", keys=keys).start()
-        east = [self.engines["east"].toml()]
-        self.east = ProxyProcess(folder / "p", east, region="east", keys=keys, peer=("west", self.west.url)).start()
-        self.east.sees("west")
-
-    def close(self) -> None:
-        for proxy in (self.east, self.west):
-            proxy.stop()
-        for engine in self.engines.values():
-            engine.stop()
+    proxy: ProxyProcess
+    engine: ScriptedEngine
 
 
 @pytest.fixture(scope="module")
-def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
-    made = Regions(tmp_path_factory.mktemp("large"))
-    yield made
-    made.close()
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[East]:
+    folder = tmp_path_factory.mktemp("large") / "p"
+    with Several([ScriptedEngine(f"{name}-e0", answer) for name in ("east", "west")]) as (engine, other):
+        of_west = other.toml().replace('region = "east"', 'region = "west"')
+        with (
+            ProxyProcess(folder, [of_west], region="west") as west,
+            ProxyProcess(folder, [engine.toml()], keys=west.keys, peer=("west", west.url)) as proxy,
+        ):
+            yield East(proxy.sees("west"), engine)
 
 
 def ask(proxy: ProxyProcess, content: bytes, **headers: str) -> httpx.Response:
@@ -90,16 +83,15 @@ def shared_descriptors(proxy: ProxyProcess) -> int:
     return count
 
 
-def test_the_engine_gets_what_the_client_sent(regions: Regions) -> None:
-    engine = regions.engines["east"]
+def test_the_engine_gets_what_the_client_sent(east: East) -> None:
     sent = large(max_tokens=3, not_listed={"a": 1})
     assert len(sent) > LARGE_BYTES
-    answered = ask(regions.east, sent)
+    answered = ask(east.proxy, sent)
     assert answered.status_code == 200, answered.text
     usage = answered.json()["usage"]
     assert receipt.check(usage) == []
     assert usage["warmroute"]["dropped_fields"] == ["not_listed"]
-    got = json.loads(engine.bodies[-1])
+    got = east.engine.sent()
     assert got.pop("cache_salt")
     assert {name: got.get(name) for name in chat(LARGE, max_tokens=3)} == chat(LARGE, max_tokens=3)
     assert "not_listed" not in got
@@ -115,55 +107,55 @@ def test_the_engine_gets_what_the_client_sent(regions: Regions) -> None:
     ],
     ids=["json", "model", "type", "steering"],
 )
-def test_what_is_wrong_with_it_is_said(regions: Regions, content: bytes, code: str) -> None:
-    before = len(regions.engines["east"].bodies)
-    answered = ask(regions.east, content)
+def test_what_is_wrong_with_it_is_said(east: East, content: bytes, code: str) -> None:
+    before = len(east.engine.bodies)
+    answered = ask(east.proxy, content)
     assert 400 <= answered.status_code < 500
     assert answered.json()["error"]["code"] == code
-    assert len(regions.engines["east"].bodies) == before
+    assert len(east.engine.bodies) == before
 
 
-def test_a_route_that_takes_none_says_so(regions: Regions) -> None:
-    with regions.east.client() as client:
+def test_a_route_that_takes_none_says_so(east: East) -> None:
+    with east.proxy.client() as client:
         answered = client.request("GET", "/v1/models", content=large())
     assert (answered.status_code, answered.json()["error"]["code"]) == (413, "request_too_large")
 
 
-def test_a_repeated_key_gets_the_first_answer(regions: Regions) -> None:
-    engine, key = regions.engines["east"], {"idempotency-key": "large-1"}
+def test_a_repeated_key_gets_the_first_answer(east: East) -> None:
+    engine, key = east.engine, {"idempotency-key": "large-1"}
     before = len(engine.bodies)
-    first = ask(regions.east, large(), **key)
-    again = ask(regions.east, large(), **key)
+    first = ask(east.proxy, large(), **key)
+    again = ask(east.proxy, large(), **key)
     assert first.status_code == again.status_code == 200
     assert first.json()["usage"]["warmroute"]["id"] == again.json()["usage"]["warmroute"]["id"]
     assert len(engine.bodies) == before + 1
 
 
-def test_it_crosses_to_the_home_of_its_session(regions: Regions) -> None:
+def test_it_crosses_to_the_home_of_its_session(east: East) -> None:
     home = {"x-session-affinity": "roams", "x-warmroute-home": "west"}
     alone = [{"role": "user", "content": "alone: " + LARGE}]  # no engine has a part of it
     content = json.dumps({"model": "kimi-k2.5", "messages": alone}).encode()
-    answered = ask(regions.east, content, **home)
+    answered = ask(east.proxy, content, **home)
     assert answered.status_code == 200, answered.text
     assert answered.json()["usage"]["warmroute"]["region"] == "west"
 
 
-def test_a_reader_that_was_killed_is_started_again(regions: Regions) -> None:
-    assert ask(regions.east, large()).status_code == 200
-    (pid,) = reader_of(regions.east)
+def test_a_reader_that_was_killed_is_started_again(east: East) -> None:
+    assert ask(east.proxy, large()).status_code == 200
+    (pid,) = reader_of(east.proxy)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: reader_of(regions.east) == [], "the reader is gone")
-    assert ask(regions.east, large()).status_code == 200
+    until(lambda: reader_of(east.proxy) == [], "the reader is gone")
+    assert ask(east.proxy, large()).status_code == 200
 
 
-def test_all_that_waited_for_a_killed_reader_are_read_again(regions: Regions) -> None:
-    assert ask(regions.east, large()).status_code == 200
-    (pid,) = reader_of(regions.east)
+def test_all_that_waited_for_a_killed_reader_are_read_again(east: East) -> None:
+    assert ask(east.proxy, large()).status_code == 200
+    (pid,) = reader_of(east.proxy)
     os.kill(pid, signal.SIGSTOP)
-    before = shared_descriptors(regions.east)
+    before = shared_descriptors(east.proxy)
     with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(ask, regions.east, large()) for _ in range(3)]
-        until(lambda: shared_descriptors(regions.east) == before + 6, "the bodies wait for the reader")
+        asked = [threads.submit(ask, east.proxy, large()) for _ in range(3)]
+        until(lambda: shared_descriptors(east.proxy) == before + 6, "the bodies wait for the reader")
         os.kill(pid, signal.SIGKILL)
         assert [each.result().status_code for each in asked] == [200, 200, 200]
 

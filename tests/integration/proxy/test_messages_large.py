@@ -37,10 +37,11 @@ def engine() -> Iterator[ScriptedEngine]:
 def raw(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     # The estimate of 3 MB depends on what the engine has counted before: a count has to fit either way.
     limits = "counted_tokens_per_minute = 1_000_000_000"
-    proxy = ProxyProcess(tmp_path_factory.mktemp("large") / "p", [engine.toml()], limits=limits).start()
-    with httpx.Client(base_url=proxy.url, headers={"x-api-key": proxy.keys[0]}, timeout=seconds(30)) as client:
+    with (
+        ProxyProcess(tmp_path_factory.mktemp("large") / "p", [engine.toml()], limits=limits) as proxy,
+        httpx.Client(base_url=proxy.url, headers={"x-api-key": proxy.keys[0]}, timeout=seconds(30)) as client,
+    ):
         yield client
-    proxy.stop()
 
 
 def body(messages: Any, **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
 
@@ -14,23 +15,21 @@ def test_pings_come_while_the_prompt_is_computed(tmp_path: Path) -> None:
     pinged = threading.Event()
 
     def answers(handler: Handler) -> None:
-        pinged.wait()
+        pinged.wait(seconds(20))
         handler.stream(ROLE, delta("hi"), delta(finish="stop"), USAGE, "[DONE]")
 
-    engine = ScriptedEngine("east-e0", answers)
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml()], limits="head_hold_s = 0.05")
     body = {"model": "kimi-k2.5", "max_tokens": 5, "stream": True, "messages": [{"role": "user", "content": "hello"}]}
-    try:
-        with proxy.start().client() as client, client.stream("POST", "/v1/messages", json=body) as answer:
-            names = []
-            for line in answer.iter_lines():
-                if line.startswith("event: "):
-                    names.append(line.removeprefix("event: "))
-                if names[-1:] == ["ping"]:
-                    pinged.set()
-    finally:
-        pinged.set()
-        proxy.stop()
-        engine.stop()
+    names = []
+    with (
+        ScriptedEngine("east-e0", answers) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()], limits="head_hold_s = 0.05") as proxy,
+        proxy.client() as client,
+        client.stream("POST", "/v1/messages", json=body) as answer,
+    ):
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                names.append(line.removeprefix("event: "))
+            if names[-1:] == ["ping"]:
+                pinged.set()
     assert names[:2] == ["message_start", "ping"]
     assert names[-4:] == ["content_block_delta", "content_block_stop", "message_delta", "message_stop"]

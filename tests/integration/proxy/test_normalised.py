@@ -8,23 +8,16 @@ import pytest
 
 from tests.subjects.processes import EngineProcess, ProxyProcess, until
 from warmroute.contract import receipt as contract_receipt
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
 
 PROMPT = "You are an agent that reads before it writes. " * 100
 
 
-def proxy_with(engine: EngineProcess, folder: Any, model: str) -> Iterator[ProxyProcess]:
-    with ProxyProcess(folder / "p", [engine.toml("east")], model=model) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def normalising(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    yield from proxy_with(engine, tmp_path_factory.mktemp("on"), "")
-
-
 @pytest.fixture(scope="module")
 def plain(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    yield from proxy_with(engine, tmp_path_factory.mktemp("off"), "normalise = []")
+    folder = tmp_path_factory.mktemp("off")
+    with ProxyProcess(folder / "p", [engine.toml("east")], model="normalise = []") as started:
+        yield started
 
 
 def line(nonce: str) -> str:
@@ -69,11 +62,12 @@ def told(proxy: ProxyProcess, path: str, asked: dict[str, Any], session: str) ->
 
 
 @pytest.mark.parametrize("turn_of", [messages_turn, chat_turn])
-def test_what_a_rule_takes_out_does_not_break_a_prefix(normalising: ProxyProcess, turn_of: Any) -> None:
-    receipts = [turn_of(normalising, turn_of.__name__, turn) for turn in (1, 2, 3)]
+def test_what_a_rule_takes_out_does_not_break_a_prefix(proxy: ProxyProcess, turn_of: Any) -> None:
+    receipts = [turn_of(proxy, turn_of.__name__, turn) for turn in (1, 2, 3)]
     assert [receipt["normalised"] for receipt in receipts] == [["billing_line", "token_counter"]] * 3
     assert all(set(receipt["loss"]) <= {"new", "page_rounding"} for receipt in receipts[1:])
     assert receipts[-1]["cached"]["device"] > 1000
+    until(lambda: 'warmroute_normalised_total{rule="billing_line"}' in proxy.metrics(), "it is counted")
 
 
 @pytest.mark.parametrize("turn_of", [messages_turn, chat_turn])
@@ -85,15 +79,7 @@ def test_a_rule_that_is_off_is_named_where_the_prefix_changed(plain: ProxyProces
     assert second["prefix_changed_by"] == ["billing_line", "token_counter"]
 
 
-def test_each_rule_is_counted(normalising: ProxyProcess) -> None:
-    messages_turn(normalising, "counted", 1)
-    with normalising.admin() as admin:
-        until(lambda: 'warmroute_normalised_total{rule="billing_line"}' in admin.get("/metrics").text, "it is counted")
-
-
 def test_a_rule_that_is_not_known_is_a_problem_of_the_config(engine: EngineProcess, tmp_path: Any) -> None:
-    from warmroute_proxy.server.base.config_file import ConfigError, load_config
-
     proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], model='normalise = ["biling_line"]')
     with pytest.raises(ConfigError, match=r"is not one of billing_line, .*did you mean"):
         load_config(proxy.write_config())

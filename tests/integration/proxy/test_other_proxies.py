@@ -27,10 +27,9 @@ pytestmark = pytest.mark.full
 class Pair:
     """Two proxies, each with as many processes as it is told."""
 
-    def __init__(self, first: ProxyProcess, second: ProxyProcess, engine: ScriptedEngine, gate: Gate) -> None:
+    def __init__(self, first: ProxyProcess, second: ProxyProcess, gate: Gate) -> None:
         self.first = first
         self.second = second
-        self.engine = engine
         self.gate = gate
         self.sockets: list[socket.socket] = []
 
@@ -39,6 +38,10 @@ class Pair:
         sock = proxy.send(chat(text))
         self.sockets.append(sock)
         return sock
+
+    def admission(self, proxy: ProxyProcess) -> dict[str, Any]:
+        with proxy.admin() as admin:
+            return dict(admin.get("/admin/admission").json())
 
     def worker(self, proxy: ProxyProcess) -> dict[str, Any]:
         with proxy.admin() as admin:
@@ -64,7 +67,7 @@ def pair(folder: Path, processes: int = 1) -> Iterator[Pair]:
             limits = "queue_timeout_s = 3600"
             proxy = ProxyProcess(folder / f"p{at}", [table], keys=keys, extra=extra, limits=limits)
             made.append(proxy.start(ports[at]))
-        found = Pair(made[0], made[1], engine, gate)
+        found = Pair(made[0], made[1], gate)
         yield found
         for sock in found.sockets:
             sock.close()
@@ -81,12 +84,7 @@ def test_each_knows_what_the_other_has_sent(tmp_path: Path) -> None:
         asked = it.send(it.first, long_text("first"))
         until(lambda: it.running(it.second) == 1, "the other proxy counts it")
         waits = it.send(it.second, long_text("second"))
-
-        def for_memory() -> int:
-            with it.second.admin() as admin:
-                return int(admin.get("/admin/admission").json()["queue"]["for_memory"])
-
-        until(lambda: for_memory() == 1, "the second waits for the memory that the first one's turn has")
+        until(lambda: it.admission(it.second)["queue"]["for_memory"] == 1, "it waits for memory that the first one has")
         it.gate.open_for_all()
         assert [answer(sock)[0] for sock in (asked, waits)] == [200, 200]
         until(lambda: it.running(it.first) == it.running(it.second) == 0, "both know that they have ended")
@@ -100,8 +98,7 @@ def test_a_new_session_waits_at_one_while_a_running_one_waits_at_the_other(tmp_p
         it.sockets.append(it.first.send(chat(long_text("running"), turns=2)))
 
         def queue(proxy: ProxyProcess) -> dict[str, Any]:
-            with proxy.admin() as admin:
-                return dict(admin.get("/admin/admission").json()["queue"])
+            return dict(it.admission(proxy)["queue"])
 
         until(lambda: queue(it.first)["for_memory"] == 1, "a turn of a running session waits at the first")
         until(lambda: queue(it.second)["waits_elsewhere"] == 1, "the second knows it")
@@ -121,8 +118,7 @@ def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) 
         assert answer(it.sockets[0])[0] == 200
 
         def protected(proxy: ProxyProcess) -> int:
-            with proxy.admin() as admin:
-                (books,) = admin.get("/admin/admission").json()["working_set"].values()
+            (books,) = it.admission(proxy)["working_set"].values()
             return int(books["protected_tokens"])
 
         until(lambda: protected(it.second) > 0, "the other proxy knows whose KV is there")
@@ -204,30 +200,26 @@ def test_every_process_of_a_proxy_knows_what_the_other_proxy_has_sent(tmp_path: 
 
 def test_tokens_in_flight_are_each_proxys_own_though_workers_show_those_of_all(tmp_path: Path) -> None:
     """What proxies are scaled by: an idle one that showed the load of the others would ask for one more, for ever."""
-
-    def gauge(proxy: ProxyProcess, name: str) -> float:
-        lines = proxy.metrics().splitlines()
-        return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(name)))
-
     own, of_all = "warmroute_tokens_in_flight", "warmroute_worker_resident_tokens"
     with pair(tmp_path, processes=2) as it:
         asked = [it.send(it.first, f"number {number}") for number in range(3)]
         until(lambda: it.running(it.second) == 3, "the other proxy counts them")
-        until(lambda: 0 < gauge(it.first, own) == gauge(it.first, of_all), "processes are summed")
-        assert gauge(it.second, of_all) > 0
-        assert gauge(it.second, own) == 0
+        until(lambda: 0 < it.first.metric(own) == it.first.metric(of_all), "processes are summed")
+        assert it.second.metric(of_all) > 0
+        assert it.second.metric(own) == 0
         it.gate.open_for_all()
         assert {answer(sock)[0] for sock in asked} == {200}
-        until(lambda: gauge(it.first, own) == 0, "all have ended")
+        until(lambda: it.first.metric(own) == 0, "all have ended")
 
 
 def test_a_proxy_that_counts_alone_says_so(tmp_path: Path) -> None:
     gate = Gate()
     gate.open_for_all()
-    engine = ScriptedEngine("s0", gate)
     extra = f'other_proxies = ["http://127.0.0.1:{free_ports(1)[0]}"]\ncounts_alone = true'
-    proxy = ProxyProcess(tmp_path, [engine.toml()], extra=extra, second="requests_per_minute = 9").start()
-    try:
+    with (
+        ScriptedEngine("s0", gate) as engine,
+        ProxyProcess(tmp_path, [engine.toml()], extra=extra, second="requests_per_minute = 9") as proxy,
+    ):
         with proxy.client() as client:
             assert client.get("/ready").json()["counts_alone"] is True
         receipts = []
@@ -235,6 +227,3 @@ def test_a_proxy_that_counts_alone_says_so(tmp_path: Path) -> None:
             with proxy.client(tenant) as client:
                 receipts.append(client.post("/v1/chat/completions", json=chat("hello")).json()["usage"]["warmroute"])
         assert [receipt.get("counts_alone") for receipt in receipts] == [None, True]
-    finally:
-        proxy.stop()
-        engine.stop()

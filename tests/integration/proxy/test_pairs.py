@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 from warmroute_proxy.core.load.hand_overs import HandOvers
 
 
@@ -22,15 +22,9 @@ def nowhere() -> Iterator[int]:
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Iterator[list[EngineProcess]]:
-    made = [
-        EngineProcess(tmp_path, "p1", "prefill"),
-        EngineProcess(tmp_path, "p2", "prefill"),
-        EngineProcess(tmp_path, "d1", "decode"),
-    ]
-    try:
-        yield [engine.listening() for engine in made]
-    finally:
-        stop_all([engine.child for engine in made], 10.0)
+    roles = {"p1": "prefill", "p2": "prefill", "d1": "decode"}
+    with Several([EngineProcess(tmp_path, name, role) for name, role in roles.items()]) as made:
+        yield made
 
 
 def proxy_of(folder: Path, engines: list[EngineProcess], bootstrap_host: str, port: int) -> ProxyProcess:
@@ -45,8 +39,12 @@ def test_a_prefill_that_fails_with_all_partners_is_taken_out_and_named(
     tmp_path: Path, engines: list[EngineProcess], nowhere: int
 ) -> None:
     """The proxy cannot ask the bootstrap server itself: it may be in a network of the engines."""
-    proxy = proxy_of(tmp_path, engines, "localhost", nowhere).start()
-    with proxy.client() as client, proxy.admin() as admin, ThreadPoolExecutor(6) as at_once:
+    with (
+        proxy_of(tmp_path, engines, "localhost", nowhere) as proxy,
+        proxy.client() as client,
+        proxy.admin() as admin,
+        ThreadPoolExecutor(6) as at_once,
+    ):
 
         def begin(number: int) -> list[str]:
             prompt = [{"role": "user", "content": f"{number} says hello. " * 300}]
@@ -63,20 +61,17 @@ def test_a_prefill_that_fails_with_all_partners_is_taken_out_and_named(
         ((subject, detail),) = until(raised, "the condition is raised")
         assert subject == "p1"
         assert "KV of prefill p1 did not reach decode d1, which gets that of others" in detail
-    proxy.stop()
 
 
 def test_a_prefill_whose_bootstrap_server_does_not_answer_gets_no_turns(
     tmp_path: Path, engines: list[EngineProcess], nowhere: int
 ) -> None:
-    proxy = proxy_of(tmp_path, engines, "127.0.0.1", nowhere).start()
-    until(lambda: proxy.engine_states() == {"p1": "down", "p2": "up", "d1": "up"}, "p1 is down")
-    with proxy.client() as client:
+    with proxy_of(tmp_path, engines, "127.0.0.1", nowhere) as proxy, proxy.client() as client:
+        until(lambda: proxy.engine_states() == {"p1": "down", "p2": "up", "d1": "up"}, "p1 is down")
         for session in range(6):
             body = chat(f"session {session}", max_tokens=4)
             client.post("/v1/chat/completions", json=body).raise_for_status()
-    assert "engine p1 is down (/ready answered 200, its bootstrap server does not answer" in proxy.written()
-    proxy.stop()
+        assert "engine p1 is down (/ready answered 200, its bootstrap server does not answer" in proxy.written()
 
 
 def test_the_engine_at_fault_is_the_one_that_fails_with_all_partners() -> None:

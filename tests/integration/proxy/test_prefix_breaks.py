@@ -6,11 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
 from tests.subjects.small_fleet import regions  # noqa: F401 - a fixture
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -73,26 +71,22 @@ def _broken(receipt: dict[str, Any]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "cause"),
+    ("name", "before", "now", "cause"),
     [
-        ("date", "Today is 2026-11-25.", "date"),
-        ("path", "Work in /home/other/project now.", "working-directory"),
-        ("words", "You are another agent, with other aims.", "system"),
+        ("date", "Today is 2026-11-24.", "Today is 2026-11-25.", "date"),
+        ("weekday", "Today is Monday, 30 November 2026.", "Today is Tuesday, 10 December 2026.", "date"),
+        ("path", "Today is 2026-11-24.", "Work in /home/other/project now.", "working-directory"),
+        ("words", "Today is 2026-11-24.", "You are another agent, with other aims.", "system"),
     ],
 )
-def test_a_changed_system_prompt_is_named_by_its_line(client: httpx.Client, name: str, first: str, cause: str) -> None:
+def test_a_changed_system_prompt_is_named_by_its_line(
+    client: httpx.Client, name: str, before: str, now: str, cause: str
+) -> None:
     for turns in (1, 2, 3):
-        receipt = _ask(client, f"system-{name}", [_system(), *_history(turns)])
+        receipt = _ask(client, f"system-{name}", [_system(before), *_history(turns)])
         assert "prefix_break" not in receipt
-    receipt = _ask(client, f"system-{name}", [_system(first), *_history(4)])
+    receipt = _ask(client, f"system-{name}", [_system(now), *_history(4)])
     assert _broken(receipt) == ("system, line 1", cause)
-
-
-def test_a_weekday_and_a_month_are_a_date(client: httpx.Client) -> None:
-    for turns in (1, 2):
-        _ask(client, "weekday", [_system("Today is Monday, 30 November 2026."), *_history(turns)])
-    receipt = _ask(client, "weekday", [_system("Today is Tuesday, 1 December 2026."), *_history(3)])
-    assert _broken(receipt)[0] == "system, line 1"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +96,12 @@ def test_a_weekday_and_a_month_are_a_date(client: httpx.Client) -> None:
         ("keys", [_tool("read", "limit", "path"), *TOOLS[1:]], ("tools, number 1", "key-order")),
         ("schema", [*TOOLS[:2], _tool("search", "pattern", "folder")], ("tools, number 3", "tool-schema")),
         ("set", [*TOOLS, _tool("run", "command")], ("tools, number 4", "tool-set")),
+        # Claude Code leaves most tools out, and offers all of them once its search for tools is off.
+        (
+            "searched",
+            [*TOOLS, *[_tool(f"more{number}", "path") for number in range(10)]],
+            ("tools, number 4", "tool-set"),
+        ),
     ],
 )
 def test_changed_tools_are_named(
@@ -120,22 +120,22 @@ def test_a_sub_agent_with_fewer_tools_breaks_nothing_of_its_parent(client: httpx
     assert "prefix_break" not in _ask(client, "subs", [_system(), *_history(2)], TOOLS, agent="parent")
 
 
-def test_tools_that_a_client_no_longer_searches_for_are_a_break(client: httpx.Client) -> None:
-    """Claude Code leaves most tools out, and offers all of them once its search for tools is off."""
-    found, all_ = TOOLS, [*TOOLS, *[_tool(f"more{number}", "path") for number in range(10)]]
-    for turns in (1, 2):
-        _ask(client, "searched", [_system(), *_history(turns)], found)
-    assert _broken(_ask(client, "searched", [_system(), *_history(3)], all_)) == ("tools, number 4", "tool-set")
-
-
-@pytest.mark.parametrize("session", ["edited", None])
-def test_an_edited_history_is_named_with_and_without_a_session(client: httpx.Client, session: str | None) -> None:
+@pytest.mark.parametrize(
+    ("session", "content", "cause"),
+    [
+        ("edited", FILES[2].upper(), "history-edited"),
+        (None, FILES[2].upper(), "history-edited"),
+        ("pruned", "[old result removed]", "history-pruned"),
+    ],
+    ids=["edited", "edited without a session", "pruned"],
+)
+def test_a_changed_history_is_named(client: httpx.Client, session: str | None, content: str, cause: str) -> None:
     history = _history(5)
     history[0]["content"] = f"Read the files for {session}, one after the other."
     for end in (3, 5, 7, 9):
         _ask(client, session, [_system(), *history[:end]])
-    history[2] = {**history[2], "content": FILES[2].upper()}
-    assert _broken(_ask(client, session, [_system(), *history])) == ("message 4 (tool)", "history-edited")
+    history[2] = {**history[2], "content": content}
+    assert _broken(_ask(client, session, [_system(), *history])) == ("message 4 (tool)", cause)
 
 
 @pytest.mark.parametrize(("place", "where"), [(1, "message 3 (assistant)"), (2, "message 4 (user)")])
@@ -168,14 +168,6 @@ def test_another_agent_that_is_asked_the_same_is_no_break(client: httpx.Client) 
         assert "prefix_break" not in _ask(client, "titles", [_system("You help."), *history[:end]], [])
 
 
-def test_a_pruned_result_is_named(client: httpx.Client) -> None:
-    history = _history(6)
-    for end in (3, 5, 7, 9):
-        _ask(client, "pruned", [_system(), *history[:end]])
-    history[2] = {**history[2], "content": "[old result removed]"}
-    assert _broken(_ask(client, "pruned", [_system(), *history])) == ("message 4 (tool)", "history-pruned")
-
-
 def test_a_compaction_is_named_with_what_it_cost_and_saves(client: httpx.Client) -> None:
     history = _history(10)
     for end in (3, 9, 15, 21):
@@ -198,18 +190,16 @@ def test_another_conversation_of_a_session_is_no_break(client: httpx.Client) -> 
 
 
 def test_nothing_of_it_is_kept_where_it_is_off(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "a0", "aggregated").listening()
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], limits="prompt_parts_bytes = 0")
-    try:
-        with proxy.start().client() as client:
-            for turns in (1, 2, 3):
-                _ask(client, "off", [_system(), *_history(turns)])
-            receipt = _ask(client, "off", [_system("Today is 2026-11-25."), *_history(4)])
-            assert receipt["loss"]["prefix_changed"] > 1000
-            assert "prefix_break" not in receipt
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
+    with (
+        EngineProcess(tmp_path, "a0", "aggregated") as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml("east")], limits="prompt_parts_bytes = 0") as proxy,
+        proxy.client() as client,
+    ):
+        for turns in (1, 2, 3):
+            _ask(client, "off", [_system(), *_history(turns)])
+        receipt = _ask(client, "off", [_system("Today is 2026-11-25."), *_history(4)])
+        assert receipt["loss"]["prefix_changed"] > 1000
+        assert "prefix_break" not in receipt
 
 
 def test_a_change_that_another_region_has_served_is_no_change_of_the_next_turn(

@@ -3,22 +3,23 @@
 import json
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Several
 from tests.subjects.websockets import Socket
-from warmroute_cli.processes import stop_all
 from warmroute_lab.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
+
+from .test_faults import Stream
 
 pytestmark = pytest.mark.full
 
@@ -27,12 +28,11 @@ SAYS = {"script": json.dumps([{"text": "I have looked at it."}])}
 REQUESTS = 'warmroute_requests_total{route="/v1/chat/completions",status="200"}'
 
 
-class Scene:
-    """Two engines behind a proxy of three processes."""
+class Scene(NamedTuple):
+    """Engines behind a proxy of several processes."""
 
-    def __init__(self, proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
-        self.proxy = proxy
-        self.engines = engines
+    proxy: ProxyProcess
+    engines: list[EngineProcess]
 
     @property
     def pids(self) -> list[int]:
@@ -57,16 +57,16 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("processes")
-    engines = [EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "east-a1")]
-    proxy = None
-    try:
-        tables = [engine.listening().toml("east") for engine in engines]
-        proxy = ProxyProcess(folder / "p", tables, extra=f"processes = {COUNT}").start()
+    with (
+        Several([EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "east-a1")]) as engines,
+        serving(folder, engines, COUNT) as proxy,
+    ):
         yield Scene(proxy, engines)
-    finally:
-        if proxy is not None:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
+
+
+def serving(folder: Path, engines: list[EngineProcess], processes: int, **more: Any) -> ProxyProcess:
+    tables = [engine.toml("east") for engine in engines]
+    return ProxyProcess(folder / "p", tables, extra=f"processes = {processes}", **more)
 
 
 def processes_that_answered(scene: Scene) -> Counter[str]:
@@ -166,48 +166,20 @@ class TestOneProxy:
             with scene.proxy.admin() as admin:
                 assert admin.delete("/admin/engines/east-a0/drain").json()["state"] == "up"
 
-    def test_a_body_of_two_processes_is_one_ledger_row_each(self, scene: Scene) -> None:
-        rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
-        assert len({row["id"] for row in rows}) == len(rows)
-        rids = [rid for row in rows for rid in str(row["rids"]).split(",")]
-        assert len(set(rids)) == len(rids)
-
 
 def by(scene: Scene) -> str:
     """The engine that answers."""
     return str(scene.ask(text="drained").json()["usage"]["warmroute"]["workers"][0]["id"])
 
 
-class Stream(threading.Thread):
-    """One client that reads a long answer; a process serves it until somebody kills it."""
-
-    def __init__(self, scene: Scene, number: int) -> None:
-        super().__init__(daemon=True)
-        self._scene = scene
-        self._number = number
-        self.receipt = ""
-        self.text = ""
-        self.broke = False
-
-    def run(self) -> None:
-        body = chat(f"long {self._number}", stream=True, max_tokens=800, ignore_eos=True)
-        try:
-            with (
-                self._scene.proxy.client() as client,
-                client.stream("POST", "/v1/chat/completions", json=body) as answer,
-            ):
-                self.receipt = answer.headers["x-warmroute-receipt"]
-                for piece in answer.iter_text():
-                    self.text += piece
-        except httpx.HTTPError:
-            self.broke = True
+def long_stream(scene: Scene, number: int) -> Stream:
+    """A process serves it until somebody kills that process."""
+    return Stream(scene.proxy, chat(f"long {number}", stream=True, max_tokens=800, ignore_eos=True))
 
 
 class TestAProcessThatDies:
     def test_the_others_go_on_and_its_open_turns_are_interrupted_and_load_no_more(self, scene: Scene) -> None:
-        streams = [Stream(scene, number) for number in range(9)]
-        for stream in streams:
-            stream.start()
+        streams = [long_stream(scene, number) for number in range(9)]
         until(lambda: all(stream.text for stream in streams), "all streams have begun")
         with scene.engines[0].held(), scene.engines[1].held():  # else some might have ended by then
             until(lambda: sum(scene.running().values()) == 9, "each process knows of all of them")
@@ -228,9 +200,9 @@ class TestAProcessThatDies:
             until(served, "the others serve")
         for stream in streams:
             stream.join(seconds(60))
-        broken = [stream for stream in streams if stream.broke]
+        broken = [stream for stream in streams if not stream.clean]
         assert all("[DONE]" not in stream.text for stream in broken)
-        assert all("[DONE]" in stream.text for stream in streams if not stream.broke)
+        assert all("[DONE]" in stream.text for stream in streams if stream.clean)
 
         def states() -> dict[str, str]:
             rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
@@ -238,7 +210,7 @@ class TestAProcessThatDies:
             return {stream.receipt: found.get(stream.receipt, "") for stream in streams}
 
         until(lambda: all(states().values()), "each stream has its row")
-        expected = {stream.receipt: "interrupted" if stream.broke else "settled" for stream in streams}
+        expected = {stream.receipt: "settled" if stream.clean else "interrupted" for stream in streams}
         assert states() == expected
         interrupted = 'warmroute_turns_total{outcome="interrupted"}'
         until(lambda: scene.metric(interrupted) == len(broken), "they are counted")
@@ -248,54 +220,43 @@ class TestAProcessThatDies:
         until(lambda: all(engine.running() == 0 for engine in scene.engines), "engines have nothing of it either")
 
 
-def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated")
-    try:
-        table = engine.listening().toml("east")
-        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[EngineProcess]:
+    """As slow as those of the scene."""
+    with EngineProcess(tmp_path, "east-a0", "aggregated", speed=2.0) as found:
+        yield found
+
+
+def test_sigterm_ends_all_of_them(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
         pids = scene.pids
         for _ in range(4):
             scene.ask()
-        proxy.stop()
-        assert all(not alive(pid) for pid in pids)
-        assert len(proxy.rows(4)) == 4
-        assert not list(proxy.state_dir.glob("**/journal-*"))
-        fewer = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="").start()  # the same folder, one process
-        with fewer.client() as client:
-            assert client.get("/v1/usage").json()["turns"] == 4
-        fewer.stop()
-    finally:
-        stop_all([engine.child], seconds(5.0))
+    assert all(not alive(pid) for pid in pids)
+    assert len(proxy.rows(4)) == 4
+    assert not list(proxy.state_dir.glob("**/journal-*"))
+    with serving(tmp_path, [engine], 1, keys=proxy.keys) as fewer, fewer.client() as client:  # the same folder
+        assert client.get("/v1/usage").json()["turns"] == 4
 
 
-def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated")
-    try:
-        table = engine.listening().toml("east")
-        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(
+    tmp_path: Path, engine: EngineProcess
+) -> None:
+    with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
         pids = scene.pids
         scene.ask()
         proxy.kill()
         until(lambda: all(not alive(pid) for pid in pids), "orphans end")
-        again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 3").start()
-        with again.client() as client:
-            assert client.get("/v1/usage").json()["turns"] == 1
-        again.stop()
-    finally:
-        stop_all([engine.child], seconds(5.0))
+    with serving(tmp_path, [engine], 3, keys=proxy.keys) as again, again.client() as client:
+        assert client.get("/v1/usage").json()["turns"] == 1
 
 
-def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated", speed=2.0)
-    try:
-        table = engine.listening().toml("east")
-        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, [engine], 2) as proxy:
         scene = Scene(proxy, [engine])
-        streams = [Stream(scene, number) for number in range(2)]
-        for stream in streams:
-            stream.start()
+        streams = [long_stream(scene, number) for number in range(2)]
         until(lambda: all(stream.text for stream in streams), "both have begun")
         for pid in scene.pids:
             os.kill(pid, signal.SIGSTOP)  # so that none sees the parent die: they go with their turns open
@@ -304,12 +265,9 @@ def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path)
             os.kill(pid, signal.SIGKILL)
         for stream in streams:
             stream.join(seconds(60))
-        again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 2").start()
+    with serving(tmp_path, [engine], 2, keys=proxy.keys) as again:
         after = Scene(again, [engine])
         until(lambda: after.metric('warmroute_turns_total{outcome="interrupted"}') == 2, "both are counted")
-        again.stop()
-    finally:
-        stop_all([engine.child], seconds(5.0))
 
 
 def alive(pid: int) -> bool:
@@ -321,11 +279,9 @@ def alive(pid: int) -> bool:
 
 def test_each_process_records_decisions_that_come_out_the_same(scene: Scene, tmp_path: Path) -> None:
     tables = [engine.toml("east") for engine in scene.engines]
-    proxy = ProxyProcess(tmp_path / "p", tables, extra=f'processes = {COUNT}\nrecord = "decisions"').start()
-    for turn in range(8):
-        with proxy.client() as client:
-            assert client.post("/v1/chat/completions", json=chat(f"recorded {turn % 3}")).status_code == 200
-    proxy.stop()
+    with ProxyProcess(tmp_path / "p", tables, extra=f'processes = {COUNT}\nrecord = "decisions"') as proxy:
+        for turn in range(8):
+            assert Scene(proxy, scene.engines).ask(text=f"recorded {turn % 3}").status_code == 200
     records = sorted((tmp_path / "p").glob("decisions.*"))
     assert [path.name for path in records] == [f"decisions.{number}" for number in range(COUNT)]
     verdicts = [verify(path) for path in records]

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.subjects.processes import ProxyProcess, chat
@@ -19,44 +18,30 @@ pytestmark = pytest.mark.full
 
 SESSION = {"x-session-affinity": "a session of mine"}
 
-# The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer.
+COUNTS = {"prompt_tokens": 2000, "completion_tokens": 7, "total_tokens": 2007}
 REPORTED: dict[str, dict[str, Any]] = {
     # platform.openai.com/docs/guides/prompt-caching, "Requirements"
     "openai": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
+        **COUNTS,
         "prompt_tokens_details": {"cached_tokens": 1500, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
     },
     # api-docs.deepseek.com/api/create-chat-completion
-    "deepseek": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
-        "prompt_cache_hit_tokens": 1500,
-        "prompt_cache_miss_tokens": 500,
-    },
+    "deepseek": {**COUNTS, "prompt_cache_hit_tokens": 1500, "prompt_cache_miss_tokens": 500},
     # platform.moonshot.ai/docs/api/chat
-    "moonshot": {"prompt_tokens": 2000, "completion_tokens": 7, "total_tokens": 2007, "cached_tokens": 1500},
+    "moonshot": {**COUNTS, "cached_tokens": 1500},
     # openrouter.ai/docs/use-cases/usage-accounting
     "openrouter": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
+        **COUNTS,
         "cost": 0.00042,
         "cost_details": {"upstream_inference_cost": None},
         "prompt_tokens_details": {"cached_tokens": 1500, "cache_write_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0},
     },
     # developers.cloudflare.com/workers-ai/features/prompt-caching
-    "cloudflare": {
-        "prompt_tokens": 2000,
-        "completion_tokens": 7,
-        "total_tokens": 2007,
-        "prompt_tokens_details": {"cached_tokens": 1500},
-    },
+    "cloudflare": {**COUNTS, "prompt_tokens_details": {"cached_tokens": 1500}},
 }
+"""The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer."""
 
 
 @contextmanager
@@ -133,21 +118,18 @@ def test_a_cost_that_is_no_amount_is_left_out(tmp_path: Path, cost: object) -> N
 
 
 def test_another_warmroute_is_a_provider(tmp_path: Path) -> None:
-    engine = ScriptedEngine("e0", lambda handler: handler.reply(200, whole(REPORTED["openai"])))
     keys = (new_api_key()[0], new_api_key()[0])
-    back = ProxyProcess(tmp_path / "back", [engine.toml()], keys=keys).start()
     (tmp_path / "key").write_text(keys[0])
-    more = f'[[engine]]\nid = "back"\nurl = "{back.url}"\nregion = "east"\nkind = "openai"'
-    more += f'\nprovider = "warmroute"\nkey_file = "{tmp_path / "key"}"'
-    front = ProxyProcess(tmp_path / "front", [more]).start()
-    try:
-        first, second = ask(front, text="one")["warmroute"], ask(front, text="one", turns=2)["warmroute"]
-        with httpx.Client(base_url=back.url, headers={"authorization": f"Bearer {keys[0]}"}) as client:
-            told = client.get("/v1/usage", params={"by": "session"}).json()
-    finally:
-        front.stop()
-        back.stop()
-        engine.stop()
+    with (
+        ScriptedEngine("e0", lambda handler: handler.reply(200, whole(REPORTED["openai"]))) as engine,
+        ProxyProcess(tmp_path / "back", [engine.toml()], keys=keys) as back,
+        back.client() as client,
+    ):
+        table = f'[[engine]]\nid = "back"\nurl = "{back.url}"\nregion = "east"\nkind = "openai"'
+        more = f'provider = "warmroute"\nkey_file = "{tmp_path / "key"}"'
+        with ProxyProcess(tmp_path / "front", [f"{table}\n{more}"]) as front:
+            first, second = ask(front, text="one")["warmroute"], ask(front, text="one", turns=2)["warmroute"]
+        told = client.get("/v1/usage", params={"by": "session"}).json()
     assert first["session"] == second["session"]
     assert first["provider_cost_nanousd"] == first["price_nanousd"]  # both have the same rates
     assert [group["turns"] for group in told["groups"]] == [2]

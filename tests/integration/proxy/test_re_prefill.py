@@ -1,6 +1,5 @@
 """When an engine drains, the hot prompts that it has are computed where their sessions go next, before they come."""
 
-import json
 import os
 import re
 import signal
@@ -124,10 +123,8 @@ def test_the_same_body_with_the_same_salt_and_one_token(tmp_path: Path) -> None:
             until(lambda: admin.get(f"/admin/engines/{old.name}").json()["drained"], "and has")
         sent = new.sent()
         assert sent["max_tokens"] == 1
-        assert {name: sent[name] for name in ("messages", "tools", "temperature", "cache_salt", "model")} == {
-            name: asked[name] for name in ("messages", "tools", "temperature", "cache_salt", "model")
-        }
+        for name in ("messages", "tools", "temperature", "cache_salt", "model"):
+            assert sent[name] == asked[name]
         assert sent["rid"] != asked["rid"]
         assert not {"stream", "n", "logprobs", "metadata"} & set(sent)
-        assert json.loads(new.bodies[-1]) == sent
         assert len(new.bodies) == 1, "once"

@@ -69,14 +69,12 @@ def model() -> Model:
 
 @pytest.fixture
 def proxy(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    engine = ScriptedEngine("a0", model)
     free = '[[model]]\nname = "gpt-5.1-codex"\nfree = true'
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml(), free])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
-        engine.stop()
+    with (
+        ScriptedEngine("a0", model) as engine,
+        ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml(), free]) as started,
+    ):
+        yield started
 
 
 class Played:

@@ -1,5 +1,6 @@
 """Two regions: a session is served where it lives, its request crosses once, and a home that is down is no loss."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -20,11 +21,10 @@ import pytest
 from tests.machine import configured, seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, events, until
-from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.scripted import Handler, Script, ScriptedEngine, delta, whole
 from tests.subjects.small_fleet import two_regions
 from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import Forwards
@@ -36,21 +36,23 @@ GRACE = "shutdown_grace_s = 0.2"
 WARNS = '\n[[budget]]\nname = "many"\ntenants = ["second"]\nrequests_per_minute = 1000\nwarn_share = 0.0'
 
 
-class Regions:
+ROAMER = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+
+
+class Regions(NamedTuple):
     """An engine and a proxy in each of two regions, that know each other's address."""
 
-    def __init__(self, east: ProxyProcess, west: ProxyProcess, engines: list[EngineProcess]) -> None:
-        self.east = east
-        self.west = west
-        self.engines = engines
+    east: ProxyProcess
+    west: ProxyProcess
+    engines: list[EngineProcess]
 
 
 @pytest.fixture
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
     folder = tmp_path_factory.mktemp("regions")
     of_east = {"limits": GRACE, "second": WARNS}
-    with two_regions(folder, speed=2.0, port=free_port(), of_east=of_east) as (east, west, engines):
-        yield Regions(east, west, engines)
+    with two_regions(folder, speed=2.0, port=free_port(), of_east=of_east) as found:
+        yield Regions(*found)
 
 
 def ask(proxy: ProxyProcess, turns: int, home: str | None = None, stream: bool = False) -> httpx.Response:
@@ -93,8 +95,7 @@ def test_a_body_of_many_small_values_is_served_at_home(regions: Regions) -> None
 def test_the_receipt_of_a_forwarded_turn_is_had_where_it_was_asked(regions: Regions) -> None:
     ask(regions.west, 1)
     with regions.east.client() as mine, regions.east.client(tenant=1) as other:
-        headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
-        answer = mine.post("/v1/chat/completions", json=chat("roam", turns=2, stream=True), headers=headers)
+        answer = mine.post("/v1/chat/completions", json=chat("roam", turns=2, stream=True), headers=ROAMER)
         path = f"/v1/usage/receipts/{answer.headers['x-warmroute-receipt']}"
         assert mine.get(path).json()["usage"]["warmroute"]["region"] == "west"
         assert other.get(path).status_code == 404
@@ -107,22 +108,16 @@ def test_a_hint_that_names_no_region_is_ignored_and_replaced(regions: Regions, h
     assert answer.headers["x-warmroute-home"] == "east"
 
 
-def test_a_home_that_is_down_is_replaced_by_serving_here(regions: Regions) -> None:
+def test_a_home_that_is_down_is_replaced_by_serving_here_and_what_it_alone_holds_is_elsewhere(regions: Regions) -> None:
     ask(regions.west, 1)
     assert ask(regions.east, 2, home="west").json()["usage"]["warmroute"]["region"] == "west"
     regions.west.kill()
-    for turns in (3, 4):
-        answer = ask(regions.east, turns, home="west")
+    answers = [ask(regions.east, turns, home="west") for turns in (3, 4)]
+    for answer in answers:
         assert answer.status_code == 200
         assert answer.json()["usage"]["warmroute"]["region"] == answer.headers["x-warmroute-home"] == "east"
     assert [row["forwarded_from"] for row in regions.east.rows(expected=2)] == [None, None]
-
-
-def test_what_only_a_region_that_is_down_holds_is_elsewhere(regions: Regions) -> None:
-    ask(regions.west, 1)
-    ask(regions.east, 2, home="west")
-    regions.west.kill()
-    usage = ask(regions.east, 3, home="west").json()["usage"]
+    usage = answers[0].json()["usage"]
     receipt = usage["warmroute"]
     assert contract_receipt.check(usage) == []
     assert receipt["elsewhere_region"] == "west"
@@ -147,43 +142,30 @@ def test_a_home_that_hangs_is_replaced_by_serving_here(regions: Regions) -> None
     assert in_vain in ([], [("cut_off", 0)])
 
 
-def trusts_nobody(regions: Regions) -> None:
+def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here_and_a_warning_counted_once(regions: Regions) -> None:
     """West is up for east, and refuses all that east forwards."""
-    secret = regions.west.folder.parent / "secret"
     regions.west.stop()
-    secret.write_text("f" * 32)
-    port = regions.west.url.rsplit(":", 1)[1]
-    regions.west.start(port=int(port))
+    (regions.west.folder.parent / "secret").write_text("f" * 32)
+    regions.west.start(port=int(regions.west.url.rsplit(":", 1)[1]))
     regions.east.sees("west")
-
-
-def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regions) -> None:
-    trusts_nobody(regions)
-    answer = ask(regions.east, 1, home="west")
+    with regions.east.client(tenant=1) as client:
+        answer = client.post("/v1/chat/completions", json=chat("roam"), headers=ROAMER)
     assert answer.status_code == 200
     assert answer.headers["x-warmroute-home"] == "east"
+    assert answer.headers["x-warmroute-budget"].startswith("many; requests_per_minute; ")
+    page = regions.east.metrics()
+    assert "warmroute_forward_failures_total 1\n" in page
+    assert 'warmroute_budget_warnings_total{budget="many",limit="requests_per_minute"} 1\n' in page
 
 
 def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) -> None:
     ask(regions.west, 1)
-    stop_all([regions.engines[1].child], seconds(5.0))
+    regions.engines[1].stop()
     until(lambda: not regions.west.is_ready(), "west knows that its engine is gone")
     answer = ask(regions.east, 2, home="west")
     assert answer.json()["usage"]["warmroute"]["region"] == "east"
     assert regions.west.rows(expected=1)[0]["turn"] == 1
     assert len(regions.west.rows()) == 1
-
-
-def test_a_warning_is_counted_once_where_a_home_cannot_serve(regions: Regions) -> None:
-    trusts_nobody(regions)
-    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
-    with regions.east.client(tenant=1) as client, regions.east.admin() as admin:
-        answer = client.post("/v1/chat/completions", json=chat("roam"), headers=headers)
-        assert answer.headers["x-warmroute-home"] == "east"
-        assert answer.headers["x-warmroute-budget"].startswith("many; requests_per_minute; ")
-        page = admin.get("/metrics").text
-    assert "warmroute_forward_failures_total 1\n" in page
-    assert 'warmroute_budget_warnings_total{budget="many",limit="requests_per_minute"} 1\n' in page
 
 
 TURN = RegionalTurn(1, 7, None, 3, 0, SettledTurn((), "west", 900, 300, 1, 0, 1, 0, 5))
@@ -234,58 +216,27 @@ def test_a_conversation_without_a_key_is_one_session_in_both_regions(regions: Re
     assert "prefix_changed" not in receipts[2]["loss"]
 
 
-def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -> None:
+@pytest.mark.parametrize("begun", [True, False], ids=["within its answer", "before its answer"])
+def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions, begun: bool) -> None:
     ask(regions.west, 1)
-    script = json.dumps({"output_tokens": 20_000})
-    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
-    body = chat("roam", turns=2, stream=True, metadata={"script": script})
-    with (
-        regions.east.client() as client,
-        client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
-    ):
-        reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
-        assert next(reading)
-        assert regions.engines[1].running() == 1
-    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
-    row = regions.west.rows(expected=2)[-1]
-    assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
-    assert row["price_nanousd"] > 0
-    assert "warmroute_client_left_total 1" in regions.west.metrics()
-
-
-def test_a_forwarded_body_is_dropped_once_its_answer_has_begun(regions: Regions) -> None:
-    body = chat("roam", stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
-    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
-    with (
-        regions.east.client() as client,
-        regions.east.admin() as admin,
-        client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
-    ):
-        reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
-        assert next(reading)
-        assert regions.engines[1].running() == 1
-        assert "warmroute_body_memory_bytes 0\n" in admin.get("/metrics").text
-
-
-def test_a_client_that_leaves_before_its_answer_has_left_in_the_other_region_too(regions: Regions) -> None:
-    ask(regions.west, 1)
-    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
-    sock = regions.east.send(chat("roam", turns=2, max_tokens=4000, ignore_eos=True), headers=headers)
-    until(lambda: regions.engines[1].running() == 1, "it is served at home")
-    sock.close()
+    body = chat("roam", turns=2, stream=begun, max_tokens=4000, ignore_eos=True)
+    with regions.east.send(body, headers=ROAMER) as sock:
+        until(lambda: regions.engines[1].running() == 1, "it is served at home")
+        if begun:
+            assert sock.recv(1) == b"H"
+            until(lambda: "warmroute_body_memory_bytes 0\n" in regions.east.metrics(), "its body is kept no longer")
     until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["status"], row["forwarded_from"]) == ("client_left", 0, "east")
     assert row["price_nanousd"] > 0
+    assert "warmroute_client_left_total 1" in regions.west.metrics()
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_a_proxy_that_goes_under_its_client_is_no_client_that_left(regions: Regions, how: str) -> None:
     """Its forwarded turn is booked and charged at home like one of its own that it breaks off."""
     ask(regions.west, 1)
-    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
-    body = chat("roam", turns=2, stream=True, max_tokens=4000, ignore_eos=True)
-    sock = regions.east.send(body, headers=headers)
+    sock = regions.east.send(chat("roam", turns=2, stream=True, max_tokens=4000, ignore_eos=True), headers=ROAMER)
     assert sock.recv(1) == b"H"
     until(lambda: regions.engines[1].running() == 1, "it is served at home")
     assert regions.east.child is not None
@@ -310,6 +261,17 @@ def _read(sock: socket.socket) -> bytes:
         return b""
 
 
+@contextlib.contextmanager
+def scripted(folder: Path, script: Script, limits: str) -> Iterator[tuple[ProxyProcess, ProxyProcess, ScriptedEngine]]:
+    """East with these limits, west, and the engine of west; each region has a scripted one."""
+    with (
+        Several([ScriptedEngine(name, script) for name in ("w0", "e0")]) as engines,
+        ProxyProcess(folder, [engines[0].toml().replace('"east"', '"west"')], region="west") as west,
+        ProxyProcess(folder, [engines[1].toml()], keys=west.keys, peer=("west", west.url), limits=limits) as east,
+    ):
+        yield east.sees("west"), west, engines[0]
+
+
 def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path) -> None:
     """The stream stands still while its client does not read; another one that does shows that the time is up."""
     parts, over = 1500, threading.Event()
@@ -322,53 +284,31 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
             texts = [delta(f"{number:05d}" + "x" * 5000) for number in range(parts)]
             handler.stream(*texts, delta(finish="stop"), "[DONE]")
 
-    engines = [ScriptedEngine(name, script) for name in ("w0", "e0")]
-    west = ProxyProcess(tmp_path, [engines[0].toml().replace('"east"', '"west"')], region="west")
-    try:
-        west.start()
-        peer = ("west", west.url)
-        limits = f"idle_timeout_s = {configured(5)}"
-        with ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits) as east:
-            east.sees("west")
-            body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")
-            slow = east.send(body, headers={"x-warmroute-home": "west"})
-            until(lambda: engines[0].bodies, "it is forwarded")
-            status, _, text = answered(east.send(chat("silent", stream=True)))
-            why = events(text)[-1]["error"]["message"]
-            assert (status, "no token" in why or "silent for too long" in why) == (200, True), "its time is up"
-            status, _, text = answered(slow)
-            assert status == 200
-            assert text.endswith("data: [DONE]\n\n")
-            assert len(events(text)) == parts + 1
-    finally:
+    with scripted(tmp_path, script, f"idle_timeout_s = {configured(5)}") as (east, _, engine):
+        body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")
+        slow = east.send(body, headers={"x-warmroute-home": "west"})
+        until(lambda: engine.bodies, "it is forwarded")
+        status, _, text = answered(east.send(chat("silent", stream=True)))
+        why = events(text)[-1]["error"]["message"]
+        assert (status, "no token" in why or "silent for too long" in why) == (200, True), "its time is up"
         over.set()
-        west.stop()
-        for engine in engines:
-            engine.stop()
+        status, _, text = answered(slow)
+        assert status == 200
+        assert text.endswith("data: [DONE]\n\n")
+        assert len(events(text)) == parts + 1
 
 
 def test_an_answer_for_which_there_is_no_memory_is_not_charged(tmp_path: Path) -> None:
     """The home has charged it by then: the proxy where it came in refuses the client, and has the row voided."""
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
     long_answer = whole(usage, padding="x" * 3_000_000)
-    with (
-        Several(
-            [ScriptedEngine(name, lambda handler: handler.reply(200, long_answer)) for name in ("w0", "e0")]
-        ) as engines,
-        ProxyProcess(tmp_path, [engines[0].toml().replace('"east"', '"west"')], region="west") as west,
-    ):
-        limits = "body_bytes = 65536\nbody_memory_bytes = 1048576"
-        east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=("west", west.url), limits=limits)
-        east.start()
-        try:
-            east.sees("west")
-            assert ask(east, 1, home="west").status_code == 503
-            rows = west.rows(expected=2)
-            assert [row["forwarded_from"] for row in rows if not row["id"].endswith("-void")] == ["east"]
-            assert sum(row["price_nanousd"] for row in rows) == 0
-            assert east.rows() == []
-        finally:
-            east.stop()
+    limits = "body_bytes = 65536\nbody_memory_bytes = 1048576"
+    with scripted(tmp_path, lambda handler: handler.reply(200, long_answer), limits) as (east, west, _):
+        assert ask(east, 1, home="west").status_code == 503
+        rows = west.rows(expected=2)
+        assert [row["forwarded_from"] for row in rows if not row["id"].endswith("-void")] == ["east"]
+        assert sum(row["price_nanousd"] for row in rows) == 0
+        assert east.rows() == []
 
 
 def answered(sock: socket.socket) -> tuple[int, dict[str, str], str]:

@@ -27,6 +27,11 @@ def deaths(scene: Scene) -> int:
     return scene.log().count("is started again")
 
 
+def hang_up(scene: Scene) -> None:
+    assert scene.proxy.child is not None
+    os.kill(scene.proxy.child.pid, signal.SIGHUP)
+
+
 def kill(scene: Scene, number: int) -> None:
     """Kill a process as nobody expects, and wait for the one that takes its place."""
     before = deaths(scene)
@@ -44,20 +49,8 @@ def test_all_processes_apply_a_file_and_one_that_starts_later_too(scene: Scene) 
     until(lambda: scene.states().get("e2") == "up", "it knows the engine that has joined")
 
 
-def test_a_file_with_a_problem_changes_no_process(scene: Scene) -> None:
-    scene.apply(scene.first)
-    scene.write(scene.first.replace('output = "3.00"', 'output = "-3"'))
-    assert scene.reload().status_code == 400
-    said = "the config is not applied"
-    before = scene.log().count(said)
-    assert scene.proxy.child is not None
-    os.kill(scene.proxy.child.pid, signal.SIGHUP)
-    until(lambda: scene.log().count(said) > before, "the supervisor has refused it")
-    assert prices(scene) == {"3"}
-
-
 @pytest.mark.parametrize("order", ["reload", "SIGHUP"])
-def test_all_processes_say_that_a_file_was_refused_until_one_is_accepted(scene: Scene, order: str) -> None:
+def test_a_refused_file_changes_no_process_and_all_say_so_until_one_is_accepted(scene: Scene, order: str) -> None:
     def says() -> set[bool]:
         return {"problems" in str(scene.ready().get("degraded")) for _ in range(12)}
 
@@ -67,10 +60,10 @@ def test_all_processes_say_that_a_file_was_refused_until_one_is_accepted(scene: 
     if order == "reload":
         assert scene.reload().status_code == 400
     else:
-        assert scene.proxy.child is not None
-        os.kill(scene.proxy.child.pid, signal.SIGHUP)
+        hang_up(scene)
         until(lambda: True in says(), "it is said")
     assert says() == {True}
+    assert prices(scene) == {"3"}
     scene.apply(scene.first)  # which was in force all the time
     assert says() == {False}
 
@@ -78,8 +71,7 @@ def test_all_processes_say_that_a_file_was_refused_until_one_is_accepted(scene: 
 def test_the_supervisor_refuses_what_its_processes_would_refuse(scene: Scene) -> None:
     scene.apply(scene.first)
     scene.write(f'{scene.first}{scene.tables[2]}\nkey_file = "nowhere.key"\n')
-    assert scene.proxy.child is not None
-    os.kill(scene.proxy.child.pid, signal.SIGHUP)
+    hang_up(scene)
     until(lambda: "cannot read the engine key" in scene.log(), "the file is refused")
     before = deaths(scene)
     kill(scene, 1)

@@ -15,10 +15,6 @@ NOW_S = 100.0
 WAITING = 8000
 
 
-def never(handler: Handler) -> None:
-    handler.cut()
-
-
 async def test_a_prompt_that_ends_while_the_report_is_under_way_is_not_counted_as_anothers() -> None:
     asked, may_report = threading.Event(), threading.Event()
 
@@ -27,7 +23,7 @@ async def test_a_prompt_that_ends_while_the_report_is_under_way_is_not_counted_a
         may_report.wait()
         return b'{"loads":[{"dp_rank":0,"num_waiting_uncached_tokens":%d}]}' % WAITING
 
-    scripted = ScriptedEngine("s0", never)
+    scripted = ScriptedEngine("s0", Handler.cut)
     scripted.loads = loads
     config = EngineConfig("s0", scripted.url, "east", "aggregated", "sglang", frozenset({"*"}), None, None)
     engines = Engines([config], 2.0, lambda: NOW_S, lambda: NOW_S, Metrics())

@@ -40,8 +40,12 @@ def script(*steps: dict[str, Any]) -> dict[str, Any]:
     return {"script": json.dumps(steps)}
 
 
-def calling(name: str, arguments: Any) -> dict[str, Any]:
-    return {"tool_calls": [{"name": name, "arguments": arguments}]}
+def turn(client: openai.OpenAI, streams: bool, **asked: Any) -> Any:
+    """The response, whole or of a stream."""
+    if not streams:
+        return client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        return stream.get_final_response()
 
 
 def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
@@ -96,25 +100,14 @@ def test_a_stream_is_the_same_response(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_tools_of_every_kind_are_called_and_come_back_warm(client: openai.OpenAI, streams: bool) -> None:
     items: list[Any] = [{"role": "user", "content": f"Read a.txt. {streams} " + "Look closely. " * 200}]
-    steps: list[dict[str, Any]] = [
-        {
-            "tool_calls": [
-                {"name": "read", "arguments": {"path": "a.txt"}},
-                {"name": "apply_patch", "arguments": {"input": 'say "hi"\n'}},
-                {"name": "agents__close", "arguments": {}},
-            ]
-        },
-        {"text": "Done."},
+    calls = [
+        {"name": "read", "arguments": {"path": "a.txt"}},
+        {"name": "apply_patch", "arguments": {"input": 'say "hi"\n'}},
+        {"name": "agents__close", "arguments": {}},
     ]
-    asked: Any = {"model": MODEL, "tools": [READ, PATCH, AGENTS, {"type": "web_search"}], "metadata": script(*steps)}
-
-    def turn() -> Any:
-        if not streams:
-            return client.responses.create(input=items, **asked)
-        with client.responses.stream(input=items, **asked) as stream:
-            return stream.get_final_response()
-
-    called = turn()
+    says = script({"tool_calls": calls}, {"text": "Done."})
+    asked: Any = {"model": MODEL, "tools": [READ, PATCH, AGENTS, {"type": "web_search"}], "metadata": says}
+    called = turn(client, streams, input=items, **asked)
     shown = [(item.type, item.name, getattr(item, "namespace", None)) for item in called.output]
     assert shown == [
         ("function_call", "read", None), ("custom_tool_call", "apply_patch", None), ("function_call", "close", "agents")
@@ -126,7 +119,7 @@ def test_tools_of_every_kind_are_called_and_come_back_warm(client: openai.OpenAI
     for item, text in zip(called.output, ("no", "changed", [{"type": "input_text", "text": "closed"}]), strict=True):
         kind = "custom_tool_call_output" if item.type == "custom_tool_call" else "function_call_output"
         items.append({"type": kind, "call_id": item.call_id, "output": text})
-    done = turn()
+    done = turn(client, streams, input=items, **asked)
     assert done.output_text == "Done."
     assert done.usage.input_tokens_details.cached_tokens > 500
     assert done.usage.warmroute["turn"] == called.usage.warmroute["turn"] + 1
@@ -148,14 +141,7 @@ def test_a_format_is_parsed(client: openai.OpenAI) -> None:
 def test_reasoning_comes_back_sealed(client: openai.OpenAI, summary: str | None, streams: bool) -> None:
     items: list[Any] = [{"role": "user", "content": f"Think. {summary} {streams} " + "Look closely. " * 200}]
     asked: Any = {"model": MODEL, "reasoning": {"effort": "high", "summary": summary}}
-
-    def turn() -> Any:
-        if not streams:
-            return client.responses.create(input=items, **asked)
-        with client.responses.stream(input=items, **asked) as stream:
-            return stream.get_final_response()
-
-    thought = turn()
+    thought = turn(client, streams, input=items, **asked)
     reasoning, message = thought.output
     assert (reasoning.type, message.type) == ("reasoning", "message")
     shown = reasoning.summary if summary else reasoning.content
@@ -163,11 +149,12 @@ def test_reasoning_comes_back_sealed(client: openai.OpenAI, summary: str | None,
     assert shown[0].text not in reasoning.encrypted_content
     assert thought.usage.output_tokens_details.reasoning_tokens > 0
     items += [item.to_dict() for item in thought.output] + [{"role": "user", "content": "Go on."}]
-    again = turn()
+    again = turn(client, streams, input=items, **asked)
     assert again.usage.input_tokens_details.cached_tokens > thought.usage.input_tokens - 64
     assert "dropped_blocks" not in again.usage.warmroute
     items[1]["encrypted_content"] = "gAAAA" + reasoning.encrypted_content[5:]
-    assert turn().usage.warmroute["dropped_blocks"] == {"reasoning": 1}
+    dropped = turn(client, streams, input=items, **asked).usage.warmroute["dropped_blocks"]
+    assert dropped == {"reasoning": 1}
 
 
 def test_tokens_are_counted_and_not_billed(client: openai.OpenAI) -> None:
@@ -226,15 +213,16 @@ def test_other_errors_have_their_types(raw: httpx.Client) -> None:
     assert raw.get(PATH).status_code == 405
 
 
+OFFER = {
+    "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}  # fmt: skip
+
+
 def test_a_websocket_elsewhere_is_declined(raw: httpx.Client) -> None:
-    asked = {
-        "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
-        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
-    }  # fmt: skip
-    answer = raw.get("/v1/chat/completions", headers=asked)
+    answer = raw.get("/v1/chat/completions", headers=OFFER)
     assert (answer.status_code, answer.json()["error"]["code"]) == (426, "websocket_not_served")
     assert "POST" in answer.json()["error"]["message"]
-    assert raw.get(PATH).status_code == 405
 
 
 def test_an_engine_that_fails_is_a_failed_response(client: openai.OpenAI, raw: httpx.Client) -> None:

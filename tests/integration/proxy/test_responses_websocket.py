@@ -22,19 +22,14 @@ from tests.subjects.scripted import Handler, ScriptedEngine
 from tests.subjects.websockets import LAST, MODEL, PATH, Socket
 from warmroute.contract import receipt as contract_receipt
 
+from .test_responses import OFFER, READ
+
 # The official client connects as `websockets` no longer recommends.
 pytestmark = [
     pytest.mark.full,
     pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning"),
 ]
 
-READ: Any = {
-    "type": "function",
-    "name": "read",
-    "description": "Reads a file.",
-    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-    "strict": False,
-}
 PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
 _OWN = re.compile(rb'"(rid|cache_salt|extra_key)":"[^"]*"')
 _USAGE = {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44}
@@ -156,13 +151,6 @@ def test_a_turn_that_sends_what_is_new_reaches_the_engine_as_all_of_it_over_http
             whole += [item.to_dict() for item in done.response.output]
 
 
-def test_a_text_and_instructions_that_change_are_as_over_http(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
-    with Socket(proxy) as socket:
-        first = socket.answer(input="hello", instructions="A.")
-        socket.answer(input="hello again", instructions="B.", previous_response_id=first["id"])
-    assert said(engine) == ["B.", "hello", "Answer 2.", "hello again"]
-
-
 def test_streams_run_side_by_side_and_their_own_turns_one_by_one(
     proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent
 ) -> None:
@@ -197,9 +185,6 @@ def test_a_turn_that_asks_for_nothing_prepares_those_behind_it(proxy: ProxyProce
         assert len(engine.bodies) == before
         socket.answer(input=[], instructions="A.", tools=[READ], previous_response_id=prepared["response"]["id"])
         assert said(engine) == ["A.", "prepared"]
-        empty = socket.answer(input=[], generate=False)
-        socket.answer("first", previous_response_id=empty["id"])
-        assert said(engine) == ["first"]
 
 
 def test_a_turn_that_asks_for_nothing_is_checked_like_any_other(proxy: ProxyProcess) -> None:
@@ -253,12 +238,9 @@ BAD = [
     ("{", "", None),
     ("[]", "", None),
     ('{"type":"response.interrupt"}', "type", None),
-    ('{"type":"response.create","stream_id":""}', "stream_id", "invalid_stream_id"),
     ('{"type":"response.create","stream_id":"a b"}', "stream_id", "invalid_stream_id"),
-    ('{"type":"response.create","stream_id":7}', "stream_id", "invalid_stream_id"),
     ('{"type":"response.create","model":"kimi-k2.5"}', "input", "invalid_value"),
     ('{"type":"response.create","model":"kimi-k2.5","input":"x","background":true}', "background", "invalid_value"),
-    ('{"type":"response.create","model":"kimi-k2.5","input":"x","conversation":"c"}', "conversation", "invalid_value"),
 ]
 
 
@@ -300,18 +282,6 @@ def test_a_turn_that_is_cancelled_stops_the_engine(proxy: ProxyProcess, engine: 
         socket.answer("the next one")
 
 
-def test_a_client_that_closes_stops_the_engine(proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent) -> None:
-    agent.may_end.clear()
-    aborted = len(engine.aborted)
-    with Socket(proxy) as socket:
-        socket.send("slow")
-        begun = socket.until("response.created")["response"]["id"]
-        socket.until("response.output_text.delta")
-    until(lambda: len(engine.aborted) > aborted, "the engine is told")
-    agent.may_end.set()
-    assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "client_left"
-
-
 def test_a_client_that_leaves_within_a_turn_pays_as_over_http(
     proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent, raw: httpx.Client
 ) -> None:
@@ -344,31 +314,6 @@ def test_a_large_turn_is_served_and_continued_by_sending_all_of_it(proxy: ProxyP
         assert code == "previous_response_not_found"
 
 
-def test_a_large_turn_that_is_cancelled_has_failed(proxy: ProxyProcess, agent: Agent) -> None:
-    agent.may_end.clear()
-    with Socket(proxy) as socket:
-        socket.send("slow, a long text " * 150_000)
-        socket.until("response.output_text.delta")
-        socket.connection.send('{"type":"response.cancel"}')
-        ended = socket.until(*LAST)
-        assert (ended["type"], ended["response"]["error"]["code"]) == ("response.failed", "cancelled")
-        agent.may_end.set()
-
-
-def test_a_conversation_that_grows_large_is_sent_again(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
-    """Each turn would be a large body, though its message is small."""
-    with Socket(proxy) as socket:
-        text, previous, turns = "word " * 100_000, None, 0
-        while turns < 9:
-            more: dict[str, Any] = {} if previous is None else {"previous_response_id": previous}
-            done = socket.ask(f"{turns} {text}", **more)
-            if done["type"] == "error":
-                break
-            previous, turns = done["response"]["id"], turns + 1
-        assert (turns, done["error"]["code"]) == (5, "previous_response_not_found")
-        socket.answer(f"all of it {text}")
-
-
 def test_a_message_that_is_too_large_is_named(proxy: ProxyProcess) -> None:
     with Socket(proxy) as socket:
         socket.send("x" * 4_200_000)
@@ -391,13 +336,6 @@ def test_a_response_is_not_steered_and_runs_on(client: openai.OpenAI, agent: Age
         assert (failed.steer.input, failed.error.code) == ("faster", "steering_not_supported")
         agent.may_end.set()
         assert last_event(connection).type == "response.completed"
-
-
-def test_a_session_and_an_agent_are_those_of_the_handshake(proxy: ProxyProcess) -> None:
-    with Socket(proxy, headers={"session-id": "one"}) as socket:
-        found = [socket.answer(f"turn {n}")["usage"]["warmroute"] for n in range(2)]
-    assert found[0]["id"] != found[1]["id"]
-    assert found[0]["session"] == found[1]["session"]
 
 
 def test_a_turn_with_a_key_is_charged_once_whatever_connection_its_retry_takes(
@@ -444,18 +382,13 @@ def test_a_key_that_is_none_is_refused(proxy: ProxyProcess, key: Any, code: str)
 
 
 def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
-    asked = {
-        "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
-        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
-    }  # fmt: skip
-    assert raw.get(PATH, headers={**asked, "authorization": "Bearer wrong"}).status_code == 401
+    assert raw.get(PATH, headers={**OFFER, "authorization": "Bearer wrong"}).status_code == 401
     for wrong in ({"sec-websocket-version": "8"}, {"sec-websocket-key": "short"}, {"connection": "keep-alive"}):
-        answer = raw.get(PATH, headers=asked | wrong)
+        answer = raw.get(PATH, headers=OFFER | wrong)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request"), wrong
-    keyed = raw.get(PATH, headers=asked | {"idempotency-key": "once"})
+    keyed = raw.get(PATH, headers=OFFER | {"idempotency-key": "once"})
     assert (keyed.status_code, keyed.json()["error"]["code"]) == (400, "invalid_idempotency_key")
-    assert raw.request("GET", PATH, headers=asked, content=b"{}").status_code == 400
-    assert raw.get(PATH).status_code == 405
+    assert raw.request("GET", PATH, headers=OFFER, content=b"{}").status_code == 400
 
 
 def test_compression_is_declined(proxy: ProxyProcess) -> None:

@@ -28,7 +28,6 @@ from warmroute_lab.demo.results import Pass
 from warmroute_lab.fleet import MODELS, FleetOptions, LocalFleet
 from warmroute_lab.recordings import RecordedRequest, RecordedSession, load_recordings
 
-FULL = pytest.mark.full
 ALLOWED_GAP = 0.01
 ANNOUNCED = "warmroute_announcements_total{"
 
@@ -104,26 +103,15 @@ def too_wide(gaps_of: dict[str, float]) -> dict[str, float]:
     return {name: round(gap, 4) for name, gap in gaps_of.items() if gap > ALLOWED_GAP}
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=FULL) for seed in (2, 3, 4, 5))])
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_recorded_sessions_that_roam_reach_their_ideal(fleet: LocalFleet, seed: int) -> None:
     assert too_wide(gaps(fleet, load_recordings(), seed)) == {}
-    assert_announcements_crossed(fleet)
-
-
-def assert_announcements_crossed(fleet: LocalFleet) -> None:
     with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
         for region in fleet.proxies:
             lines = [line.rsplit(" ", 1) for line in metrics(fleet, operator, region).splitlines()]
             counts = {name.split('"')[1]: float(value) for name, value in lines if name.startswith(ANNOUNCED)}
             assert counts["lost"] == 0, counts
             assert min(counts["sent"], counts["received"]) > 0
-
-
-def test_clients_enter_at_both_regions_in_both_ways() -> None:
-    for name in ("oc_main", "oc_prune"):
-        assert len(set(drive.ingresses(name, 12, ("east", "west"), 1))) == 2
-    assert "oc_main" in drive.THROUGH_SDK
-    assert "oc_prune" not in drive.THROUGH_SDK
 
 
 # Variants: what one session sends beside its main agent, between its turns.
@@ -176,7 +164,6 @@ def with_side_lineages(recording: RecordedSession) -> RecordedSession:
     return replace(recording, requests=tuple(replace(each, n=number) for number, each in enumerate(mixed)))
 
 
-@FULL
 @pytest.mark.parametrize("seed", [1, 2])
 def test_side_lineages_between_the_turns_take_nobody_along(fleet: LocalFleet, seed: int) -> None:
     names = ("aider", "codex", "oc_main", "oc_prune")

@@ -6,8 +6,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -126,6 +125,10 @@ class Fleet(Stopped):
         for region, proxy in self.proxies.items():
             proxy.start(ports[region])
 
+    def begin(self) -> None:
+        for region, other in (("east", "west"), ("west", "east")):
+            self.proxies[region].sees(other)
+
     def put(self, content: str, go_on: Callable[[], None]) -> None:
         """Replace the secret of one proxy after the other."""
         for proxy in self.proxies.values():
@@ -145,25 +148,13 @@ class Fleet(Stopped):
 
     def metric(self, line: str) -> list[bool]:
         """Whether the metrics of each proxy have a line."""
-        found = []
-        for proxy in self.proxies.values():
-            with proxy.admin() as admin:
-                found.append(line in admin.get("/metrics").text.splitlines())
-        return found
+        return [line in proxy.metrics().splitlines() for proxy in self.proxies.values()]
 
     def stop(self) -> None:
         for proxy in self.proxies.values():
             proxy.stop()
         for engine in self.engines.values():
             engine.stop()
-
-
-@contextmanager
-def fleet(folder: Path, processes: int) -> Iterator[Fleet]:
-    with Fleet(folder, processes) as found:
-        for region, other in (("east", "west"), ("west", "east")):
-            found.proxies[region].sees(other)
-        yield found
 
 
 def steps(secret: Path, folder: Path) -> list[str]:
@@ -176,7 +167,7 @@ def steps(secret: Path, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_rotation_refuses_nothing_and_keeps_caches(tmp_path: Path, processes: int) -> None:
-    with fleet(tmp_path, processes) as it:
+    with Fleet(tmp_path, processes) as it:
         east = it.proxies["east"]
         first = east.secret.read_text()
         accepts, signs, ends = steps(east.secret, tmp_path)
@@ -230,13 +221,10 @@ def survives(it: Fleet, ends: str, salts: set[str]) -> None:
 
 
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_said(tmp_path: Path) -> None:
-    engine = ScriptedEngine("s0", sound)
-    proxy = DerivedKey(tmp_path / "p", [engine.toml()])
-    proxy.start()
-    first, said = proxy.secret.read_text(), "the fleet secret stays as it was"
-    key = proxy.admin_key
-    headers = {"authorization": f"Bearer {key}"}
-    try:
+    with ScriptedEngine("s0", sound) as engine, DerivedKey(tmp_path / "p", [engine.toml()]) as proxy:
+        first, said = proxy.secret.read_text(), "the fleet secret stays as it was"
+        key = proxy.admin_key
+        headers = {"authorization": f"Bearer {key}"}
         for content, problem in (("", "has 0 bytes"), (f"{first}\n{'n' * 32}", "several lines"), (" ", "has 0 bytes")):
             proxy.put_and_see(content, said)
             with httpx.Client(base_url=str(proxy.line["admin_url"]), headers=headers, verify=PLAIN) as admin:
@@ -249,6 +237,3 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_said(tmp_path: Path) 
         proxy.secret.chmod(0o600)
         until(lambda: proxy.admin_status(proxy.admin_key) == 200, "it is taken once it is private")
         assert proxy.admin_status(key) == 401
-    finally:
-        proxy.stop()
-        engine.stop()

@@ -11,8 +11,10 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
+
+from .kv_scene import metric
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -25,11 +27,8 @@ LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_0
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, EngineProcess]]:
     folder = tmp_path_factory.mktemp("several")
     roles = {"p0": "prefill", "d0": "decode", "a0": "aggregated"}
-    started = {name: EngineProcess(folder, name, role) for name, role in roles.items()}
-    try:
-        yield {name: engine.listening() for name, engine in started.items()}
-    finally:
-        stop_all([engine.child for engine in started.values()], seconds(5.0))
+    with Several([EngineProcess(folder, name, role) for name, role in roles.items()]) as started:
+        yield {engine.id: engine for engine in started}
 
 
 def serving(engines: dict[str, EngineProcess], folder: Path, *names: str) -> ProxyProcess:
@@ -38,11 +37,6 @@ def serving(engines: dict[str, EngineProcess], folder: Path, *names: str) -> Pro
 
 def prompts(*texts: str, **fields: Any) -> dict[str, Any]:
     return {"model": "kimi-k2.5", "prompt": list(texts), **fields}
-
-
-def metric(proxy: ProxyProcess, name: str) -> float:
-    lines = proxy.metrics().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def test_choices_go_where_both_halves_are_done(engines: dict[str, EngineProcess], tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta
 
+from .test_faults import Stream
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
@@ -33,30 +35,17 @@ def serving(folder: Path, engine: EngineProcess, grace_s: float) -> Iterator[Pro
         yield proxy
 
 
-class Stream:
-    """A streamed turn that has begun."""
-
-    def __init__(self, proxy: ProxyProcess, text: str, tokens: int) -> None:
-        where = urlsplit(proxy.url)
-        self._connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=seconds(60))
-        body = json.dumps(chat(text, stream=True, max_tokens=tokens, ignore_eos=True))
-        self._connection.request(
-            "POST", "/v1/chat/completions", body, {"authorization": f"Bearer {proxy.keys[0]}", **_JSON}
-        )
-        self._response = self._connection.getresponse()
-        self._seen = self._response.readline()
-
-    def rest(self) -> tuple[str, bool]:
-        """All of it, and whether it ended in good order."""
-        try:
-            return (self._seen + self._response.read()).decode(), True
-        except http.client.IncompleteRead as error:
-            return (self._seen + error.partial).decode(), False
-        finally:
-            self._connection.close()
+def streamed(proxy: ProxyProcess, text: str, tokens: int) -> Stream:
+    """A turn that has begun."""
+    found = Stream(proxy, chat(text, stream=True, max_tokens=tokens, ignore_eos=True))
+    assert found.first.wait(seconds(60))
+    return found
 
 
-_JSON = {"content-type": "application/json"}
+def rest(stream: Stream) -> tuple[str, bool]:
+    """All of it, and whether it ended in good order."""
+    stream.join(seconds(60))
+    return stream.text, stream.clean
 
 
 def begin(proxy: ProxyProcess, head: str) -> socket.socket:
@@ -125,7 +114,7 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
     with serving(tmp_path, engine, 600) as proxy:
         probe = begin(proxy, "GET /ready HTTP/1.1")
         asker = begin(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {proxy.keys[0]}")
-        stream = Stream(proxy, "open", 300)
+        stream = streamed(proxy, "open", 300)
         with engine.held():  # else the stream might have ended by then
             stop_twice(proxy)
             status, headers, body = finish(probe, b"\r\n")
@@ -136,36 +125,33 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
             assert body["error"]["code"] == "draining"
             assert "warmroute_turns_live 1" in proxy.metrics(), "operators can look on"
 
-        text, whole = stream.rest()
+        text, whole = rest(stream)
         assert whole
         assert text.endswith("data: [DONE]\n\n")
         until(lambda: ended(proxy), "the proxy ends by itself")
         assert [row["outcome"] for row in proxy.rows()] == ["completed"]
 
 
-def test_what_is_left_after_the_grace_ends_with_an_error(tmp_path: Path, engine: EngineProcess) -> None:
-    with serving(tmp_path, engine, 0.2) as proxy:
-        stream = Stream(proxy, "long", 4000)
-        signalled(proxy)
-        text, whole = stream.rest()
+@pytest.mark.parametrize(
+    ("grace_s", "second"),
+    [(0.2, None), (3600, signal.SIGTERM), (3600, signal.SIGINT)],
+    ids=["after the grace", "after SIGTERM", "after SIGINT"],
+)
+def test_what_is_left_after_the_grace_or_a_second_signal_ends_with_an_error(
+    tmp_path: Path, engine: EngineProcess, grace_s: float, second: signal.Signals | None
+) -> None:
+    with serving(tmp_path, engine, grace_s) as proxy:
+        stream = streamed(proxy, "long", 4000)
+        if second is None:
+            signalled(proxy)
+        else:
+            until(lambda: told(proxy, second), "the proxy does not wait for its grace")
+        text, whole = rest(stream)
         assert not whole
         assert "[DONE]" not in text
         assert events(text)[-1]["error"]["code"] == "draining"
         until(lambda: ended(proxy), "the proxy ends")
-        rows = proxy.rows()
-        assert [(row["outcome"], row["price_nanousd"]) for row in rows] == [("cut_off", 0)]
-    until(lambda: engine.running() == 0, "the engine was told to stop")
-
-
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once(tmp_path: Path, engine: EngineProcess, second: signal.Signals) -> None:
-    with serving(tmp_path, engine, 3600) as proxy:
-        stream = Stream(proxy, "hurry", 4000)
-        until(lambda: told(proxy, second), "the proxy does not wait for its grace")
-        text, whole = stream.rest()
-        assert not whole
-        assert events(text)[-1]["error"]["code"] == "draining"
-        assert [row["outcome"] for row in proxy.rows()] == ["cut_off"]
+        assert [(row["outcome"], row["price_nanousd"]) for row in proxy.rows()] == [("cut_off", 0)]
     until(lambda: engine.running() == 0, "the engine was told to stop")
 
 
@@ -174,10 +160,10 @@ def test_a_hangup_ends_nothing_where_there_is_no_certificate(
     tmp_path: Path, engine: EngineProcess, processes: int
 ) -> None:
     with ProxyProcess(tmp_path / "p", [engine.toml("east")], extra=f"processes = {processes}") as proxy:
-        stream = Stream(proxy, "goes on", 100)
+        stream = streamed(proxy, "goes on", 100)
         assert proxy.child is not None
         os.kill(proxy.child.pid, signal.SIGHUP)
-        text, whole = stream.rest()
+        text, whole = rest(stream)
         assert whole
         assert text.endswith("data: [DONE]\n\n")
         until(lambda: proxy.written().count("no TLS certificate to read again") == processes, "the log says why")
@@ -191,20 +177,15 @@ def test_an_engine_of_many_streams_hears_of_each_that_it_is_over(tmp_path: Path)
         handler.stream(delta("begun"), end=False)
         over.wait(seconds(60))
 
-    scripted = ScriptedEngine("e0", streams)
-    try:
-        proxy = ProxyProcess(tmp_path / "p", [scripted.toml()], limits="shutdown_grace_s = 0.2").start()
-        asked = [proxy.send(chat(f"ask {number}", stream=True)) for number in range(12)]
-        until(lambda: len(scripted.bodies) == 12, "all are there")
-        signalled(proxy)
-        until(lambda: ended(proxy), "the proxy ends")
+    with ScriptedEngine("e0", streams) as scripted:
+        with ProxyProcess(tmp_path / "p", [scripted.toml()], limits="shutdown_grace_s = 0.2") as proxy:
+            asked = [proxy.send(chat(f"ask {number}", stream=True)) for number in range(12)]
+            until(lambda: len(scripted.bodies) == 12, "all are there")
+            signalled(proxy)
+            until(lambda: ended(proxy), "the proxy ends")
         rids = {json.loads(body)["rid"] for body in scripted.bodies}
         until(lambda: set(scripted.aborted) == rids, "each was ended")
-        for sock in asked:
-            with sock.makefile("rb") as stream:
-                assert b'"code":"draining"' in stream.read()
-            sock.close()
-    finally:
         over.set()
-        proxy.stop()
-        scripted.stop()
+        for sock in asked:
+            with sock, sock.makefile("rb") as stream:
+                assert b'"code":"draining"' in stream.read()

@@ -17,10 +17,7 @@ from tests.subjects.scripted import Handler, ScriptedEngine, whole
 MIB = 2**20
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503}
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root"),
-]
+pytestmark = [pytest.mark.full, pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")]
 
 
 class Volume:

@@ -24,18 +24,15 @@ def answers(handler: Handler) -> None:
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[ScriptedEngine]:
-    made = ScriptedEngine("east-e0", answers)
-    made.takes_late_system = False
-    yield made
-    made.stop()
+    with ScriptedEngine("east-e0", answers) as made:
+        made.takes_late_system = False
+        yield made
 
 
 @pytest.fixture(scope="module")
 def raw(strict: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    proxy = ProxyProcess(tmp_path_factory.mktemp("strict") / "p", [strict.toml()]).start()
-    with proxy.client() as client:
+    with ProxyProcess(tmp_path_factory.mktemp("strict") / "p", [strict.toml()]) as proxy, proxy.client() as client:
         yield client
-    proxy.stop()
 
 
 def asked(path: str, last: str = "c") -> dict[str, Any]:

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -16,9 +16,9 @@ from websockets.asyncio.client import connect
 
 from tests.certificates import make
 from tests.machine import configured, seconds
+from tests.subjects.http_proxy import HttpProxy
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
 from .test_engine_misbehaves import sound
@@ -62,27 +62,19 @@ class SecureProxy(ProxyProcess):
             return secure.getpeercert(binary_form=True)
 
 
-class Scene:
-    def __init__(self, proxy: SecureProxy, engine: EngineProcess) -> None:
-        self.proxy = proxy
-        self.engine = engine
+class Scene(NamedTuple):
+    proxy: SecureProxy
+    engine: EngineProcess
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("tls")
-    engine = EngineProcess(folder, "east-a0", "aggregated", speed=2.0)
-    proxy = None
-    try:
-        table = engine.listening().toml("east")
-        extra = f"processes = {request.param}"
-        proxy = SecureProxy(folder / "p", [table], extra=extra, limits="head_timeout_s = 600")
-        proxy.start()
+    folder, extra = tmp_path_factory.mktemp("tls"), f"processes = {request.param}"
+    with (
+        EngineProcess(folder, "east-a0", "aggregated", speed=2.0) as engine,
+        SecureProxy(folder / "p", [engine.toml("east")], extra=extra, limits="head_timeout_s = 600") as proxy,
+    ):
         yield Scene(proxy, engine)
-    finally:
-        if proxy is not None:
-            proxy.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
 class TestClients:
@@ -146,17 +138,14 @@ class TestClients:
 class TestBadConnections:
     @pytest.mark.parametrize("processes", [1, 2])
     def test_a_handshake_that_does_not_come_is_given_up(self, tmp_path: Path, processes: int) -> None:
-        engine = ScriptedEngine("s0", sound)
         extra, limits = f"processes = {processes}", f"head_timeout_s = {configured(1)}"
-        proxy = SecureProxy(tmp_path / "p", [engine.toml()], extra=extra, limits=limits)
-        try:
-            proxy.start()
-            with socket.create_connection(proxy.address, 10) as silent:
-                silent.settimeout(seconds(20))
-                assert silent.recv(1) == b"", "closed by the proxy, not by the client's own limit"
-        finally:
-            proxy.stop()
-            engine.stop()
+        with (
+            ScriptedEngine("s0", sound) as engine,
+            SecureProxy(tmp_path / "p", [engine.toml()], extra=extra, limits=limits) as proxy,
+            socket.create_connection(proxy.address, 10) as silent,
+        ):
+            silent.settimeout(seconds(20))
+            assert silent.recv(1) == b"", "closed by the proxy, not by the client's own limit"
 
     def test_plain_http_is_refused_and_harms_nobody(self, scene: Scene) -> None:
         with pytest.raises(httpx.HTTPError):
@@ -195,49 +184,68 @@ def test_a_new_certificate_is_used_after_sighup_and_a_wrong_one_is_not(scene: Sc
 
 
 def test_a_new_certificate_is_used_by_itself_where_the_config_is_watched(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "e0", "aggregated").listening()
-    proxy = SecureProxy(tmp_path / "p", [engine.toml("east")], extra="watch_config = true")
-    proxy.start()
-    try:
+    with (
+        EngineProcess(tmp_path, "e0", "aggregated") as engine,
+        SecureProxy(tmp_path / "p", [engine.toml("east")], extra="watch_config = true") as proxy,
+    ):
         cert, key = make(tmp_path, "newer")
         proxy.key.write_bytes(key.read_bytes())
         proxy.cert.write_bytes(cert.read_bytes())
         expected = ssl.PEM_cert_to_DER_cert(cert.read_text())
         until(lambda: proxy.shown() == expected, "it shows the new one")
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
 
 
-class TestCheck:
-    def test_what_is_wrong_with_a_certificate_is_said_by_check_and_at_the_start(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        engine = '[[engine]]\nid = "e"\nurl = "http://127.0.0.1:9"\nregion = "east"'
-        proxy = SecureProxy(tmp_path / "p", [engine])
-        config = str(proxy.write_config())
-        assert serve(config, check=True) == 0
-        proxy.key.write_bytes(make(tmp_path, "other")[1].read_bytes())
-        assert serve(config, check=True) == 2
-        assert "is not the key of the certificate" in capsys.readouterr().err
-        assert serve(config, check=False) == 2
-        proxy.cert.unlink()
-        assert serve(config, check=True) == 2
-        assert "proxy.crt: cannot be read" in capsys.readouterr().err
+def test_what_is_wrong_with_a_certificate_is_said_by_check_and_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = '[[engine]]\nid = "e"\nurl = "http://127.0.0.1:9"\nregion = "east"'
+    proxy = SecureProxy(tmp_path / "p", [engine])
+    config = str(proxy.write_config())
+    assert serve(config, check=True) == 0
+    proxy.key.write_bytes(make(tmp_path, "other")[1].read_bytes())
+    assert serve(config, check=True) == 2
+    assert "is not the key of the certificate" in capsys.readouterr().err
+    assert serve(config, check=False) == 2
 
 
-def test_an_engine_may_be_reached_by_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def secure_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEngine]:
+    """An engine over TLS that proxies of the test trust."""
     cert, key = make(tmp_path, "engine")
-    engine = ScriptedEngine("s0", sound)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    engine.serve_tls(context)
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))  # what the proxy trusts
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml().replace("http://", "https://")])
-    try:
-        proxy.start()
-        with proxy.client() as client:
-            assert client.post("/v1/chat/completions", json=chat()).status_code == 200
-    finally:
-        proxy.stop()
-        engine.stop()
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    with ScriptedEngine("s0", sound) as engine:
+        engine.serve_tls(context)
+        yield engine
+
+
+def over_tls(engine: ScriptedEngine, http_proxy: str = "") -> str:
+    return engine.toml().replace("http://", "https://") + (f'\nhttp_proxy = "{http_proxy}"' if http_proxy else "")
+
+
+def answered(proxy: ProxyProcess) -> int:
+    with proxy, proxy.client() as client:
+        return client.post("/v1/chat/completions", json=chat()).status_code
+
+
+def test_an_engine_may_be_reached_by_https(tmp_path: Path, secure_engine: ScriptedEngine) -> None:
+    assert answered(ProxyProcess(tmp_path / "p", [over_tls(secure_engine)])) == 200
+
+
+def test_an_engine_may_be_reached_through_an_http_proxy(tmp_path: Path, secure_engine: ScriptedEngine) -> None:
+    with HttpProxy() as between:
+        assert answered(ProxyProcess(tmp_path / "p", [over_tls(secure_engine, between.url)])) == 200
+        assert set(between.targets) == {secure_engine.url.removeprefix("http://")}
+
+
+@pytest.mark.parametrize("status", [403, 407, 502])
+def test_a_probe_names_an_http_proxy_that_refuses(
+    tmp_path: Path, secure_engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    with HttpProxy(status) as between:
+        config = ProxyProcess(tmp_path / "p", [over_tls(secure_engine, between.url)]).write_config()
+        assert serve(str(config), check=True, probe_servers=True) == 1
+        address = between.url.removeprefix("http://")
+        assert f"the HTTP proxy {address} answers {status}" in "".join(capsys.readouterr())
+    assert secure_engine.connections == 0

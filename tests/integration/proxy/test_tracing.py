@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,12 @@ from tests.machine import seconds
 from tests.subjects.otlp_receiver import OtlpReceiver, Span
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.small_fleet import two_regions
+from tests.subjects.stopped import Several
 from warmroute_cli.main import main
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.tracing import names
+
+from .test_admission import scene
 
 pytestmark = pytest.mark.full
 
@@ -47,17 +48,12 @@ def receiver() -> Iterator[OtlpReceiver]:
 def pair(receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     """A proxy before a prefill and a decode engine."""
     folder = tmp_path_factory.mktemp("pair")
-    engines = [EngineProcess(folder, name, role) for name, role in (("p0", "prefill"), ("d0", "decode"))]
-    proxy: ProxyProcess | None = None
-    try:
-        tables = [engine.listening().toml("east") for engine in engines]
-        proxy = ProxyProcess(folder / "p", tables, limits=tracing(receiver.url), second="requests_per_minute = 1")
-        proxy.start()
+    limits, second = tracing(receiver.url), "requests_per_minute = 1"
+    with (
+        Several([EngineProcess(folder, n, role) for n, role in (("p0", "prefill"), ("d0", "decode"))]) as engines,
+        ProxyProcess(folder / "p", [each.toml("east") for each in engines], limits=limits, second=second) as proxy,
+    ):
         yield proxy
-    finally:
-        if proxy is not None:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
 
 
 def ask(proxy: ProxyProcess, text: str, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -67,14 +63,11 @@ def ask(proxy: ProxyProcess, text: str, headers: dict[str, str] | None = None, *
 
 def span_of(receiver: OtlpReceiver, receipt_id: str) -> Span:
     """The span of a request, once its trace has come."""
-
-    def find() -> Span | None:
-        return next(
-            (each for each in receiver.spans if each.attributes.get("warmroute.receipt.id") == receipt_id), None
-        )
-
-    found: Span = until(find, "the trace of a request")
-    return found
+    found: list[Span] = until(
+        lambda: [each for each in receiver.spans if each.attributes.get("warmroute.receipt.id") == receipt_id],
+        "the trace of a request",
+    )
+    return found[0]
 
 
 class TestARequest:
@@ -82,12 +75,16 @@ class TestARequest:
         self, pair: ProxyProcess, receiver: OtlpReceiver
     ) -> None:
         headers = {"traceparent": TRACEPARENT, "x-session-id": CANARY}
+        ask(pair, CANARY, headers)
         answer = ask(pair, CANARY, headers, stream=True, stream_options={"include_usage": True})
         span = span_of(receiver, answer.headers["x-warmroute-receipt"])
         assert (span.trace, span.parent, span.name, span.kind) == (TRACE, PARENT, "chat kimi-k2.5", 2)
         usage = json.loads(answer.text.split("data: ")[-2])["usage"]
         receipt = usage["warmroute"]
-        assert span.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert 0 < cached == span.attributes["gen_ai.usage.cache_read.input_tokens"]
+        assert span.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"] > cached
+        assert span.attributes["warmroute.cached_tokens.device"] == cached
         assert span.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
         assert span.attributes["gen_ai.conversation.id"] == receipt["session"]
         assert span.attributes["warmroute.cost_usd"] == usage["cost"]
@@ -105,16 +102,6 @@ class TestARequest:
         assert span.began_ns <= attempt.began_ns <= prefill.ended_ns <= decode.ended_ns <= store.ended_ns
         assert span.ended_ns == store.ended_ns
         assert span.resource["warmroute.region"] == "east"
-
-    def test_counts_cached_tokens_among_its_input_tokens(self, pair: ProxyProcess, receiver: OtlpReceiver) -> None:
-        for _ in range(2):
-            answer = ask(pair, "again")
-        usage = answer.json()["usage"]
-        span = span_of(receiver, answer.headers["x-warmroute-receipt"])
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        assert 0 < cached == span.attributes["gen_ai.usage.cache_read.input_tokens"]
-        assert span.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"] > cached
-        assert span.attributes["warmroute.cached_tokens.device"] == cached
 
     def test_has_names_of_the_table_only_and_nothing_of_a_prompt(
         self, pair: ProxyProcess, receiver: OtlpReceiver
@@ -154,9 +141,7 @@ class TestARequest:
         answer = ask(pair, "exemplar", {"traceparent": f"00-{trace}-{PARENT}-01"}, stream=True)
         span_of(receiver, answer.headers["x-warmroute-receipt"])
         with pair.admin() as admin:
-            page = admin.get(
-                "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
-            )
+            page = admin.get("/metrics", headers={"accept": OPEN_METRICS})
             plain = admin.get("/metrics")
         assert page.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
         assert page.text.endswith("# EOF\n")
@@ -169,22 +154,10 @@ class TestARequest:
 
 
 def test_another_region_continues_the_trace(receiver: OtlpReceiver, tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "west-a0", "aggregated")
-    keys = (new_api_key()[0], new_api_key()[0])
-    proxies: list[ProxyProcess] = []
-    limits = tracing(receiver.url)
-    try:
-        table = engine.listening().toml("west")
-        west = ProxyProcess(tmp_path / "p", [table], region="west", keys=keys, limits=limits).start()
-        proxies.append(west)
-        local = EngineProcess(tmp_path, "east-a0", "aggregated").listening()
-        peer = ("west", west.url)
-        east = ProxyProcess(tmp_path / "p", [local.toml("east")], keys=keys, peer=peer, limits=limits).start()
-        proxies.append(east)
-        east.sees("west")
-        answer = ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"})
-        assert answer.headers["x-warmroute-home"] == "west"
-        answer = ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"})
+    with two_regions(tmp_path, limits=tracing(receiver.url)) as (east, _, _):
+        for _ in range(2):
+            answer = ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"})
+            assert answer.headers["x-warmroute-home"] == "west"
         receipt_id = answer.headers["x-warmroute-receipt"]
 
         def both() -> list[Span]:
@@ -197,37 +170,17 @@ def test_another_region_continues_the_trace(receiver: OtlpReceiver, tmp_path: Pa
         assert spans["west"].parent == forward.id
         assert spans["west"].attributes["warmroute.forwarded_from"] == "east"
         assert spans["east"].attributes["warmroute.outcome"] == "forwarded"
-    finally:
-        for proxy in proxies:
-            proxy.stop()
-        stop_all([engine.child, local.child], seconds(5.0))
 
 
 def test_a_client_that_leaves_the_queue_is_not_forwarded(receiver: OtlpReceiver, tmp_path: Path) -> None:
-    may_end = threading.Event()
-
-    def held(handler: Handler) -> None:
-        may_end.wait(seconds(60))
-        _answer(handler)
-
-    engine = ScriptedEngine("h0", held)
-    proxy = ProxyProcess(tmp_path / "p", [f"{engine.toml()}\nmax_running = 1"], limits=tracing(receiver.url))
-    try:
-        proxy.start()
-        first = proxy.send(chat("first"))
-        until(lambda: engine.bodies, "it runs")
-        second = proxy.send(chat("second"), headers={"traceparent": TRACEPARENT.replace(TRACE, "7" * 32)})
-        with proxy.admin() as admin:
-            until(lambda: admin.get("/admin/admission").json()["queue"]["requests"] == 1, "the second one waits")
+    with scene(tmp_path, limits=tracing(receiver.url)) as it:
+        it.send("first")
+        it.runs(1)
+        second = it.wait("second", headers={"traceparent": TRACEPARENT.replace(TRACE, "7" * 32)})
         second.close()
         (span,) = until(lambda: [s for s in receiver.requests() if s.trace == "7" * 32], "its trace")
         assert span.attributes["warmroute.outcome"] == span.attributes["error.type"] == "client_left"
         assert [(child.name, child.failed) for child in receiver.children(span)] == [(names.QUEUE, True)]
-        first.close()
-    finally:
-        may_end.set()
-        proxy.stop()
-        engine.stop()
 
 
 @pytest.fixture(scope="module")
@@ -285,14 +238,15 @@ class TestAnEngine:
             assert sent["traceparent"] == TRACEPARENT.removesuffix("1") + "0"  # its client does not want a trace
 
     def test_is_traced_with_the_headers_that_their_file_has_now(self, scripted: ScriptedEngine, tmp_path: Path) -> None:
-        guarded, file, draft = OtlpReceiver(), tmp_path / "headers", tmp_path / "headers.draft"
+        file, draft = tmp_path / "headers", tmp_path / "headers.draft"
         file.write_text("authorization: Bearer first\n")
-        proxy = ProxyProcess(
-            tmp_path / "p", [scripted.toml()], extra="watch_config = true",
-            limits=tracing(guarded.url, headers_file=str(file)),
-        )  # fmt: skip
-        try:
-            proxy.start()
+        with (
+            OtlpReceiver() as guarded,
+            ProxyProcess(
+                tmp_path / "p", [scripted.toml()], extra="watch_config = true",
+                limits=tracing(guarded.url, headers_file=str(file)),
+            ) as proxy,
+        ):  # fmt: skip
             for key in ("first", "second", "second"):
 
                 def sent(key: str = key) -> bool:
@@ -303,9 +257,6 @@ class TestAnEngine:
                 draft.write_text("no headers" if key == "second" else "authorization: Bearer second\n")
                 draft.replace(file)  # in one step: an empty file has no headers either
             assert {each["authorization"] for each in guarded.headers} == {"Bearer first", "Bearer second"}
-        finally:
-            proxy.stop()
-            guarded.stop()
 
     def test_is_served_as_before_where_the_collector_is_away_or_refuses(
         self, scripted: ScriptedEngine, tmp_path: Path
@@ -316,10 +267,7 @@ class TestAnEngine:
         with ProxyProcess(tmp_path / "p", [scripted.toml()], limits=limits) as proxy:
             assert {ask(proxy, f"{number}").status_code for number in range(5)} == {200}
 
-            def failed() -> bool:
-                return 'warmroute_traces_total{outcome="failed"} 5' in proxy.metrics()
-
-            until(failed, "the traces are counted as failed")
+            until(lambda: 'warmroute_traces_total{outcome="failed"} 5' in proxy.metrics(), "they are counted as failed")
             refusing.stop()
             assert ask(proxy, "away").status_code == 200
 

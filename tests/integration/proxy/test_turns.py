@@ -11,29 +11,21 @@ import httpx
 import openai
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.stopped import Several
 from tests.subjects.websockets import Socket
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.version import VERSION
-from warmroute_cli.processes import stop_all
 from warmroute_proxy import BUILD
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EngineProcess]]:
     folder = tmp_path_factory.mktemp("engines")
-    with (
-        Several(
-            [
-                EngineProcess(folder, name, role)
-                for name, role in (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
-            ]
-        ) as started,
-    ):
-        yield [engine.listening() for engine in started]
+    roles = {"p0": "prefill", "d0": "decode", "d1": "decode", "a0": "aggregated"}
+    with Several([EngineProcess(folder, name, role) for name, role in roles.items()]) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +49,8 @@ def test_a_whole_answer_carries_a_sound_receipt(client: httpx.Client) -> None:
     assert "sglext" not in answer.json()
 
 
-def test_of_a_short_prompt_no_more_is_predicted_than_its_whole_pages(client: httpx.Client) -> None:
-    for words in (2, 40, 200, 400):
-        for _ in range(2):
-            body = {"model": "kimi-k2.5", "messages": [{"role": "user", "content": "again " * words}], "max_tokens": 2}
-            usage = client.post("/v1/chat/completions", json=body).json()["usage"]
-            before_last = usage["prompt_tokens"] - 1
-            assert usage["warmroute"]["predicted_cached"] <= before_last - before_last % 64
-
-
 def test_a_stream_gives_its_receipt_to_a_client_that_asked_for_usage(stock: openai.OpenAI) -> None:
-    chunks = list(
-        stock.chat.completions.create(**chat("stream"), stream=True, stream_options={"include_usage": True}),
-    )
+    chunks = list(stock.chat.completions.create(**chat("stream"), stream=True, stream_options={"include_usage": True}))
     assert [bool(chunk.choices) for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
     usage = chunks[-1].to_dict()["usage"]
     assert isinstance(usage, dict)
@@ -97,18 +78,6 @@ def test_the_next_turn_of_a_session_lands_where_it_is_warm(client: httpx.Client)
             assert usage["prompt_tokens_details"]["cached_tokens"] > 0.75 * usage["prompt_tokens"]
             assert set(receipt["loss"]) <= {"new", "page_rounding", "not_kept"}
     assert len(set(served)) == 1
-
-
-def test_a_rewritten_system_prompt_is_named_as_what_it_is(client: httpx.Client) -> None:
-    headers = {"x-session-affinity": "date-session"}
-    for turns in (1, 2):
-        client.post("/v1/chat/completions", json=chat("date", turns=turns), headers=headers)
-    changed = chat("date", turns=3)
-    changed["messages"][0]["content"] += "Today's date: Sun Nov 22 2026"
-    usage = client.post("/v1/chat/completions", json=changed, headers=headers).json()["usage"]
-    assert contract_receipt.check(usage) == []
-    assert usage["warmroute"]["loss"]["prefix_changed"] > 0
-    assert "cold" not in usage["warmroute"]["loss"]
 
 
 def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines: list[EngineProcess]) -> None:
@@ -198,16 +167,6 @@ def test_tenants_share_no_cache_and_see_no_receipts_of_each_other(proxy: ProxyPr
         assert card["rates_usd_per_mtok"].keys() == {"input", "cached", "output"}
 
 
-def test_usage_adds_up(proxy: ProxyProcess) -> None:
-    with proxy.client(tenant=1) as client:
-        before = client.get("/v1/usage").json()
-        usage = client.post("/v1/chat/completions", json=chat("sum")).json()["usage"]
-        after = client.get("/v1/usage").json()
-    assert after["turns"] == before["turns"] + 1
-    assert after["price_nanousd"] - before["price_nanousd"] == usage["warmroute"]["price_nanousd"]
-    assert after["prompt_tokens"] - before["prompt_tokens"] == usage["prompt_tokens"]
-
-
 def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: httpx.Client) -> None:
     client.post("/v1/chat/completions", json=chat("metrics"))
     with proxy.admin() as admin:
@@ -254,7 +213,7 @@ def test_a_session_is_not_cold_after_its_engines_or_its_proxy_have_restarted(tmp
     headers = {"x-session-affinity": "restarted"}
 
     def restarted() -> EngineProcess:
-        stop_all([engine.child], seconds(5.0))
+        engine.stop()
         if proxy.child is not None and proxy.child.running():
             until(lambda: proxy.engine_states()["r0"] != "up", "the proxy has noticed the end of the engine")
         return EngineProcess(tmp_path, "r0", "aggregated", "--port", port).listening()
@@ -281,5 +240,5 @@ def test_a_session_is_not_cold_after_its_engines_or_its_proxy_have_restarted(tmp
         assert loss["evicted"] > 0.9 * usage["prompt_tokens"]
         assert "cold" not in loss
     finally:
-        stop_all([engine.child], seconds(5.0))
+        engine.stop()
         proxy.stop()

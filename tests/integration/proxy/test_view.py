@@ -189,15 +189,7 @@ def test_the_page_is_small_and_makes_no_markup_of_text(fleet: Regions) -> None:
     sources = {path: file.content for path, file in page_files().items()}
     assert sum(map(len, sources.values())) < 60_000
     assert all(len(source.splitlines()) < 400 for source in sources.values())
-    for word in (
-        b"innerHTML",
-        b"outerHTML",
-        b"insertAdjacentHTML",
-        b"document.write",
-        b"eval(",
-        b"http://",
-        b"https://",
-    ):
+    for word in b"innerHTML outerHTML insertAdjacentHTML document.write eval( http:// https://".split():
         assert not [path for path, source in sources.items() if word in source.replace(NAMESPACE, b"")], word
     for path, source in sources.items():
         served = httpx.get(f"{fleet.east.line['admin_url']}{path}", verify=PLAIN)

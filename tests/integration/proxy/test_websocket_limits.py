@@ -55,8 +55,7 @@ def test_streams_run_within_the_limit_of_requests_at_once(tmp_path: Path) -> Non
         it.gate.open_for_all()
         ended = [socket.until(*LAST) for _ in range(2)]
         assert [(event["type"], event["stream_id"]) for event in ended] == [
-            ("response.completed", "a"),
-            ("response.completed", "b"),
+            ("response.completed", name) for name in "ab"
         ]
         assert it.dispatched() == ["first", "second"]
 

@@ -39,16 +39,11 @@ def test_a_url_that_ends_in_v1_is_not_ready_and_logged(engine: EngineProcess, tm
 
 
 def test_a_server_that_answers_everything_is_no_engine_until_it_answers_as_one(tmp_path: Path) -> None:
-    other = ScriptedEngine("s0", sound)
-    other.info = b'{"status": "ok"}'
-    proxy = Unready(tmp_path / "p", [other.toml()])
-    try:
-        proxy.start()
-        other.info = b'{"page_size": 64, "dp_size": 1}'
-        until(lambda: httpx.get(f"{proxy.url}/ready").status_code == 200, "it is an engine now")
-    finally:
-        proxy.stop()
-        other.stop()
+    with ScriptedEngine("s0", sound) as other:
+        other.info = b'{"status": "ok"}'
+        with Unready(tmp_path / "p", [other.toml()]) as proxy:
+            other.info = b'{"page_size": 64, "dp_size": 1}'
+            until(lambda: httpx.get(f"{proxy.url}/ready").status_code == 200, "it is an engine now")
 
 
 def check(config: Path, *options: str) -> int:

@@ -62,12 +62,10 @@ class MockServer:
 
     @property
     def posts(self) -> list[Seen]:
-        """The calls that were not look-ups."""
         return [request for request in self.seen if request.method == "POST"]
 
     @property
     def last(self) -> Seen:
-        """The newest request."""
         return self.seen[-1]
 
     def usage(self, request: Seen, receipt_id: str) -> dict[str, Any] | None:
@@ -113,38 +111,32 @@ class MockServer:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for `MockServer`."""
-
     protocol_version = "HTTP/1.1"
     mock: MockServer
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Says nothing."""
+        pass
 
     def do_GET(self) -> None:
-        """Receipts by id, and the models."""
         self._saw({})
         if self.path.endswith("/models"):
             self._json(200, {"object": "list", "data": []})
             return
         usage = self.mock.receipts.get(self.path.rpartition("/")[2])
         if usage is None:
-            self._json(404, {"error": {"message": "no such receipt", "type": "invalid_request_error"}})
+            self._json(404, {"error": {"message": "no such receipt"}})
         elif not usage:
             self._json(202, {"state": "open"})
         else:
             self._json(200, {"object": "warmroute.receipt", "state": "settled", "usage": usage})
 
     def do_POST(self) -> None:
-        """Completions and embeddings."""
         length = int(self.headers.get("content-length") or 0)
         request = self._saw(json.loads(self.rfile.read(length) or b"{}"))
         mock = self.mock
         status = mock.fails_with or (mock.refuses_stream_options if "stream_options" in request.body else 0)
         if status:
-            self._json(
-                status, {"error": {"message": "Extra inputs are not permitted", "type": "invalid_request_error"}}
-            )
+            self._json(status, {"error": {"message": "Extra inputs are not permitted"}})
         elif mock.kind == "garbage":
             self._garbage(request)
         elif request.path.endswith("/sessions/expect"):
@@ -238,26 +230,21 @@ class Driver:
         self._clients: list[Any] = []
 
     def client(self, **options: Any) -> Any:
-        """A client of the mock server."""
         make = warmroute.OpenAI if self._runner is None else warmroute.AsyncOpenAI
         client = make(**{"base_url": self.server.url, "api_key": "wr-test", "max_retries": 0, **options})
         self._clients.append(client)
         return client
 
     def run(self, result: Any) -> Any:
-        """The result of a call."""
         return self._in_loop(_awaited(result)) if self._runner is not None else result
 
     def read(self, stream: Any) -> list[Any]:
-        """All items of a stream."""
         return list(stream) if self._runner is None else self._in_loop(_collected(stream))
 
     def enter(self, context: Any) -> Any:
-        """What a context manager gives."""
         return context.__enter__() if self._runner is None else self._in_loop(context.__aenter__())
 
     def leave(self, context: Any) -> None:
-        """Leaves the context manager."""
         if self._runner is None:
             context.__exit__(None, None, None)
         else:
@@ -269,7 +256,6 @@ class Driver:
         return self._runner.run(work, context=contextvars.copy_context())
 
     def close(self) -> None:
-        """Closes all clients."""
         for client in self._clients:
             self.run(client.close())
         if self._runner is not None:

@@ -112,15 +112,6 @@ def test_plain_usage_adds_up_without_cost_or_hit_ratio(driver: "Driver", stream:
     assert warmroute.receipt_of(answer) is None
 
 
-def test_cached_tokens_of_plain_usage_give_a_hit_ratio(driver: "Driver") -> None:
-    driver.server.kind = "openai"
-    client = driver.client(session="s")
-    for _ in range(2):
-        driver.run(client.chat.completions.create(model="m", messages=HI))
-    report = client.cache.report()
-    assert (report.cached_tokens, report.hit_ratio, report.cost_nanousd) == (100, 0.5, None)
-
-
 def test_a_server_without_usage_is_a_turn_without_numbers(driver: "Driver") -> None:
     driver.server.kind = "bare"
     client = driver.client()
@@ -167,15 +158,6 @@ def test_a_legacy_http_client_works_as_it_does_with_openai(driver: "Driver") -> 
     assert streamed(driver, client) == "hello"
     assert driver.server.last.headers["x-warmroute-home"] == "east"
     assert client.cache.report().receipts == 2
-
-
-def test_retries_of_openai_itself_keep_the_session(driver: "Driver") -> None:
-    driver.server.fails_with = 503
-    client = driver.client(max_retries=1, session="s")
-    with pytest.raises(openai.InternalServerError):
-        driver.run(client.chat.completions.create(model="m", messages=HI))
-    assert [request.headers["x-session-affinity"] for request in driver.server.posts] == ["s", "s"]
-    assert client.cache.report().turns == 0
 
 
 STEPS = [

@@ -19,11 +19,7 @@ RESULT = {"role": "tool", "tool_call_id": "1", "content": "a.txt b.txt"}
 NEXT = {"role": "user", "content": "and now?"}
 
 
-def tool(name: str, text: str = "does it") -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": text, "parameters": {}}}
-
-
-TOOLS = [tool("read"), tool("edit"), tool("bash")]
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("read", "edit", "bash")]
 BEFORE: dict[str, Any] = {"messages": [SYSTEM, ASK, DID, RESULT], "tools": TOOLS}
 
 
@@ -40,22 +36,11 @@ def explained(driver: "Driver", *turns: dict[str, Any]) -> str:
 
 CHANGES = [
     (
-        {"messages": [SYSTEM, ASK, DID, {**RESULT, "content": "(cleared)"}, NEXT]},
-        "history-edited at messages[3] (tool)",
-    ),
-    (
-        {"messages": [{**SYSTEM, "content": "You are long."}, ASK, DID, RESULT]},
-        "system at messages[0] (system), line 1",
-    ),
-    (
         {"messages": [{**SYSTEM, "content": "You are brief. Today is 2026-11-21."}, ASK, DID, RESULT]},
         "date at messages[0] (system), line 1: a date or time changed",
     ),
-    ({"tools": [*TOOLS[:2], tool("bash", "differently")]}, "tool-schema at tools[2] 'bash'"),
     ({"tools": [TOOLS[2], *TOOLS[:2]]}, "tool-order at tools[0] 'bash'"),
-    ({"tools": [*TOOLS, tool("web")]}, "tool-set at tools[3] 'web'"),
     ({"model": "other"}, "model at model: the model changed"),
-    ({"reasoning_effort": "high"}, "settings at reasoning_effort"),
 ]
 
 
@@ -65,34 +50,6 @@ def test_the_first_part_that_the_client_changed_is_named(driver: "Driver", chang
         text = explained(driver, BEFORE, {**BEFORE, **change})
     assert f"On your side: {said}" in text
     assert "To change: " in text
-
-
-def test_another_prompt_under_the_same_key_is_no_change(driver: "Driver") -> None:
-    title = {"messages": [{"role": "user", "content": "name this chat"}], "tools": []}
-    assert "On your side" not in explained(driver, BEFORE, {**BEFORE, **title})
-
-
-KEPT = [
-    {"messages": [*BEFORE["messages"], NEXT]},
-    {"messages": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "list the files"}]}, DID, RESULT]},
-    {
-        "messages": [
-            {
-                **SYSTEM,
-                "content": [{"type": "text", "text": SYSTEM["content"], "cache_control": {"type": "ephemeral"}}],
-            },
-            dict(reversed(ASK.items())),
-            DID,
-            RESULT,
-        ]
-    },
-    {"temperature": 0.5},
-]
-
-
-@pytest.mark.parametrize("change", KEPT, ids=["appended", "parts", "cache_control and key order", "temperature"])
-def test_what_a_template_writes_alike_is_no_change(driver: "Driver", change: dict[str, Any]) -> None:
-    assert "nothing broke the prefix" in explained(driver, BEFORE, {**BEFORE, **change})
 
 
 def test_a_turn_is_compared_with_the_one_that_it_continues(driver: "Driver") -> None:

@@ -30,15 +30,17 @@ def test_each_call_has_a_key_of_its_own(driver: "Driver") -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_retries_repeat_the_key_and_the_body(driver: "Driver", stream: bool) -> None:
+def test_retries_repeat_the_key_the_session_and_the_body(driver: "Driver", stream: bool) -> None:
     driver.server.fails_with = 503
-    client = driver.client(max_retries=1)
+    client = driver.client(max_retries=1, session="s")
     with pytest.raises(openai.InternalServerError):
         driver.run(client.chat.completions.create(model="m", messages=HI, stream=stream))
     first, second = driver.server.posts
     assert first.headers[KEY] == second.headers[KEY]
+    assert first.headers["x-session-affinity"] == second.headers["x-session-affinity"] == "s"
     assert first.body == second.body
     assert (first.headers["x-stainless-retry-count"], second.headers["x-stainless-retry-count"]) == ("0", "1")
+    assert client.cache.report().turns == 0
 
 
 @pytest.mark.parametrize("where", ["call", "client", "http client"])

@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
+from warmroute_backend.asking import ask
 from warmroute_backend.sglang import Server
-from warmroute_backend.sglang.server import get_json
 from warmroute_lab.demo.played import metric_sum
 
 PAGE_TOKENS = 16
@@ -85,7 +85,7 @@ def toml(server: Server) -> str:
 
 def work_of(server: Server) -> int:
     """Requests that a server runs, or has in any queue."""
-    load = get_json(f"{server.url}/v1/loads")["loads"][0]
+    load = ask(f"{server.url}/v1/loads", seconds(5)).fields()["loads"][0]
     queued = sum(int(load["disaggregation"][name]) for name in QUEUES)
     return int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) + queued
 

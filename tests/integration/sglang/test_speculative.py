@@ -14,7 +14,6 @@ from tests.subjects.kv_subscriber import KvSubscriber
 from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
-from warmroute_backend.sglang.server import get_json
 
 DRAFTS = 3
 METRICS = ("accept_length", "accept_rate", "num_draft_tokens", "num_steps", "verify_calls_total")
@@ -52,7 +51,7 @@ def test_events_carry_pairs_of_tokens(sglang_speculative: Server, name: str) -> 
     """A page of 16 pairs spans 17 tokens: the last token of a page is the first of the next."""
     stored: list[Any] = []
     tokens = httpx.post(f"{sglang_speculative.url}/v1/tokenize", json={"prompt": name * 20}).json()["tokens"]
-    with KvSubscriber(get_json(f"{sglang_speculative.url}/server_info")["kv_events"]) as events:
+    with KvSubscriber(httpx.get(f"{sglang_speculative.url}/server_info").json()["kv_events"]) as events:
         body = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         answer = httpx.post(f"{sglang_speculative.url}/generate", json=body, timeout=seconds(60))
         assert answer.status_code == 200, answer.text
@@ -80,5 +79,5 @@ def test_it_says_how_its_drafts_fared(sglang_speculative: Server, name: str) -> 
         return all(f"sglang:spec_{metric}{{" in page for metric in METRICS)
 
     until(named, "its metrics")
-    load = get_json(f"{sglang_speculative.url}/v1/loads?include=spec")["loads"][0]
+    load = httpx.get(f"{sglang_speculative.url}/v1/loads?include=spec").json()["loads"][0]
     assert set(load["speculative"]) == {"accept_length", "accept_rate"}

@@ -9,7 +9,7 @@ from tests.subjects.entries import opened_entry, settle
 from warmroute.contract import receipt as contract
 from warmroute_proxy.core.accounting import entry_steps
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import TransitionError, dispatch, interrupt
+from warmroute_proxy.core.accounting.entry_steps import dispatch, interrupt
 from warmroute_proxy.core.accounting.receipt import ServedBy
 
 FIRST, SECOND = ServedBy("east-a0", 0, "aggregated"), ServedBy("east-a1", 1, "aggregated")
@@ -36,13 +36,6 @@ def test_only_the_last_attempt_is_billed() -> None:
     assert (record["predicted_cached"], record["state"], record["outcome"]) == (64, "settled", "completed")
     assert (record["list_nanousd"], record["price_nanousd"]) == (90_000, 58_000)
     assert record["usage"] == usage
-
-
-def test_a_retry_takes_a_new_rid() -> None:
-    made = entry()
-    dispatch(made, "rid-1", (FIRST,), 0)
-    with pytest.raises(TransitionError, match="new rid"):
-        dispatch(made, "rid-1", (SECOND,), 0)
 
 
 def test_an_interrupted_entry_costs_nothing_and_keeps_its_rid() -> None:

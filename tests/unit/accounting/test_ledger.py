@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.server.ledger import ledger as module
 from warmroute_proxy.server.ledger.journal import JournalError, journal_path
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, LedgerError, read_rows
-from warmroute_proxy.server.ledger.schema import prepare
+from warmroute_proxy.server.ledger.schema import connect, prepare
 
 REPORTED = {**entries.REPORTED, "ä": "\n\u2028"}
 
@@ -455,3 +456,24 @@ def test_rows_of_before_price_books_are_read_with_those_after(tmp_path: Path, lo
     with contextlib.closing(sqlite3.connect(file)) as database:
         found = database.execute("SELECT state, price_book FROM turn ORDER BY number").fetchall()
     assert found == [("settled", None), ("settled", "2026-12"), ("interrupted", "")]
+
+
+def test_a_new_file_is_opened_by_several_processes_at_once(tmp_path: Path) -> None:
+    """SQLite said "database is locked" to 11 of 1,200, and the proxy did not start."""
+    failed: list[Exception] = []
+
+    def open_it(path: Path, together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            connect(path).close()
+        except Exception as error:
+            failed.append(error)
+
+    for number in range(150):
+        together = threading.Barrier(4)
+        openers = [threading.Thread(target=open_it, args=(tmp_path / f"{number}.sqlite", together)) for _ in range(4)]
+        for each in openers:
+            each.start()
+        for each in openers:
+            each.join()
+    assert failed == []

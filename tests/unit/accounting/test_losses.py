@@ -148,15 +148,6 @@ def test_a_turn_has_its_losses(case: tuple[tuple[Any, ...], dict[str, Any]], los
     assert why(*given, **more) == losses
 
 
-@pytest.mark.parametrize("noise", [-0.03, -0.015, 0.0, 0.015, 0.03])
-@pytest.mark.parametrize("pd", [False, True])
-def test_a_fully_warm_turn_is_never_blamed_on_anybody_by_estimate_noise(noise: float, pd: bool) -> None:
-    for size in (300, 1_000, 20_000, 150_000):
-        estimate = int(size * (1 + noise))
-        losses = why(size + 500, size // PAGE * PAGE, estimate, estimate, estimate, turn(size), disaggregated=pd)
-        assert not {"evicted", "moved", "prefix_changed", "cold", "unknown"} & set(losses)
-
-
 @pytest.mark.parametrize("noise", [-0.03, 0.03])
 def test_a_cold_worker_is_moved_within_the_error_of_the_estimate(noise: float) -> None:
     estimate = int(20_000 * (1 + noise))

@@ -10,10 +10,6 @@ def prompt(recording: str, tokens: int, pages: str) -> Prompt:
     return Prompt(recording, tokens, tuple(map(ord, pages)))
 
 
-def test_a_first_prompt_shares_nothing() -> None:
-    assert ideals([prompt("a", 200, "xyz")], PAGE) == [Ideal(0, 0)]
-
-
 def test_a_session_shares_with_itself_and_with_others() -> None:
     found = ideals([prompt("a", 200, "xyz"), prompt("b", 200, "xyv"), prompt("b", 300, "xyvw")], PAGE)
     assert found == [Ideal(0, 0), Ideal(0, 128), Ideal(192, 192)]

@@ -32,15 +32,11 @@ class Asked:
 
 
 def test_a_session_is_called_by_its_program_and_its_start_or_by_its_own_name() -> None:
-    assert session_names(TURNS) == {
-        ONE: "claude-code 11-24 14:02 (3f9a2c)",
-        OTHER: "Fix the tests (77aa00)",
-    }
+    assert session_names(TURNS) == {ONE: "claude-code 11-24 14:02 (3f9a2c)", OTHER: "Fix the tests (77aa00)"}
 
 
 @pytest.mark.parametrize(
-    "text",
-    [ONE, f"client ({ONE})", "3f9a", "3f9a2c", "claude-code 11-24 14:02 (3f9a2c)", "claude-code 11-24 14:02"],
+    "text", [ONE, f"client ({ONE})", "3f9a", "3f9a2c", "claude-code 11-24 14:02 (3f9a2c)", "claude-code 11-24 14:02"]
 )
 def test_what_a_table_prints_of_a_session_names_it(text: str) -> None:
     assert question_of(Asked(), text) == ({"session_hash": ONE}, "")  # type: ignore[arg-type]

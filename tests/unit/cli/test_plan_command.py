@@ -43,20 +43,8 @@ def test_a_page_has_what_an_operator_asks_for(capsys: pytest.CaptureFixture[str]
 
 
 def test_json_has_the_plan_its_memory_and_its_sizing(capsys: pytest.CaptureFixture[str]) -> None:
-    options = (
-        "--model",
-        "gpt-oss-120b",
-        "--gpus",
-        "8xH100",
-        "--pd",
-        "4+4",
-        "--input",
-        "20000",
-        "--output",
-        "500",
-        "--json",
-    )
-    found = json.loads(run(capsys, *options))
+    options = ("--model", "gpt-oss-120b", "--gpus", "8xH100", "--pd", "4+4", "--input", "20000", "--output", "500")
+    found = json.loads(run(capsys, *options, "--json"))
     assert [engine["shape"]["role"] for engine in found["engines"]] == ["prefill", "decode"]
     assert found["engines"][0]["memory"]["tokens"] > found["engines"][0]["context_tokens"]
     assert found["sizing"][0]["division"].startswith("1 prefill")
@@ -65,16 +53,10 @@ def test_json_has_the_plan_its_memory_and_its_sizing(capsys: pytest.CaptureFixtu
     assert all("--disaggregation-mode" in process["argv"] for process in found["processes"])
 
 
-def test_equal_commands_write_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written = []
-    for name in ("one", "two"):
-        run(capsys, "--model", "deepseek-v3.2", "--gpus", "2x8xB200", "--pd", "8+8", "--out", str(tmp_path / name))
-        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
-        written.append([(path.relative_to(tmp_path / name), path.read_text()) for path in files])
-    assert written[0] == written[1]
-    names = {str(path) for path, _ in written[0]}
-    assert {"plan.toml", "plan.txt", "proxy.toml", "processes/prefill-0.json"} <= names
-    assert any(name == "mooncake-prefill-0.json" for name in names)
+def test_the_files_of_a_plan_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--model", "deepseek-v3.2", "--gpus", "2x8xB200", "--pd", "8+8", "--out", str(tmp_path))
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert {"plan.toml", "plan.txt", "proxy.toml", "processes/prefill-0.json", "mooncake-prefill-0.json"} <= names
 
 
 def test_a_checkpoints_folder_is_a_model(
@@ -186,19 +168,11 @@ def _request(traffic: Traffic) -> PlanRequest:
 HYBRID = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "text_config": {
-        "num_hidden_layers": 60,
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "moe_intermediate_size": 1024,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "num_experts": 512,
-        "num_experts_per_tok": 10,
-        "vocab_size": 248320,
-        "max_position_embeddings": 262144,
+        "num_hidden_layers": 60, "hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1024,
+        "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512,
+        "num_experts_per_tok": 10, "vocab_size": 248320, "max_position_embeddings": 262144,
     },
-}
+}  # fmt: skip
 
 
 @pytest.fixture

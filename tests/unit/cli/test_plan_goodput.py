@@ -72,8 +72,3 @@ def test_the_command_takes_that_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert main([*options, "--goodput", "--ttft-p90", "1s", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["goodput"][0]["division"] == document["sizing"][0]["division"]
-
-
-def test_it_is_about_traffic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--model", "gpt-oss-120b", "--gpus", "8xH100", "--goodput"]) == 2
-    assert "--goodput is about traffic" in capsys.readouterr().err

@@ -40,19 +40,9 @@ def test_prompts_grow_by_appending_but_for_the_known_breaks(recording: RecordedS
 def test_every_harness_and_every_request_is_there() -> None:
     counts = {recording.name: len(recording.requests) for recording in RECORDINGS}
     assert counts == {
-        "aider": 6,
-        "claude": 12,
-        "codex": 12,
-        "gemini": 9,
-        "mswe": 9,
-        "oc_anthropic": 12,
-        "oc_continue": 7,
-        "oc_date": 7,
-        "oc_main": 12,
-        "oc_openai": 9,
-        "oc_prune": 19,
-        "oc_subagent": 9,
-    }
+        "aider": 6, "claude": 12, "codex": 12, "gemini": 9, "mswe": 9, "oc_anthropic": 12, "oc_continue": 7,
+        "oc_date": 7, "oc_main": 12, "oc_openai": 9, "oc_prune": 19, "oc_subagent": 9,
+    }  # fmt: skip
     names = {recording.harness for recording in RECORDINGS}
     assert names == {"aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode"}
 

@@ -18,14 +18,8 @@ def trace(tmp_path: Path) -> Path:
     for turn in range(3):
         for chat in range(20):
             ids = [chat * 1000 + at for at in range(3 * (turn + 1))]
-            rows.append(
-                {
-                    "timestamp": (turn * 20 + chat) * 500,
-                    "input_length": len(ids) * 512 - 100,
-                    "output_length": 20,
-                    "hash_ids": ids,
-                }
-            )
+            times = {"timestamp": (turn * 20 + chat) * 500, "output_length": 20}
+            rows.append({**times, "input_length": len(ids) * 512 - 100, "hash_ids": ids})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

@@ -20,16 +20,9 @@ def one_pass(cached: int, ttft_ms: float, forwarded_from: str | None = None) -> 
         usage: dict[str, Any] = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": cached}}
         usage["warmroute"] = {"id": receipt_id}
         turns.append(ClientTurn(harness, harness, n, n, "sdk", "east", n, n + 0.5, receipt_id, usage))
-        rows.append(
-            {
-                "id": receipt_id,
-                "rids": ["first", receipt_id],
-                "proxy_ms": 1.0,
-                "forwarded_from": forwarded_from,
-                "list_nanousd": 100,
-                "price_nanousd": 60,
-            }
-        )
+        money = {"list_nanousd": 100, "price_nanousd": 60}
+        row = {"id": receipt_id, "rids": ["first", receipt_id], "proxy_ms": 1.0, "forwarded_from": forwarded_from}
+        rows.append({**row, **money})
         finished.append({"rid": receipt_id, "role": "prefill", "ttft_virtual_ms": 1.0})
         finished.append({"rid": receipt_id, "role": "decode", "ttft_virtual_ms": ttft_ms * n})
     return Pass(turns, rows, finished, [])

@@ -113,13 +113,8 @@ class Answers(Api):
 
 
 WORKER = {
-    "engine": "e0",
-    "role": "aggregated",
-    "running": 3,
-    "prefill_tokens": 7,
-    "resident_tokens": 25,
-    "queue_s": 0.5,
-}
+    "engine": "e0", "role": "aggregated", "running": 3, "prefill_tokens": 7, "resident_tokens": 25, "queue_s": 0.5,
+}  # fmt: skip
 TABLE = {
     "/metrics": METRICS.replace("east-a0", "e0"),
     "/admin/engines": {"engines": [{"id": "e0", "state": "draining"}]},
@@ -127,13 +122,9 @@ TABLE = {
     "/admin/admission": {"queue": {"requests": 4, "oldest_s": 2.5}},
 }
 TURN = {
-    "id": "wr-1",
-    "settled_at": 5.0,
-    "region": "east",
-    "session": "5d41aa0123456789",
-    "name": "fix it",
+    "id": "wr-1", "settled_at": 5.0, "region": "east", "session": "5d41aa0123456789", "name": "fix it",
     "loss": {"new": 9, "evicted": 8},
-}
+}  # fmt: skip
 
 
 def test_regions_are_read_together_and_one_that_is_away_is_named() -> None:

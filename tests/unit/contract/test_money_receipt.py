@@ -16,13 +16,20 @@ SOUND: dict[str, Any] = {
     "cost": 0.00027,
     "warmroute": {
         "v": 1,
+        "id": "wr-1",
+        "session": "0123456789abcdef",
+        "turn": 2,
+        "region": "east",
+        "workers": [{"id": "a0", "dp_rank": 0, "role": "aggregated"}],
         "cached": {"device": 896, "host": 64, "storage": 0},
+        "predicted_cached": 900,
         "loss": {"new": 30, "page_rounding": 10},
         "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
         "list_nanousd": 750_000,
         "price_nanousd": 270_000,
         "saved_nanousd": 480_000,
         "estimated": [],
+        "harness": "opencode",
     },
 }
 
@@ -35,10 +42,6 @@ def broken(path: str, value: object) -> list[str]:
         place = place[name]
     place[last] = value
     return receipt.check(usage)
-
-
-def test_a_sound_receipt() -> None:
-    assert receipt.check(SOUND) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.engine_loads import EngineLoads
-from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
@@ -104,10 +103,7 @@ def scene() -> Scene:
 
 def test_a_full_home_is_waited_for_where_computing_again_is_dearer(scene: Scene) -> None:
     assert scene.goes(routing(1, 101)) is None
-
-
-def test_who_has_nothing_to_wait_for_goes_where_there_is_room(scene: Scene) -> None:
-    assert scene.goes(routing(2, 20)) == "b"
+    assert scene.goes(routing(2, 20)) == "b", "who has nothing to wait for goes where there is room"
 
 
 def test_a_full_decode_engine_is_waited_for_likewise() -> None:
@@ -243,10 +239,3 @@ def test_a_place_that_is_gone_is_waited_for_no_more(scene: Scene) -> None:
     waiter = scene.wait(routing(1, 101))
     scene.router.remove_worker("a")
     assert scene.next() == [(waiter.item, "b")]
-
-
-def test_nothing_that_serves_is_said() -> None:
-    scene = Scene("a")
-    scene.router.set_up("a", up=False)
-    with pytest.raises(NoWorker):
-        scene.goes(routing(1, 1))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.load.conditions import CLEAR_AFTER, RAISE_AFTER, TABLE, Condition, Phase, Watched
+from warmroute_proxy.core.load.conditions import CLEAR_AFTER, RAISE_AFTER, Condition, Watched
 from warmroute_proxy.core.load.signs import (
     AcceptLengths,
     EngineReport,
@@ -51,10 +51,6 @@ def test_changes_alternate_and_agree_with_the_phase(signs: list[bool | None]) ->
             raised = change.raised
         assert one.is_raised is raised
         assert sign is not None or change is None
-
-
-def test_every_phase_is_in_the_table() -> None:
-    assert {phase for phase, _ in TABLE} == set(Phase)
 
 
 def test_accept_length_is_compared_with_that_of_intervals_without_hits() -> None:

@@ -10,11 +10,7 @@ from msgspec import Raw
 
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Fingerprint
-from warmroute_proxy.core.prompt.fingerprint import (
-    STRIDE_BYTES,
-    fingerprint_chat,
-    fingerprint_text,
-)
+from warmroute_proxy.core.prompt.fingerprint import STRIDE_BYTES, fingerprint_chat, fingerprint_text
 
 SYSTEM = {"role": "system", "content": "You are terse."}
 ASK = {"role": "user", "content": "What is in main.py?"}
@@ -199,8 +195,7 @@ def test_a_malformed_prompt_is_refused_with_its_place(messages: Any, path: str) 
 
 
 @pytest.mark.parametrize(
-    ("tools", "path"),
-    [({}, "tools"), ([1], "tools[0]"), ([READ, {"function": []}], "tools[1].function")],
+    ("tools", "path"), [({}, "tools"), ([1], "tools[0]"), ([READ, {"function": []}], "tools[1].function")]
 )
 def test_malformed_tools_are_refused_with_their_place(tools: Any, path: str) -> None:
     with pytest.raises(MalformedPrompt) as refusal:

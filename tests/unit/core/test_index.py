@@ -22,18 +22,6 @@ def test_only_slots_of_the_mask_are_reported() -> None:
     assert index.known_bytes(chain(1, 2)) == 20
 
 
-def test_a_restarted_worker_has_nothing_but_its_prompts_are_still_known() -> None:
-    index = PrefixIndex()
-    before = index.slot_for("a")
-    put(index, chain(1, 2), before)
-    index.retire("a")
-    after = index.slot_for("a")
-    assert after != before
-    match = index.walk(chain(1, 2), 1 << after)
-    assert match.bytes_by_slot == {}
-    assert match.known_bytes == 20
-
-
 def test_old_generations_go_and_what_is_used_stays() -> None:
     index = PrefixIndex(generations=3, entries_per_generation=10)
     slot = index.slot_for("a")

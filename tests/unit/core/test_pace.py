@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.subjects.recorded import recorded_router
 
+from warmroute_lab.replay.record import judge
 from warmroute_proxy.core.load.comparison import CLEARLY, level_paces
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.load.pace import FORGET_S, MIN_STREAMS, MIN_TOKENS, Pace
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.record import MAGIC, Frames, Opened, Placed, RecordedCall, frame
-from warmroute_proxy.core.replicas.recorder import Playback
+from warmroute_proxy.core.replicas.record import MAGIC, Frames, Placed, RecordedCall, frame
 from warmroute_proxy.core.replicas.replica import Replica
 
 from .test_router import aggregated, routing, send
@@ -251,15 +251,7 @@ def test_decisions_by_pace_come_out_of_a_record_again() -> None:
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
     for at_s in (now_s, now_s + FORGET_S, now_s + 2 * FORGET_S):
         router.place(routing(70), at_s)
-    opened, *rest = [kept.call for kept in Frames(BytesIO(MAGIC + b"".join(map(frame, calls))).read)]
-    assert isinstance(opened, Opened)
-    playback = Playback(opened)
-    decode_s = set()
-    for call in rest:
-        if isinstance(call, Placed):
-            assert playback.place(call) == call
-            assert call.decision is not None
-            decode_s.add(max(reason.decode_s for reason in call.decision.reasons))
-        else:
-            playback.apply(call)
-    assert {0.0} < decode_s
+    decisions = [call.decision for call in calls if isinstance(call, Placed) and call.decision is not None]
+    assert {0.0} < {max(reason.decode_s for reason in decision.reasons) for decision in decisions}
+    verdict = judge(Frames(BytesIO(MAGIC + b"".join(map(frame, calls))).read))
+    assert (verdict.decisions, verdict.first_difference) == (len(decisions), None)

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.core.queue.quota import Bucket, Quota, ScopeLimits, TenantLimits, reserve
+from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.retry_budget import FLOOR, SHARE, WINDOW_S, RetryBudget
 from warmroute_proxy.core.queue.scope import Scope
 
@@ -63,10 +65,18 @@ def test_what_is_at_once_is_bounded_by_what_is_under_way() -> None:
     assert quota.may_begin()
 
 
-@given(
-    st.integers(1, 1000),
-    st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50)), min_size=1, max_size=60),
-)
+@pytest.mark.parametrize(("weight", "counted"), [(1.0, 110), (0.5, 77), (0.0, 45)])
+def test_cached_tokens_of_a_settled_request_count_by_their_weight(weight: float, counted: int) -> None:
+    quota = quota_of(TenantLimits(tokens_per_minute=1_000, cached_weight=weight))
+    used = {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 65}}
+    reservation = Reservation((quota,), 200, 1)
+    reserve((quota,), 200, 0.0)
+    reservation.end(reservation.used(merge_usage(used, None, None, 0)), 0.0)
+    assert quota.tokens is not None
+    assert quota.tokens.remaining(0.0) == 1_000 - counted
+
+
+@given(st.integers(1, 1000), st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50)), min_size=1, max_size=60))
 def test_no_minute_gives_more_than_two_minutes_worth(limit: int, asked: list[tuple[float, int]]) -> None:
     """A full bucket and a minute's refill, and one request more where requests are larger than the bucket."""
     bucket, now = Bucket(limit, 0.0), 0.0

@@ -7,7 +7,6 @@ from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
-from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
@@ -288,21 +287,6 @@ def test_no_more_is_predicted_than_whole_pages_in_front_of_the_last_token() -> N
     assert (nothing.predicted_cached_tokens, nothing.error_tokens) == (0, 0)
 
 
-def test_the_same_events_give_the_same_decisions() -> None:
-    def run() -> list[Any]:
-        router = Router("east", [*aggregated("a", "b"), *PD], [Peer("west", 0.02)])
-        seen = []
-        for n in range(60):
-            request = routing(n % 7, 1000 * (2 + n % 9))
-            ticket = send(router, request, n / 10)
-            seen.append(ticket.decision)
-            if n % 3:
-                router.settled(ticket, request, n / 10, None, None, None)
-        return seen
-
-    assert run() == run()
-
-
 def test_a_new_system_prompt_in_a_running_conversation_continues_its_thread() -> None:
     router = Router("east", aggregated("a"))
     router.settled(send(router, routing(1, thread=7)), routing(1, thread=7), 1.0, TOKENS, 0, 120)
@@ -314,14 +298,6 @@ def test_a_new_system_prompt_in_a_running_conversation_continues_its_thread() ->
     assert router.last_settled(routing(2, turn=2)) is None
 
 
-def test_a_sub_agent_begins_where_its_parent_lives() -> None:
-    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
-    parent = routing(1, home_hint="west")
-    router.settled(send(router, parent), parent, 0.0, None, None, None)
-    assert router.place(routing(2, parent=1), 1.0).kind == "forward"
-    assert router.place(routing(2), 1.0).kind == "local"
-
-
 def test_the_home_of_a_derived_session_never_outweighs_a_known_prefix() -> None:
     router = Router("east", aggregated("a"), [Peer("west", 0.05)])
     known = routing(1)
@@ -329,13 +305,3 @@ def test_the_home_of_a_derived_session_never_outweighs_a_known_prefix() -> None:
     follows = routing(1, derived=True, home_hint="west", structural_bytes=4 * TOKENS)
     assert router.place(follows, 1.0).kind == "local"
     assert router.place(routing(2, derived=True, home_hint="west", structural_bytes=4 * TOKENS), 1.0).kind == "forward"
-
-
-def test_an_engine_whose_totals_begin_anew_has_lost_its_cache() -> None:
-    router = Router("east", aggregated("a"))
-    request = routing()
-    router.observe_loads("a", EngineLoads(prefill_uncached_tokens_total=5000, prefill_busy_us_total=1), 0.0)
-    router.settled(send(router, request), request, 0.0, TOKENS, 0, 5)
-    assert router.place(request, 1.0).predicted_cached_tokens > 0
-    router.observe_loads("a", EngineLoads(prefill_uncached_tokens_total=10, prefill_busy_us_total=1), 2.0)
-    assert router.place(request, 3.0).predicted_cached_tokens == 0

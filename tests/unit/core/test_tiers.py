@@ -88,16 +88,6 @@ def test_what_is_only_on_its_way_is_not_in_the_store_yet() -> None:
     assert router.place(routing(), 0.0, frozenset({"b"})).predicted_cached_tokens == 9999
 
 
-def test_a_prefix_that_was_evicted_while_its_turn_waited_is_there_once_computed() -> None:
-    router = Router("east", [Worker("a", "a", 0, "aggregated")])
-    serve(router, routing())
-    ticket = router.dispatched(routing(), router.place(routing(), 0.0), 0.0)
-    router.cache_removed("a", KEYS[2:], "device")
-    assert router.place(routing(), 0.0).predicted_cached_tokens == 2000
-    router.first_token(ticket, 1.0)
-    assert router.place(routing(), 1.0).predicted_cached_tokens == 9999
-
-
 def test_an_evicted_prefix_is_still_known_text() -> None:
     router = Router("east", [Worker("a", "a", 0, "aggregated")])
     serve(router, routing())

@@ -65,22 +65,21 @@ def weighed(recorded: tuple[Recorded, ...]) -> tuple[Weighed, Fleet]:
     return Weighed(choices.cache_workers, groups, ahead, 1.0, [], OUTPUT_TOKENS, "", 0.0), fleet
 
 
-@pytest.mark.parametrize("recorded", [SUB_AGENTS, ALONE], ids=["sub-agents", "alone"])
-def test_a_warm_session_stays_where_a_recorded_decision_has_moved_it(recorded: tuple[Recorded, ...]) -> None:
+SLOW = (SUB_AGENTS[0]._replace(decode_s=0.7), SUB_AGENTS[1])
+"""A home whose own time is longer."""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "goes"),
+    [(SUB_AGENTS, "home"), (ALONE, "home"), (SLOW, "other")],
+    ids=["sub-agents", "alone", "slow home"],
+)
+def test_a_warm_session_stays_where_a_recorded_decision_has_moved_it(recorded: tuple[Recorded, ...], goes: str) -> None:
     made, fleet = weighed(recorded)
     costs = {each.id: each.cost_s for each in candidates(made, 0)}
     assert costs == pytest.approx({each.id: each.cost_s for each in recorded})
     cheapest = made.cheapest()
     assert [made.cache_workers[number].id for number in cheapest] == ["other"]  # which was taken
     before = SettledTurn(("home",), "east", 4_000, 1_000, 10, 0, 1, 0, 1)
-    stays = made.or_home(cheapest[0], cheapest, fleet.choices("m"), before, None)
-    assert made.cache_workers[stays].id == "home"
-
-
-def test_it_leaves_a_home_whose_own_time_is_longer() -> None:
-    slow = SUB_AGENTS[0]._replace(decode_s=0.7)
-    made, fleet = weighed((slow, SUB_AGENTS[1]))
-    cheapest = made.cheapest()
-    before = SettledTurn(("home",), "east", 4_000, 1_000, 10, 0, 1, 0, 1)
-    goes = made.or_home(cheapest[0], cheapest, fleet.choices("m"), before, None)
-    assert made.cache_workers[goes].id == "other"
+    chosen = made.or_home(cheapest[0], cheapest, fleet.choices("m"), before, None)
+    assert made.cache_workers[chosen].id == goes

@@ -13,7 +13,6 @@ from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS, MAX_HOMES, MAX_OF_SESSION
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
-from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 
@@ -47,6 +46,16 @@ def send(router: Router, routing: RoutingRequest, to: str, now_s: float = 0.0) -
 def end(router: Router, ticket: Ticket, routing: RoutingRequest, now_s: float) -> None:
     router.first_token(ticket, now_s)
     router.settled(ticket, routing, now_s, routing.chain.total_bytes // 4, 0, 100)
+
+
+def processes() -> tuple[Router, Replica]:
+    """The router of one process of a proxy, and another process that is told of all that it does."""
+    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
+    other = Replica("east", workers, send=lambda *_: None)
+    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
+    for each in (router, other.router):
+        report(each)
+    return router, other
 
 
 def memory_at(router: Router, routing: RoutingRequest, to: str, now_s: float = 0.0) -> int:
@@ -103,11 +112,7 @@ def test_workers_with_a_second_tier_take_any_turn() -> None:
 
 
 def test_processes_of_one_proxy_share_the_books() -> None:
-    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
-    other = Replica("east", workers, send=lambda *_: None)
-    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
-    for each in (router, other.router):
-        report(each)
+    router, other = processes()
     first, second = turn_of(1, 60), turn_of(2, 30)
     tickets = [send(router, first, "a"), send(router, second, "a")]
     assert memory_at(other.router, turn_of(3, 60), "a") == LACKS
@@ -120,11 +125,7 @@ def test_processes_of_one_proxy_share_the_books() -> None:
 
 
 def test_one_conversation_of_a_session_is_over_for_all_processes() -> None:
-    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
-    other = Replica("east", workers, send=lambda *_: None)
-    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
-    for each in (router, other.router):
-        report(each)
+    router, other = processes()
     first, second = (msgspec.structs.replace(turn_of(number, 20), session=99) for number in (1, 2))
     for routing in (first, second):
         end(router, send(router, routing, "a"), routing, 1.0)
@@ -138,9 +139,7 @@ def test_one_conversation_of_a_session_is_over_for_all_processes() -> None:
 
 
 def test_a_turn_of_an_open_conversation_is_counted_whichever_process_sends_it() -> None:
-    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
-    other = Replica("east", workers, send=lambda *_: None)
-    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
+    router, other = processes()
     turn = turn_of(1, 20)
     for each in (router, other.router):
         each.working_set.turns_of_open[turn.lineage] = 0
@@ -148,15 +147,6 @@ def test_a_turn_of_an_open_conversation_is_counted_whichever_process_sends_it() 
         end(router, send(router, turn, to), turn, 1.0)
         send(router, turn_of(2, 20), to)
     assert [each.working_set.turns_of_open for each in (router, other.router)] == [{turn.lineage: 2}] * 2
-
-
-def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be_used() -> None:
-    """Nobody looks for a place for it then, so that only its time ends the wait."""
-    queue: Queue[str] = Queue(10, 10**6, timeout_s=30.0, memory_wait_s=60.0)
-    waiter = Waiter("a turn", "t", "m", 0, 100.0)
-    queue.join(waiter, FOR_MEMORY, 0.0)
-    assert queue.expired(189.0 - 30.0) == []
-    assert queue.expired(191.0 - 30.0) == [waiter]
 
 
 def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_window(router: Router) -> None:

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses import client_events
-from warmroute_proxy.dialects.responses.client_events import (
-    ClientEvent,
-    InvalidStream,
-    client_event,
-    created_request,
-)
+from warmroute_proxy.dialects.responses.client_events import ClientEvent, InvalidStream, client_event, created_request
 
 NAMES = ("input", "model", "metadata", "stream", "tools", "response_id", "stream_id", "generate", "event_id", "unknown")
 VALUES: st.SearchStrategy[Any] = st.sampled_from([None, True, 0, -1.5e300, "", "é\ud7ff\n", [], {}, ["a", {"b": [1]}]])

@@ -28,12 +28,8 @@ def test_memory_numa_and_switches_of_the_node(tmp_path: Path) -> None:
 def test_ports_of_the_fabric(tmp_path: Path) -> None:
     ports = read_rdma(tree(tmp_path, active=9))
     assert len(ports) == 10
-    assert (ports[0].device, ports[0].gbit_s, ports[0].link_layer, ports[0].numa_node) == (
-        "mlx5_0",
-        400.0,
-        "InfiniBand",
-        0,
-    )
+    first = ports[0]
+    assert (first.device, first.gbit_s, first.link_layer, first.numa_node) == ("mlx5_0", 400.0, "InfiniBand", 0)
     assert [port.device for port in ports if not port.is_active] == ["mlx5_9"]
 
 

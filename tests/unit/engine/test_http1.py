@@ -83,9 +83,10 @@ async def test_a_slow_answer_is_not_idleness(monkeypatch: pytest.MonkeyPatch) ->
         assert await read_answer(reader) == (200, b"/hi")
 
 
-async def test_connection_close_is_honoured() -> None:
+@pytest.mark.parametrize("heads", [b"connection: close", b"connection: upgrade\r\nupgrade: h2c"])
+async def test_a_request_that_ends_its_connection_is_answered_first(heads: bytes) -> None:
     async with connected(echo) as (reader, writer):
-        writer.write(b"GET /hi HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET /hi HTTP/1.1\r\nhost: x\r\n" + heads + b"\r\n\r\n")
         assert await read_answer(reader) == (200, b"/hi")
         assert await reader.read() == b""
 
@@ -115,13 +116,6 @@ async def test_too_many_pipelined_requests_close_the_connection() -> None:
     async with connected(never) as (_, writer):
         writer.write(GET * (http1.MAX_PIPELINED + 2))
         await left.wait()
-
-
-async def test_an_upgrade_is_ignored_and_the_request_answered() -> None:
-    async with connected(echo) as (reader, writer):
-        writer.write(b"GET /hi HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
-        assert await read_answer(reader) == (200, b"/hi")
-        assert await reader.read() == b""
 
 
 async def test_a_client_that_leaves_is_told_once_and_later_writes_are_harmless() -> None:

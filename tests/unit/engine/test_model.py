@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_lab.engine.model.model import Costs, Phase, Role, Scheduler, Step, Work
+from warmroute_lab.engine.model.model import Phase, Role, Scheduler, Step, Work
 
 PAGE = 64
 
@@ -23,13 +23,6 @@ def run(model: Scheduler) -> list[Step]:
         model.finish(step)
         steps.append(step)
     return steps
-
-
-def test_time_to_first_token_is_prefill_plus_overhead() -> None:
-    model, item = scheduler(), work(2000)
-    model.add(item, 7.0)
-    run(model)
-    assert item.first_token_s == pytest.approx(7.0 + 2000 / 20_000 + 0.005)
 
 
 def test_a_prompt_is_computed_in_chunks_of_8192_tokens() -> None:
@@ -134,19 +127,6 @@ def test_the_sequences_of_one_prompt_count_each() -> None:
     assert steps[-1].end_s - steps[-1].start_s == pytest.approx(0.005 + 0.015 + 0.0004)
 
 
-def test_the_same_work_gives_the_same_times() -> None:
-    def times() -> list[float | None]:
-        model = scheduler(kv_tokens=40_000)
-        items = [work(500 + 900 * (i % 7), output_tokens=3 + i, tree=i % 3) for i in range(40)]
-        for i, item in enumerate(items):
-            model.add(item, i * 0.01)
-        run(model)
-        return [item.first_token_s for item in items]
-
-    assert times() == times()
-    assert None not in times()
-
-
 def test_aborted_work_frees_its_pages_and_keeps_what_it_computed() -> None:
     model, item = scheduler(), work(20_000)
     model.add(item, 0.0)
@@ -174,18 +154,6 @@ def test_prefill_role_holds_its_pages_until_the_transfer_has_ended() -> None:
     assert model.cache.idle_pages == 1000 // PAGE
 
 
-def test_a_prompt_that_waits_for_the_pages_of_a_transfer_starts_at_its_end() -> None:
-    model = scheduler("prefill", kv_tokens=20 * PAGE)
-    first, second = work(12 * PAGE, output_tokens=1, tree=1), work(12 * PAGE, output_tokens=1, tree=2)
-    model.add(first, 0.0)
-    model.add(second, 0.0)
-    run(model)
-    assert model.begin() is None
-    model.release(first, 3.0)
-    (step,) = run(model)
-    assert (step.start_s, step.prefill) == (3.0, [(second, 12 * PAGE)])
-
-
 def test_decode_role_allocates_in_order_and_emits_the_handed_over_token_at_once() -> None:
     model = scheduler("decode", kv_tokens=20 * PAGE)
     first, second = work(12 * PAGE, output_tokens=2), work(12 * PAGE, output_tokens=2)
@@ -200,7 +168,3 @@ def test_decode_role_allocates_in_order_and_emits_the_handed_over_token_at_once(
     model.finish(step)
     assert first.phase is Phase.DONE
     assert model.allocate(model.clock_s) == [second]
-
-
-def test_the_transfer_takes_time_by_the_token() -> None:
-    assert Costs().transfer_s(40_000) == pytest.approx(0.102)

@@ -6,10 +6,7 @@ import pytest
 
 from warmroute_lab.engine.http import fields
 from warmroute_lab.engine.http.errors import Refusal
-from warmroute_lab.engine.request.prompt_request import (
-    PromptRequest,
-    read,
-)
+from warmroute_lab.engine.request.prompt_request import PromptRequest, read
 
 
 def completion(prompt: Any, **more: Any) -> list[PromptRequest]:

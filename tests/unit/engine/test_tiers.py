@@ -33,11 +33,7 @@ class Teller:
 
 
 def rank(
-    *,
-    pages: int = 20,
-    host_pages: int = 100,
-    storage: set[int] | None = None,
-    listener: Teller | None = None,
+    *, pages: int = 20, host_pages: int = 100, storage: set[int] | None = None, listener: Teller | None = None
 ) -> Scheduler:
     return Scheduler(
         role="aggregated",

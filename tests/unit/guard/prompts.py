@@ -60,6 +60,8 @@ def read_after(before: dict[str, Any], now: dict[str, Any]) -> Reading:
     return memory.read("s", now)
 
 
-def broken(before: dict[str, Any], now: dict[str, Any]) -> Break | None:
+def broken(before: dict[str, Any], now: dict[str, Any]) -> Break:
     """What the second of two requests of a session breaks."""
-    return read_after(before, now).broken
+    found = read_after(before, now).broken
+    assert found is not None
+    return found

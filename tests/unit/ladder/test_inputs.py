@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.ladder.test_logs import Capture, ladder
 
 from warmroute_cli.ladder import logs
 from warmroute_cli.main import main
@@ -13,15 +14,8 @@ from warmroute_proxy.ladder.prefixes import Prefixes
 from warmroute_proxy.ladder.readers import otel
 from warmroute_proxy.ladder.readers.otel import Otel
 
-Capture = pytest.CaptureFixture[str]
 ROW = b'{"spend": 1, "prompt_tokens": 5, "model": "m"}'
 PROMPT = list(range(64))
-
-
-def shown(capture: Capture, *words: object) -> dict[str, Any]:
-    assert main(["ladder", *map(str, words), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capture.readouterr().out)
-    return found
 
 
 def finished(second: int) -> str:
@@ -33,7 +27,7 @@ def test_workers_of_one_file_name_are_two(tmp_path: Path, capsys: Capture) -> No
     for second, file in enumerate(files):
         file.parent.mkdir()
         file.write_text(finished(second))
-    found = shown(capsys, *files, "--kv-tokens", "1k")
+    found = ladder(capsys, *files, "--kv-tokens", "1k")
     steps = {step["step"]: step["tokens"] for step in found["steps"]}
     assert (steps["kept"], steps["chosen"]) == (48, 0)
 
@@ -43,7 +37,7 @@ def test_a_file_that_is_given_twice_counts_once(
 ) -> None:
     (tmp_path / "log").write_text(finished(1))
     monkeypatch.chdir(tmp_path)
-    assert shown(capsys, "log", tmp_path / "log")["turns"] == 1
+    assert ladder(capsys, "log", tmp_path / "log")["turns"] == 1
 
 
 @pytest.mark.parametrize("size", [101, 150, 202, 1_000])
@@ -54,7 +48,7 @@ def test_the_rest_of_a_long_line_is_no_line(
     monkeypatch.setattr("warmroute_proxy.ladder.readers.lines.MAX_LINE_BYTES", 100)
     file = tmp_path / "log"
     file.write_bytes(ROW + b"\n" + b"x" * size + ROW + b"\n" + ROW + b"\n")
-    found = shown(capsys, file)
+    found = ladder(capsys, file)
     assert found["turns"] == 2
     assert f"{file}: 1 lines could not be read" in found["notes"]
 
@@ -105,18 +99,11 @@ def test_requests_of_one_agent_in_one_trace_are_turns_of_their_own() -> None:
     assert tokens(agent) == ([10, 20], 1)
 
 
-def test_spans_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otel, "MAX_OPEN", 2)
-    reader = Otel()
-    reports = reader.reports([export("a", *(span(str(at), "1", tokens=at + 1) for at in range(9)))])
-    assert next(reports).prompt_tokens == 1
-    assert [report.prompt_tokens for report in reports] == list(range(2, 10))
-
-
-def test_spans_of_few_traces_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otel, "MAX_WAITING", 4)
-    reader = Otel()
-    reports = reader.reports([export("a", *(span(str(at // 4), str(at), tokens=at + 1) for at in range(12)))])
+@pytest.mark.parametrize(("bound", "most", "of_a_trace"), [("MAX_OPEN", 2, 1), ("MAX_WAITING", 4, 4)])
+def test_spans_that_wait_are_bounded(bound: str, most: int, of_a_trace: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, bound, most)
+    spans = (span(str(at // of_a_trace), str(at), tokens=at + 1) for at in range(12))
+    reports = Otel().reports([export("a", *spans)])
     assert next(reports).prompt_tokens == 1
     assert [report.prompt_tokens for report in reports] == list(range(2, 13))
 
@@ -124,7 +111,7 @@ def test_spans_of_few_traces_are_bounded_too(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_note_says_how_many_spans_were_merged(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "spans"
     file.write_bytes(export("a", span("t", "1")) + b"\n" + export("b", span("t", "2", "1")) + b"\n")
-    found = shown(capsys, file)
+    found = ladder(capsys, file)
     assert found["turns"] == 1
     assert f"{file}: 1 spans show requests that other spans show, too: they were merged" in found["notes"]
 
@@ -148,7 +135,7 @@ def test_workers_are_bounded_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 def test_dropped_pages_are_in_the_notes(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefixes, "MAX_PAGES", 4)
     (tmp_path / "log").write_text(finished(1))
-    assert any("pages of prompts were dropped" in note for note in shown(capsys, tmp_path / "log")["notes"])
+    assert any("pages of prompts were dropped" in note for note in ladder(capsys, tmp_path / "log")["notes"])
 
 
 @pytest.mark.parametrize("words", [["{}"], ["--config", "{}"]])

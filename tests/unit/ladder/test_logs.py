@@ -85,9 +85,7 @@ def test_a_small_cache_keeps_less(capsys: Capture) -> None:
 
 
 def test_vllms_log_has_what_was_reachable_and_no_cached_tokens(capsys: Capture) -> None:
-    assert main(["ladder", str(FOLDER / "vllm.log.gz"), *PRICE, "--json"]) == 0
-    out = capsys.readouterr().out
-    found = json.loads(out)
+    found = ladder(capsys, FOLDER / "vllm.log.gz", *PRICE)
     assert found["turns"] == TURNS
     assert levels(found)["reachable"] == 11_632
     assert levels(found)["delivered"] is None

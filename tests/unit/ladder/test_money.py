@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.subjects.entries import REPORTED, dispatched_entry, settle
+from tests.unit.ladder.test_logs import FOLDER, PRICE, Capture, ladder
 
 from warmroute.contract.money import CacheRates, Rates
 from warmroute_cli.ladder.logs import LogTurns
@@ -17,16 +18,10 @@ from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.ladder.of_entries import turn_of
 from warmroute_proxy.ladder.sums import Ladder
 
-FOLDER = Path(__file__).parents[2] / "recordings/ladder"
-PRICE = ("--price", "0.6:0.1:3")
-
-Capture = pytest.CaptureFixture[str]
-
 
 def shown(capture: Capture, *words: object) -> tuple[dict[str, Any], str, str]:
     """JSON, the table, and the notes."""
-    assert main(["ladder", *map(str, words), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capture.readouterr().out)
+    found = ladder(capture, *words)
     assert main(["ladder", *map(str, words)]) == 0
     out, err = capture.readouterr()
     return found, out, err
@@ -115,9 +110,9 @@ def test_failed_requests_are_counted_apart_with_what_they_cost(log: Any, capsys:
 
 
 def test_nothing_wins_back_what_a_prediction_did_not_lose() -> None:
-    ladder = Ladder()
-    ladder.add(turn_of(entry(predicted=0)))
-    found = ladder.as_dict({}, 1)
+    sums = Ladder()
+    sums.add(turn_of(entry(predicted=0)))
+    found = sums.as_dict({}, 1)
     assert any(cause["cause"] == "underpredicted" for step in found["steps"][1:] for cause in step["causes"])
     assert [win["remedy"] for win in found["would_win_back"]] == ["warm-up"]
 
@@ -131,10 +126,10 @@ def entry(predicted: int = 64, cache_rates: CacheRates | None = None, number: in
 
 
 def off(*rows: Entry) -> tuple[int, int]:
-    ladder = Ladder()
+    sums = Ladder()
     for each in rows:
-        ladder.add(turn_of(each))
-    return ladder.all.off_rows, ladder.all.off_nanousd
+        sums.add(turn_of(each))
+    return sums.all.off_rows, sums.all.off_nanousd
 
 
 def test_a_ledger_that_does_not_recompute_exits_with_1(

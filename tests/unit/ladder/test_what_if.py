@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.ladder.test_logs import Capture, ladder
 
 from warmroute_cli.main import main
 
-Capture = pytest.CaptureFixture[str]
 SESSIONS = 12
 TURNS = 6
 
@@ -29,14 +29,8 @@ def trace(tmp_path: Path) -> Path:
     return file
 
 
-def played(capture: Capture, *words: object) -> dict[str, Any]:
-    assert main(["ladder", *map(str, words), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capture.readouterr().out)
-    return found
-
-
 def test_the_causes_of_each_difference_add_up(trace: Path, capsys: Capture) -> None:
-    found = played(
+    found = ladder(
         capsys, trace, "--price", "0.6:0.1:3", "--as-it-is", "policy=round_robin,workers=4,kv-tokens=60k",
         "--what-if", "policy=warmroute", "--what-if", "kv-tokens=200k", "--what-if", "workers=1,price=0.7:0.05:3",
         "--what-if", "price=0.6:0.05:3",
@@ -53,7 +47,7 @@ def test_the_causes_of_each_difference_add_up(trace: Path, capsys: Capture) -> N
 
 def test_a_rotation_loses_what_moved_and_one_worker_nothing(trace: Path, capsys: Capture) -> None:
     def moved(setting: str) -> int:
-        found = played(capsys, trace, "--as-it-is", setting, "--price", "0.6:0.1:3")
+        found = ladder(capsys, trace, "--as-it-is", setting, "--price", "0.6:0.1:3")
         step = next(step for step in found["steps"] if step["step"] == "chosen")
         return sum(cause["tokens"] for cause in step["causes"] if cause["cause"] == "moved")
 
@@ -62,7 +56,7 @@ def test_a_rotation_loses_what_moved_and_one_worker_nothing(trace: Path, capsys:
 
 
 def test_steps_do_not_rise_but_for_what_is_named(trace: Path, capsys: Capture) -> None:
-    found = played(capsys, trace, "--as-it-is", "policy=round_robin,workers=3,kv-tokens=20k", "--price", "0.6:0.1:3")
+    found = ladder(capsys, trace, "--as-it-is", "policy=round_robin,workers=3,kv-tokens=20k", "--price", "0.6:0.1:3")
     for step in found["steps"][1:]:
         negative = [cause["cause"] for cause in step["causes"] if cause["tokens"] < 0]
         assert set(negative) <= ({"unexplained"} if step["step"] == "delivered" else set())
@@ -78,7 +72,7 @@ def test_answers_that_decode_workers_alone_have_are_not_evicted(tmp_path: Path, 
     trace.write_text(json.dumps({"block": 512, "tool_tokens": 1_024, "system_tokens": 1_024, "turns": turns}))
 
     def lost(workers: str) -> dict[str, int]:
-        found = played(capsys, trace, "--as-it-is", f"workers={workers},kv-tokens=100M")
+        found = ladder(capsys, trace, "--as-it-is", f"workers={workers},kv-tokens=100M")
         return {cause["cause"]: cause["tokens"] for step in found["steps"][1:] for cause in step["causes"]}
 
     assert lost("2:2")["not_kept"] > 0
@@ -90,14 +84,14 @@ def test_the_last_page_of_a_prompt_that_is_sent_again_is_not_evicted(tmp_path: P
     trace = tmp_path / "again.jsonl"
     turns: list[list[Any]] = [[0.0, 4_096, 64, 8, 0, None, 5.0, 1.0], [0.0, 4_096, 64, 8, 8, 0, 5.0, 1.0]]
     trace.write_text(json.dumps({"block": 512, "tool_tokens": 1_024, "system_tokens": 1_024, "turns": turns}))
-    found = played(capsys, trace, "--as-it-is", "workers=1")
+    found = ladder(capsys, trace, "--as-it-is", "workers=1")
     tokens = {step["step"]: step["tokens"] for step in found["steps"]}
     assert tokens["reachable"] == tokens["kept"] == tokens["delivered"] == 4_096 - 512
 
 
 @pytest.mark.parametrize("tiers", ["20k:200k", "20k:40k:2M"])
 def test_what_lower_tiers_hold_is_kept(trace: Path, capsys: Capture, tiers: str) -> None:
-    found = played(capsys, trace, "--as-it-is", f"policy=round_robin,workers=3,kv-tokens={tiers}")
+    found = ladder(capsys, trace, "--as-it-is", f"policy=round_robin,workers=3,kv-tokens={tiers}")
     tokens = {step["step"]: step["tokens"] for step in found["steps"]}
     assert tokens["delivered"] > 0
     assert tokens["kept"] >= tokens["chosen"] >= tokens["delivered"]
@@ -129,7 +123,7 @@ def test_a_trace_without_rates_does_not_say_what_was_billed(trace: Path, capsys:
     out = capsys.readouterr().out
     assert "which does not state the billed tokens" in out
     assert "0 USD" not in out.replace("(0 USD)", "")
-    assert played(capsys, trace)["is_billed"] is False
+    assert ladder(capsys, trace)["is_billed"] is False
 
 
 def test_a_ledger_cannot_be_played_again(tmp_path: Path, capsys: Capture) -> None:

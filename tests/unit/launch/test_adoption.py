@@ -1,10 +1,7 @@
 """What an earlier launcher left: found by pid and start time, by a mark, or ended where only children are left."""
 
-import contextlib
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,36 +9,22 @@ from pathlib import Path
 import pytest
 from tests.machine import seconds
 from tests.subjects.processes import until
+from tests.unit.launch.test_identity import leading
 
-from warmroute_backend.launch.identity import MARK, Identity, boot_id, identity_of, is_alive, session_members
+from warmroute_backend.launch.identity import Identity, boot_id, identity_of, is_alive, session_members
 from warmroute_backend.launch.process import adopt, left_running
 from warmroute_backend.launch.program import LaunchError, Program
 from warmroute_backend.launch.state_file import Entry, Record, save
 from warmroute_backend.launch.states import State
 
-PARENT = "import subprocess, sys; subprocess.Popen(['sleep', '100']); print('up', flush=True); sys.stdin.read()"
 ME = Identity(os.getpid(), 0)
 PROGRAM = Program("decode-0", "decode", ("python",), ports=(("http", 1),))
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A leader with a child."""
-    environment = {**os.environ, MARK: f"{tmp_path.name}/decode-0"}
-    found = subprocess.Popen(
-        [sys.executable, "-c", PARENT],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment,
-    )
-    assert found.stdout is not None
-    found.stdout.readline()
-    with found:
+    with leading(f"{tmp_path.name}/decode-0") as found:
         yield found
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(found.pid, signal.SIGKILL)
 
 
 def record(tmp_path: Path, identity: Identity | None, *, boot: str | None = None) -> Record:

@@ -1,5 +1,6 @@
 """Which process is meant: a number that was given away again is nobody's."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,21 +26,29 @@ from warmroute_backend.launch.identity import (
 WITH_CHILD = "import subprocess, sys; subprocess.Popen(['sleep', '100']); print('up', flush=True); sys.stdin.read()"
 
 
-@pytest.fixture
-def leader() -> Iterator[subprocess.Popen[str]]:
+@contextlib.contextmanager
+def leading(mark: str) -> Iterator[subprocess.Popen[str]]:
+    """A leader with a child, neither of which outlives the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", WITH_CHILD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, MARK: f"test-{os.getpid()}/leader"},
+        env={**os.environ, MARK: mark},
     )
     assert process.stdout is not None
     process.stdout.readline()
     with process:
         yield process
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def leader() -> Iterator[subprocess.Popen[str]]:
+    with leading(f"test-{os.getpid()}/leader") as process:
+        yield process
 
 
 def known(process: subprocess.Popen[str]) -> Identity:
@@ -64,8 +73,6 @@ def test_a_number_that_was_given_away_again_gets_no_signal(leader: subprocess.Po
     assert not signal_process(other, signal.SIGKILL)
     assert session_members(other) == set()
     assert leader.poll() is None
-    (child,) = session_members(known(leader))
-    signal_process(child, signal.SIGKILL)
 
 
 def test_marked_processes_are_found_without_their_leader(leader: subprocess.Popen[str]) -> None:

@@ -11,8 +11,10 @@ from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.topology import Setting, config_files, here, topology
 from warmroute_backend.plan.argv import argv
 from warmroute_backend.plan.deployment import Speculation
+from warmroute_backend.sglang.command import Ports, arguments
 from warmroute_backend.sglang.installation import Installation
 from warmroute_cli.launch import start
+from warmroute_cli.main import parser
 
 STATE = Path("/state")
 
@@ -43,9 +45,7 @@ def test_an_engine_with_lmcache_runs_behind_its_daemon_and_reads_where_that_list
     assert dict(daemon.environment)["LMCACHE_TRACK_USAGE"] == "false"
     assert engine.needs == (daemon.name,), "an engine without its daemon answers no request"
     assert engine.command[engine.command.index("--lmcache-config-file") + 1] == "/state/lmcache.yaml"
-    assert config_files(plan, setting) == {
-        "lmcache.yaml": f"mp_host: 127.0.0.1\nmp_port: {plan.site.lmcache_port}\n",
-    }
+    assert config_files(plan, setting) == {"lmcache.yaml": f"mp_host: 127.0.0.1\nmp_port: {plan.site.lmcache_port}\n"}
 
 
 def test_an_engine_of_two_nodes_serves_on_its_first_one() -> None:
@@ -146,3 +146,24 @@ def test_on_a_cpu_engines_keep_their_roles_and_say_what_they_leave_out(name: str
     for program in engines:
         assert ("--disaggregation-mode" in program.command) == (program.kind != "aggregated")
         assert "WARMROUTE_PARENT_PID" not in dict(program.environment)
+
+
+@pytest.mark.parametrize("words", [[], ["--proxy-config", "/etc/warmroute/warmroute.toml"]])
+def test_no_other_node_than_the_first_starts_a_proxy(words: list[str], tmp_path: Path) -> None:
+    """All nodes have one unit, and so one command line but for the number."""
+    made = {}
+    for node in (0, 1):
+        line = ["launch", "/etc/warmroute/plan.toml", "--node", str(node), *words]
+        made[node] = start.proxy_path(parser().parse_args(line), kind("over nodes"), tmp_path)
+    assert made[1] is None
+    assert made[0] is not None
+    assert str(made[0]) == (words[1] if words else "/etc/warmroute/proxy.toml")
+
+
+def test_a_single_server_on_a_cpu_has_tiers_below_its_pool_unless_it_is_told_not_to() -> None:
+    found = Installation(Path("python"), Path("launcher"), Path("model"))
+    ports = Ports(1, 2, 3, 4, 5)
+    with_tiers, without = (arguments("aggregated", ports, found, tiers=tiers) for tiers in (True, False))
+    assert "--enable-hierarchical-cache" in with_tiers
+    assert with_tiers[: len(without)] == without
+    assert "--hicache-storage-backend" not in without

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from warmroute.contract.usage import tokens_of
-from warmroute.files.given import UnreadableFile
 from warmroute.lint.transcript import Recorded, TranscriptError, recorded
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -62,12 +61,8 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("is_export", [True, False])
 def test_a_span_is_a_request(tmp_path: Path, is_export: bool) -> None:
-    span: dict[str, Any] = {
-        "name": "chat m",
-        "spanId": "1",
-        "startTimeUnixNano": "1000000000",
-        "attributes": ATTRIBUTES,
-    }
+    span: dict[str, Any] = {"name": "chat m", "spanId": "1", "startTimeUnixNano": "1000000000"}
+    span["attributes"] = ATTRIBUTES
     if is_export:
         span["attributes"] = [attribute(key, value) for key, value in ATTRIBUTES.items()]
         span = {"resourceSpans": [{"scopeSpans": [{"spans": [span, {"name": "GET /", "spanId": "2"}]}]}]}
@@ -94,8 +89,3 @@ def test_what_is_no_transcript_says_where_and_why(tmp_path: Path, text: str | by
     with pytest.raises(TranscriptError, match="calls") as raised:
         read(tmp_path, text)
     assert said in str(raised.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match="No such"):
-        list(recorded(tmp_path / "none.jsonl"))

@@ -26,11 +26,7 @@ KINDS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "aggregated": ("kimi-k2.5", "8xH200", {"traffic": TRAFFIC}),
     "attention groups": ("deepseek-v3.2", "8xB200", {"objective": "throughput"}),
     "inside a node": ("gpt-oss-120b", "8xH100", {"split": (4, 4)}),
-    "over nodes": (
-        "deepseek-r1",
-        "4x8xH200",
-        {"split": (8, 24), "site": CABLED},
-    ),
+    "over nodes": ("deepseek-r1", "4x8xH200", {"split": (8, 24), "site": CABLED}),
     "an engine of two nodes": ("kimi-k2-instruct", "2x8xH200", {"objective": "throughput"}),
     "eight small engines": ("gpt-oss-120b", "8xH200", {"objective": "throughput"}),
     "LMCache": ("glm-4.6", "8xH200", {"lmcache": True}),

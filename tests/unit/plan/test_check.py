@@ -1,4 +1,4 @@
-"""A plan file is read as it was written; edited into an impossibility, it gets a sentence for each."""
+"""A plan file that is edited into an impossibility gets a sentence for each."""
 
 import re
 import tomllib
@@ -34,22 +34,8 @@ def edited(name: str, pattern: str, value: str, count: int = 1) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_file_is_read_as_it_was_written(name: str) -> None:
-    text = text_of(name)
-    found, model = read(tomllib.loads(text), known_model, "plan.toml")
-    assert model == KINDS[name][0]
-    assert written(found, model) == text
-    assert found.engines == kind(name).engines
-    assert problems(found) == []
-
-
 IMPOSSIBLE = {
-    "a fraction that leaves nothing for activations": (
-        "aggregated",
-        r"^memory_fraction = .*",
-        "memory_fraction = 0.995",
-    ),
+    "nothing left for activations": ("aggregated", r"^memory_fraction = .*", "memory_fraction = 0.995"),
     "less free than SGLang keeps": ("aggregated", r"^memory_fraction = .*", "memory_fraction = 0.96"),
     "a fraction below the weights": ("aggregated", r"^memory_fraction = .*", "memory_fraction = 0.4"),
     "a context above a rank": ("attention groups", r"^context_tokens = .*", "context_tokens = 163840000"),
@@ -169,6 +155,3 @@ def test_the_command_checks_a_file_and_writes_its_files_again(
     file.write_text(edited("inside a node", r"^memory_fraction = .*", "memory_fraction = 0.05"))
     assert main(["plan", "--check", str(file)]) == 1
     assert "it has to be above" in capsys.readouterr().err
-    file.write_text("[plan")
-    assert main(["plan", "--check", str(file)]) == 2
-    assert main(["plan", "--check", str(tmp_path / "none.toml")]) == 2

@@ -111,11 +111,6 @@ def test_a_disk_that_the_store_cannot_use(site: dict[str, Any], storage: Storage
     assert [each for each in found if problem in each], found
 
 
-def test_a_disk_for_a_store_that_the_plan_does_not_have_is_refused() -> None:
-    with pytest.raises(PlanError, match="--store-disk-gb is of the Mooncake store"):
-        make_plan(request("deepseek-r1", "8xH200", site=Site(store_disk_gb=8000)))
-
-
 def test_deepseek_v4_sizes_its_host_pool_by_a_ratio() -> None:
     """SGLang refuses `--hicache-size` for it (`hybrid_pool_assembler.py:659`)."""
     made = make_plan(request("deepseek-v4-flash", "8xH200"))

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.plan.plans import plan
 
-from warmroute_backend.plan.choose import make_plan
+from warmroute_backend.plan.deployment import Site
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import gpus_with, parse_cluster
 from warmroute_backend.plan.model import model_from_config
 from warmroute_backend.plan.models import MODELS, known_model
-from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.plan.inputs import find_model
 
 
@@ -21,11 +21,8 @@ def refusal(call: object) -> str:
     return str(caught.value)
 
 
-def test_an_unknown_model_names_the_nearest() -> None:
+def test_what_is_unknown_names_the_nearest() -> None:
     assert "kimi-k2.5" in refusal(lambda: known_model("kimi-k25"))
-
-
-def test_an_unknown_gpu_names_the_nearest() -> None:
     assert "H200" in refusal(lambda: parse_cluster("8xH20O"))
 
 
@@ -35,27 +32,23 @@ def test_a_number_of_gpus_that_no_node_has_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", ["Qwen3_5MoeForConditionalGeneration", "KimiLinearForCausalLM", "NewForCausalLM"]
+    ("model", "change", "word"),
+    [
+        ("deepseek-r1", {"num_hidden_layers": None}, "num_hidden_layers"),
+        ("deepseek-r1", {"num_hidden_layers": "61"}, "num_hidden_layers"),
+        ("deepseek-r1", {"kv_lora_rank": -1}, "kv_lora_rank"),
+        ("deepseek-r1", {"quantization_config": {"quant_method": "new"}}, "'new'"),
+        ("deepseek-v4-flash", {"compress_ratios": [0, 2, 4] * 15}, "compress_ratios"),  # of a later pool
+        ("glm-5", {"index_topk_freq": 4}, "indexer_types"),
+        # Families without a formula.
+        ("glm-5", {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, "Qwen3_5MoeForConditionalGeneration"),
+        ("glm-5", {"architectures": ["KimiLinearForCausalLM"]}, "KimiLinearForCausalLM"),
+        ("glm-5", {"architectures": ["NewForCausalLM"]}, "NewForCausalLM"),
+    ],
 )
-def test_a_family_without_a_formula_is_refused_by_name(architecture: str) -> None:
-    config = {"architectures": [architecture]}
-    assert architecture in refusal(lambda: model_from_config(config, "it", "it", 1))
-
-
-@pytest.mark.parametrize("change", [{"num_hidden_layers": None}, {"num_hidden_layers": "61"}, {"kv_lora_rank": -1}])
-def test_a_missing_or_wrong_number_is_named(change: dict[str, object]) -> None:
-    config = {**MODELS["deepseek-r1"].config, **change}
-    assert next(iter(change)) in refusal(lambda: model_from_config(config, "it", "it", 1))
-
-
-def test_an_unknown_quantisation_is_refused() -> None:
-    config = {**MODELS["deepseek-r1"].config, "quantization_config": {"quant_method": "new"}}
-    assert "'new'" in refusal(lambda: model_from_config(config, "it", "it", 1))
-
-
-def test_ratios_of_a_later_pool_are_refused() -> None:
-    config = {**MODELS["deepseek-v4-flash"].config, "compress_ratios": [0, 2, 4] * 15}
-    assert "compress_ratios" in refusal(lambda: model_from_config(config, "it", "it", 1))
+def test_what_is_missing_or_wrong_in_a_config_is_named(model: str, change: dict[str, object], word: str) -> None:
+    config = {**MODELS[model].config, **change}
+    assert word in refusal(lambda: model_from_config(config, "it", "it", 1))
 
 
 @pytest.mark.parametrize(
@@ -71,22 +64,20 @@ def test_ratios_of_a_later_pool_are_refused() -> None:
         ("8xMI300X", {"all_to_all": "deepep"}, "DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs"),
         ("8xH200", {"draft_steps": 5, "speculation": False}, "--draft-steps is of plans with drafts"),
         ("2x8xH200", {"draft_steps": 5, "pp": 2, "split": (0, 0)}, "--draft-steps is of plans with drafts"),
+        ("8xH200", {"site": Site(store_disk_gb=8000)}, "--store-disk-gb is of the Mooncake store"),
     ],
 )
 def test_options_that_contradict_are_named(gpus: str, options: dict[str, Any], words: str) -> None:
-    request = PlanRequest(known_model("deepseek-r1"), parse_cluster(gpus), **options)
-    assert words in refusal(lambda: make_plan(request))
+    assert words in refusal(lambda: plan("deepseek-r1", gpus, **options))
 
 
 def test_a_class_without_stages_is_named() -> None:
-    request = PlanRequest(known_model("llama-4-scout"), parse_cluster("2xH200"), pp=2)
-    assert "llama-4-scout has no pipeline stages" in refusal(lambda: make_plan(request))
+    assert "llama-4-scout has no pipeline stages" in refusal(lambda: plan("llama-4-scout", "2xH200", pp=2))
 
 
-def test_layers_that_share_an_indexer_must_be_listed() -> None:
-    config = {**MODELS["glm-5"].config, "index_topk_freq": 4}
-    assert "indexer_types" in refusal(lambda: model_from_config(config, "it", "it", 1))
-    listed = {**config, "indexer_types": ["full", "shared", "shared", "shared"] * 19 + ["full", "shared"]}
+def test_layers_that_share_an_indexer_are_counted() -> None:
+    types = ["full", "shared", "shared", "shared"] * 19 + ["full", "shared"]
+    listed = {**MODELS["glm-5"].config, "index_topk_freq": 4, "indexer_types": types}
     assert model_from_config(listed, "it", "it", 1).indexed_layers == 20
 
 

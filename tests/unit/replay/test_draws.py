@@ -62,12 +62,7 @@ def test_rows_have_names_of_their_own_and_trials_no_seed_of_the_page() -> None:
 def test_draws_are_kept_and_only_what_is_missing_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, commands = tmp_path / "draws.json", []
     chats = [
-        {
-            "timestamp": 0,
-            "input_length": 9000,
-            "output_length": 9,
-            "hash_ids": list(range(18 * number, 18 * number + 18)),
-        }
+        {"timestamp": 0, "input_length": 9000, "output_length": 9, "hash_ids": [*range(18 * number, 18 * number + 18)]}
         for number in range(9)
     ]
     (tmp_path / "tiny.jsonl").write_text("\n".join(map(json.dumps, chats)) + "\n")

@@ -31,12 +31,7 @@ def stamp(checkout: Path, locked: str) -> str:
 
 @pytest.mark.parametrize(
     ("changed", "locked", "again"),
-    [
-        ("pyproject.toml", "", True),
-        ("pyproject.toml", "1", True),
-        ("uv.lock", "", False),
-        ("uv.lock", "1", True),
-    ],
+    [("pyproject.toml", "", True), ("pyproject.toml", "1", True), ("uv.lock", "", False), ("uv.lock", "1", True)],
 )
 def test_an_environment_is_made_again_where_its_versions_may_differ(
     checkout: Path, changed: str, locked: str, again: bool

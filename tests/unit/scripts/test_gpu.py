@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from scripts.gpu import SHAPES, Bench, Measurement, figures, text_of
+from scripts.gpu import Bench, Measurement, figures, text_of
 
 from warmroute_cli.main import main
 
@@ -44,10 +44,3 @@ def test_what_is_not_in_this_torch_or_not_in_the_time_is_left_out_and_named() ->
     bench.measure("late", lambda: lambda: None, 1.0, "TFLOPS")
     assert bench.left_out == ["fp8: aten::_scaled_mm is not there", "late: no time is left"]
     assert bench.found == []
-
-
-def test_the_shapes_are_of_five_models_and_all_kinds() -> None:
-    assert len(SHAPES) == 5
-    assert {(bool(each.experts), each.latent, bool(each.window)) for each in SHAPES} == {
-        (False, False, False), (True, False, False), (True, True, False), (True, False, True),
-    }  # fmt: skip

@@ -44,11 +44,7 @@ def test_pytest_runs_a_path_without_scripts_test() -> None:
     [
         (["-k", "bench"], ["-k", "bench"], []),
         (["tests/unit", "-x"], ["-x"], ["tests/unit"]),
-        (
-            ["--maxfail=2", "tests/a.py::test_b"],
-            ["--maxfail=2"],
-            ["tests/a.py::test_b"],
-        ),
+        (["--maxfail=2", "tests/a.py::test_b"], ["--maxfail=2"], ["tests/a.py::test_b"]),
     ],
 )
 def test_arguments_are_options_or_paths(arguments: list[str], options: list[str], paths: list[str]) -> None:

@@ -71,8 +71,7 @@ def test_only_a_warmroute_server_learns_that_a_key_is_derived() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cookies", "home"),
-    [("llm-d-session=cG9k; Path=/; HttpOnly", "cG9k"), ("other=1; Path=/", None), ("", None)],
+    ("cookies", "home"), [("llm-d-session=cG9k; Path=/; HttpOnly", "cG9k"), ("other=1; Path=/", None), ("", None)]
 )
 def test_llm_ds_cookie_is_kept_for_the_session(cookies: str, home: str | None) -> None:
     assert home_of(backend_of("llm-d", ""), {"set-cookie": cookies, "x-warmroute-home": "east"}) == home

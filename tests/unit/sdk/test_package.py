@@ -10,23 +10,9 @@ import pytest
 import warmroute
 
 PUBLIC = [
-    "AsyncCache",
-    "AsyncOpenAI",
-    "Cache",
-    "CacheReport",
-    "GuardEvent",
-    "OpenAI",
-    "PrefixBroken",
-    "PrefixWarning",
-    "Receipt",
-    "Totals",
-    "__version__",
-    "cache_of",
-    "receipt_of",
-    "session",
-    "transport",
-    "wrap",
-]
+    "AsyncCache", "AsyncOpenAI", "Cache", "CacheReport", "GuardEvent", "OpenAI", "PrefixBroken", "PrefixWarning",
+    "Receipt", "Totals", "__version__", "cache_of", "receipt_of", "session", "transport", "wrap",
+]  # fmt: skip
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -38,7 +24,6 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(warmroute.__all__) == PUBLIC
-    assert len(PUBLIC) <= 16
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -48,18 +48,19 @@ def test_a_turn_has_the_attributes_of_the_conventions_and_ours() -> None:
     assert "canary" not in str(found)
 
 
-SPAN = """
-import warnings
+EXPORTED = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from warmroute._observer import Telemetry
-from warmroute._turns import Turn
 exporter = InMemorySpanExporter()
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
+"""
+SPAN = """
+from warmroute._observer import Telemetry
+from warmroute._turns import Turn
 turn = Turn(session="s", streamed=False, model="m")
 Telemetry().settled(turn)
 [span] = exporter.get_finished_spans()
@@ -68,7 +69,7 @@ print(span.name, span.kind.name, span.start_time == turn.begun_ns, dict(span.att
 
 
 def test_a_span_goes_to_the_programs_provider() -> None:
-    done = subprocess.run([sys.executable, "-c", SPAN], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", EXPORTED + SPAN], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("chat m CLIENT True {'gen_ai.operation.name': 'chat'")
 
@@ -80,17 +81,8 @@ def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytes
 
 
 CALLS = """
-import json
 import httpx
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 import warmroute
-exporter = InMemorySpanExporter()
-provider = TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(exporter))
-trace.set_tracer_provider(provider)
 usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
 answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": usage,
           "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]}
@@ -112,5 +104,5 @@ for span, header in zip(exporter.get_finished_spans(), sent, strict=True):
 
 
 def test_the_proxy_is_sent_the_context_of_the_span_and_a_failed_call_has_one_too() -> None:
-    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", EXPORTED + CALLS], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["BadRequestError", "True UNSET", "True ERROR"], done.stderr

@@ -2,13 +2,14 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Collection
+from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
 import pytest
 from tests.machine import seconds
+from tests.subjects.http_answers import Answer, listening, said
 from tests.subjects.proxy_messages import SECRETS
 from tests.subjects.small_client import SmallClient
 
@@ -36,29 +37,22 @@ class Posts:
         self.told: dict[str, list[Announcement]] = {}
         self.came = asyncio.Condition()
 
-    @asynccontextmanager
-    async def listening(self, name: str) -> AsyncIterator[str]:
+    def of(self, name: str) -> Answer:
         self.told[name] = []
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             if head.startswith(b"get /ready"):
-                ready = b'{"region": "east", "forward_versions": [0, 1]}'
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(ready), ready)
-                )
-                writer.close()
+                writer.write(said(b'{"region": "east", "forward_versions": [0, 1]}'))
                 return
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
             body = await reader.readexactly(length)
-            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
-            writer.close()
+            writer.write(said())
             async with self.came:
                 self.told[name] += msgspec.msgpack.decode(body, type=list[Announcement])
                 self.came.notify_all()
 
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return answer
 
     async def all_of(self, names: Collection[str], count: int) -> None:
         """Wait until each of these was told so much."""
@@ -73,8 +67,8 @@ async def test_a_tenant_is_announced_where_it_may_be_served(allowed: tuple[str, 
     forwards = Forwards(SECRETS, "east", clock, lambda size: "ab" * size)
     async with AsyncExitStack() as stack:
         for region in REGIONS:
-            urls[region] = await stack.enter_async_context(posts.listening(region))
-        here = await stack.enter_async_context(posts.listening("here"))
+            urls[region] = await stack.enter_async_context(listening(posts.of(region)))
+        here = await stack.enter_async_context(listening(posts.of("here")))
         metrics = Metrics()
         peers = Peers(urls, 2.0, clock, forwards)
         peers.down.clear()  # each has been probed

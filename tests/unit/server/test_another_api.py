@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.field.fuzz.body_template import SECRETS
 from tests.subjects.documents import config_of
+from tests.unit.contract.test_money_receipt import SOUND
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversations
@@ -31,16 +32,7 @@ from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
 PATH = "/v1/toy"
-RECEIPT = {
-    "v": 1, "cached": {"device": 64, "host": 0, "storage": 0}, "loss": {"cold": 36}, "estimated": [],
-    "rates_usd_per_mtok": {"input": "1", "cached": "0.1", "output": "2"},
-    "list_nanousd": 110_000, "price_nanousd": 52_400, "saved_nanousd": 57_600,
-}  # fmt: skip
-USAGE = {
-    "prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64},
-    "cost": 0.0000524, "warmroute": RECEIPT,
-}  # fmt: skip
-ANSWER = json.dumps({"choices": [{"message": {"role": "assistant", "content": "hello"}}], "usage": USAGE}).encode()
+ANSWER = json.dumps({"choices": [{"message": {"role": "assistant", "content": "hello"}}], "usage": SOUND}).encode()
 
 
 class Said:

@@ -16,7 +16,7 @@ from warmroute_proxy.server.http.open_connections import OpenConnections
 
 
 class Endpoint:
-    """Is never asked."""
+    """Does nothing."""
 
     def on_head(self, request: Request) -> None: ...
 

@@ -44,13 +44,7 @@ def test_the_bytes_of_an_untouched_body_are_the_clients_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"rid":"a","rid":"b"}',
-        b'{"rid":"a","rid":"a"}',
-        b'{"rid":"a","\\u0072id":"b"}',
-        b'{"a":1,"b":2,"a":1}',
-    ],
+    "raw", [b'{"rid":"a","rid":"b"}', b'{"rid":"a","rid":"a"}', b'{"rid":"a","\\u0072id":"b"}', b'{"a":1,"b":2,"a":1}']
 )
 def test_a_name_that_stands_twice_is_refused_even_when_escaped(raw: bytes) -> None:
     with pytest.raises(Refusal) as caught:

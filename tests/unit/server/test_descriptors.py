@@ -12,13 +12,6 @@ def test_the_soft_limit_is_raised_as_far_as_needed() -> None:
     assert found == (RESERVED + 8 * PER_ENGINE + 4096 * PER_REQUEST, 4096, False)
 
 
-def test_a_low_hard_limit_lowers_the_connections() -> None:
-    found = divide(1024, 1024, 4096, 8)
-    assert found.limit == 1024
-    assert found.lowered
-    assert found.connections * PER_REQUEST + 8 * PER_ENGINE + RESERVED <= 1024
-
-
 def test_too_low_a_limit_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="ulimit"):
         divide(64, 64, 100, 8)

@@ -10,7 +10,7 @@ from tests.subjects.dns_server import NAME, DnsServer
 from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig
-from warmroute_proxy.server.base.config_file import ConfigError, parse_config
+from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.discovery.discovery import MAX_FILE_BYTES, Folder, candidates
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, SourceError
 from warmroute_proxy.server.discovery.srv import LONGEST_S, Records
@@ -157,11 +157,5 @@ def test_each_fault_of_a_source_is_named(keys: dict[str, Any], problem: str) -> 
 
 
 def test_with_a_source_a_config_needs_no_engine() -> None:
-    document: dict[str, Any] = {
-        "proxy": {"region": "east"},
-        "region": [{"name": "east"}],
-        "discovery": [{"path": "engines.d"}],
-        "model": [{"name": "m", "input": "2", "cached": "1", "output": "3"}],
-        "tenant": TENANTS,
-    }
-    assert parse_config(document, Path("/etc"), "test").discoveries[0].path == Path("/etc/engines.d")
+    found = config_of(Path("/etc"), engine=None, discovery=[{"path": "engines.d"}])
+    assert found.discoveries[0].path == Path("/etc/engines.d")

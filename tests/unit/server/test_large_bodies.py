@@ -12,7 +12,7 @@ from warmroute_proxy.server.intake.large_bodies import LargeBodies
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
-def test_a_reader_that_cannot_be_started_refuses_one_body_and_is_tried_again(
+async def test_a_reader_that_cannot_be_started_refuses_one_body_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     asked: list[Any] = []
@@ -31,18 +31,12 @@ def test_a_reader_that_cannot_be_started_refuses_one_body_and_is_tried_again(
 
     monkeypatch.setattr(large_bodies, "LargeReader", Reader)
 
-    async def run() -> None:
-        made: Any = LargeBodies(
-            SimpleNamespace(),  # type: ignore[arg-type]
-            SimpleNamespace(secrets=None),  # type: ignore[arg-type]
-            asyncio.get_running_loop(),
-            Metrics(),
-        )
-        caller = SimpleNamespace(tenant=SimpleNamespace(name="t"), key_id="", region=None, path="/v1/chat/completions")
-        exchange = SimpleNamespace(request=SimpleNamespace(headers={}), on_gone=None, fail=lambda: None)
-        for _ in range(2):
-            made.read(exchange, SimpleNamespace(path="/x", size=10), caller, lambda found, _: refused.append(found))
-
-    asyncio.run(run())
+    config: Any = SimpleNamespace()
+    callers: Any = SimpleNamespace(secrets=None)
+    made: Any = LargeBodies(config, callers, asyncio.get_running_loop(), Metrics())
+    caller = SimpleNamespace(tenant=SimpleNamespace(name="t"), key_id="", region=None, path="/v1/chat/completions")
+    exchange = SimpleNamespace(request=SimpleNamespace(headers={}), on_gone=None, fail=lambda: None)
+    for _ in range(2):
+        made.read(exchange, SimpleNamespace(path="/x", size=10), caller, lambda found, _: refused.append(found))
     assert [each.status for each in refused] == [503]
     assert len(asked) == 1

@@ -15,20 +15,8 @@ from warmroute_proxy.server.engines.sse import UsageTracker
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 TEXTS = [
-    "a",
-    " the",
-    "\n\n",
-    'say "hi"',
-    "\\",
-    "error",
-    "abort",
-    "[DONE]",
-    "data: [DONE]\n\n",
-    "☃",
-    "x" * 300,
-    "",
-    "usage",
-]
+    "a", " the", "\n\n", 'say "hi"', "\\", "error", "abort", "[DONE]", "data: [DONE]\n\n", "☃", "x" * 300, "", "usage",
+]  # fmt: skip
 
 
 def event(chunk: dict[str, Any] | str) -> bytes:
@@ -136,46 +124,47 @@ def test_a_short_first_read_is_one_write_and_a_long_one_passes(size: int) -> Non
     assert (framed * 9 in reader.written) == (size > 1)
 
 
-def test_nothing_passes_unseen_once_the_client_has_left() -> None:
-    chunk = event(said(content="word"))
+WORD = event(said(content="word"))
+FRAMED = b"%x\r\n%b\r\n" % (len(WORD), WORD)
+
+
+def after_three(data: bytes = b"") -> Reader:
+    """A reader of a head, three words and what follows them."""
     reader = Reader()
-    reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3, [])
+    reader.read(HEAD + FRAMED * 3 + data, [])
+    return reader
+
+
+def test_nothing_passes_unseen_once_the_client_has_left() -> None:
+    reader = after_three()
     reader.left = True
     reader.leg.parse_all()
     written = len(reader.written)
-    reader.read((b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3, [])
+    reader.read(FRAMED * 3, [])
     assert len(reader.written) == written
 
 
 @pytest.mark.parametrize("size", [b"g", b"", b"-5", b"1_0", b" 5"])
 def test_a_chunk_without_a_size_is_an_error(size: bytes) -> None:
-    chunk = event(said(content="word"))
-    reader = Reader()
-    reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3 + size + b"\r\n" + chunk, [])
+    reader = after_three(size + b"\r\n" + WORD)
     assert reader.transport.aborted
     assert len(reader.told) == 1
-    assert reader.body == chunk * 3
+    assert reader.body == WORD * 3
 
 
 def test_a_chunk_that_grows_without_an_end_is_not_kept() -> None:
-    chunk = event(said(content="word"))
-    reader = Reader()
-    reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3 + b"%x\r\n" % 1_000_000, [])
+    reader = after_three(b"%x\r\n" % 1_000_000)
     reader.read(b"data: " + b"x" * MAX_REST_BYTES, [])
     assert reader.transport.protocol is reader.wire
 
 
 def test_events_of_a_chunk_that_goes_on_do_not_wait_for_its_end() -> None:
-    chunk = event(said(content="word"))
-    reader = Reader()
-    reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3 + b"%x\r\n" % 1_000 + chunk + b"data", [])
-    assert reader.body == chunk * 4
+    reader = after_three(b"%x\r\n" % 1_000 + WORD + b"data")
+    assert reader.body == WORD * 4
 
 
 def test_what_came_before_the_connection_broke_is_read() -> None:
-    chunk = event(said(content="word"))
-    reader = Reader()
-    reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3 + b"%x\r\n%b" % (len(chunk), chunk), [])
+    reader = after_three(b"%x\r\n%b" % (len(WORD), WORD))
     reader.transport.protocol.connection_lost(None)
-    assert reader.body == chunk * 4
+    assert reader.body == WORD * 4
     assert reader.told == ["the connection to the engine broke"]

@@ -59,17 +59,8 @@ class Process:
 
     def page(self, *troubles: str) -> MetricsPage:
         nothing = SimpleNamespace(ran=lambda *_: None)
-        parts: Any = (
-            self.metrics,
-            lambda: NOTHING,
-            self.router,
-            self.engines,
-            self.peer_processes,
-            nothing,
-            [],
-            lambda: troubles,
-        )
-        return MetricsPage(*parts)
+        parts: Any = self.metrics, lambda: NOTHING, self.router, self.engines, self.peer_processes, nothing, []
+        return MetricsPage(*(*parts, lambda: troubles))
 
     def predicted(self) -> int:
         return self.router.place(ROUTING, asyncio.get_running_loop().time()).predicted_cached_tokens

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from tests.subjects.http_answers import Answer, listening
+from tests.subjects.http_answers import Answer, answering, listening, said
 from tests.subjects.proxy_messages import forwards
 
 from warmroute_proxy.core.placement.fleet import Peer
@@ -33,17 +33,14 @@ async def test_who_is_asked(allowed: set[str], of_all: bool, asked: set[str]) ->
     heard: set[str] = set()
 
     def server(region: str) -> Answer:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            path = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ")[1]
-            status, body = 200, json.dumps({"region": region if region != "south" else "north"})
-            if path != "/ready":
+        def say(head: str) -> bytes:
+            is_probe = head.split(" ")[1] == "/ready"
+            if not is_probe:
                 heard.add(region)
-            elif region == "north":
-                status = 503
-            head = f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-            writer.write((head + body).encode())
+            body = json.dumps({"region": region if region != "south" else "north"})
+            return said(body.encode(), 503 if is_probe and region == "north" else 200)
 
-        return answer
+        return answering(say)
 
     async with AsyncExitStack() as stack:
         urls = {region: await stack.enter_async_context(listening(server(region))) for region in REGIONS}

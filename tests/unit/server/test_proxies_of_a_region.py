@@ -4,13 +4,14 @@ import asyncio
 import base64
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 import pytest
 from tests.machine import seconds
-from tests.subjects.http_answers import listening
+from tests.subjects.http_answers import listening, said
 from tests.subjects.proxy_messages import SECRETS
 
 from warmroute.contract.conversations import Newest
@@ -39,17 +40,17 @@ class Sibling:
         if head.startswith("GET /ready"):
             body = json.dumps({"region": "east", "forward_versions": self.reads}).encode()
         else:
-            headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:-2])
-            token = next(line for line in head.split("\r\n") if line.lower().startswith("x-warmroute-forward"))
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head.split("\r\n"))}
             await reader.readexactly(int(headers["content-length"]))
-            claim: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(": ")[1].partition(".")[0]))
+            token = headers["x-warmroute-forward"].partition(".")[0]
+            claim: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token))
             version, status = claim.get("v", 0), self.status
             if self.reads is not None and not self.reads[0] <= version <= self.reads[1]:
                 status = 401
             async with self.came:
                 self.versions.append(version)
                 self.came.notify_all()
-        writer.write(b"HTTP/1.1 %d X\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+        writer.write(said(body, status))
 
     async def until_posted(self, count: int) -> None:
         async with asyncio.timeout(seconds(10)), self.came:
@@ -113,29 +114,31 @@ async def test_nothing_is_sent_once_it_is_closed() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_what_is_not_confirmed_is_sent_once_more() -> None:
-    sibling = Sibling()
+@asynccontextmanager
+async def ten_refused(sibling: Sibling) -> AsyncIterator[Scene]:
+    """Ten messages were sent, and not taken."""
     async with listening(sibling.answer) as url:
         scene = Scene(url)
         sibling.status = 503
         for _ in range(10):
             scene.others.send_beside(NEWEST_REQUEST)
         await sibling.until_posted(1)
+        yield scene
+        scene.others.close()
+
+
+async def test_what_is_not_confirmed_is_sent_once_more() -> None:
+    sibling = Sibling()
+    async with ten_refused(sibling) as scene:
         sibling.status = 200
         await scene.sends_again(sibling, 2)
         await scene.until_counted("sent", 10)
         assert scene.counted("lost") == 0
-        scene.others.close()
 
 
 async def test_what_is_not_confirmed_twice_counts_as_lost() -> None:
     sibling = Sibling()
-    async with listening(sibling.answer) as url:
-        scene = Scene(url)
-        sibling.status = 503
-        for _ in range(10):
-            scene.others.send_beside(NEWEST_REQUEST)
-        await sibling.until_posted(1)
+    async with ten_refused(sibling) as scene:
         await scene.sends_again(sibling, 2)
         await scene.until_counted("lost", 10)
         assert scene.counted("sent") == 0
@@ -144,7 +147,6 @@ async def test_what_is_not_confirmed_twice_counts_as_lost() -> None:
         await scene.sends_again(sibling, 3)
         await scene.until_counted("sent", 1)
         assert scene.counted("lost") == 10
-        scene.others.close()
 
 
 async def test_what_waits_is_bounded_in_bytes() -> None:

@@ -2,15 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.machine import seconds
-from tests.subjects.http_answers import listening
+from tests.subjects.http_answers import listening, said
 from tests.subjects.patience import FAR_S
 from tests.subjects.proxy_messages import forwards
 
@@ -32,20 +30,15 @@ class Home:
         self.statuses: dict[str, int] = {}
         self.asked: list[str] = []
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[str]:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            receipt = head.split(" ")[1].split("/")[4]
-            self.asked.append(receipt)
-            status = self.statuses.get(receipt, 200)
-            if status == SILENT:
-                await reader.read()
-            else:
-                writer.write(f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
-
-        async with listening(answer) as url:
-            yield url
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        receipt = head.split(" ")[1].split("/")[4]
+        self.asked.append(receipt)
+        status = self.statuses.get(receipt, 200)
+        if status == SILENT:
+            await reader.read()
+        else:
+            writer.write(said(b"", status))
 
 
 class Scene:
@@ -62,7 +55,7 @@ class Scene:
 
 async def test_an_order_that_is_not_answered_holds_up_no_other(tmp_path: Path) -> None:
     home = Home()
-    async with home.listening() as url:
+    async with listening(home.answer) as url:
         scene = Scene(url, tmp_path, timeout_s=0.2)
         home.statuses["wr-1"] = SILENT
         for receipt in ("wr-1", "wr-2"):
@@ -76,7 +69,7 @@ async def test_an_order_that_is_not_answered_holds_up_no_other(tmp_path: Path) -
 
 async def test_an_order_waits_longer_each_time(tmp_path: Path) -> None:
     home = Home()
-    async with home.listening() as url:
+    async with listening(home.answer) as url:
         scene = Scene(url, tmp_path)
         home.statuses["wr-1"] = 503
         scene.voider.order(TENANT, "west", "wr-1")
@@ -97,7 +90,7 @@ async def test_an_order_that_is_never_carried_out_is_given_up_with_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = Home()
-    async with home.listening() as url:
+    async with listening(home.answer) as url:
         scene = Scene(url, tmp_path)
         home.statuses["wr-1"] = 503
         scene.voider.order(TENANT, "west", "wr-1")
@@ -131,7 +124,7 @@ async def test_proxies_of_the_region_are_asked_at_once_and_within_half_the_time(
         if first:
             await reader.read()
         else:
-            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+            writer.write(said())
 
     timeout_s, loop = seconds(4.0), asyncio.get_running_loop()
     async with listening(answer) as url:

@@ -38,30 +38,11 @@ from warmroute_proxy.server.ledger.recording import Recording
 
 WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "n"})) for number in range(3)]
 PEERS = [Peer("west", 0.03)]
-READ_ONLY = frozenset(
-    {
-        "last_number",
-        "turns_before",
-        "announce_waits",
-        "estimated_tokens",
-        "regional_turn",
-        "reports_hits",
-        "seen",
-        "busy",
-        "ended_prefill_tokens",
-        "is_only_usable",
-        "full",
-        "has_capacity",
-        "has_capacity_at",
-        "is_full",
-        "last_settled",
-        "may_forward",
-        "next_end_s",
-        "running",
-        "snapshot",
-        "waits_at_door",
-    }
-)
+READ_ONLY = frozenset({
+    "last_number", "turns_before", "announce_waits", "estimated_tokens", "regional_turn", "reports_hits", "seen",
+    "busy", "ended_prefill_tokens", "is_only_usable", "full", "has_capacity", "has_capacity_at", "is_full",
+    "last_settled", "may_forward", "next_end_s", "running", "snapshot", "waits_at_door",
+})  # fmt: skip
 
 
 def routing(number: int, *, model: str = "m", home: str | None = None, cuts: int = 4) -> RoutingRequest:

@@ -37,7 +37,9 @@ class Store:
         return True
 
 
-def test_a_token_is_known_until_the_proxy_with_the_slowest_clock_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_known_until_the_proxy_with_the_slowest_clock_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Clock, "now_s", 1_000.0)
     nonces = RegionNonces(Store(), Metrics())
     sender = Forwards(SECRETS, "west", Clock(VALID_S + CLOCKS_APART_S), lambda _: "ab")
@@ -45,14 +47,11 @@ def test_a_token_is_known_until_the_proxy_with_the_slowest_clock_refuses_it(monk
     slow = Forwards(SECRETS, "east", Clock(0.0), lambda _: "")
     token = sender.sign("t", "t", "wr-1", "east", "body", 600.0)
 
-    def taken(proxy: Forwards) -> bool:
-        async def ask() -> bool:
-            answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            nonces.spend(proxy.check(token, "body"), answer.set_result)
-            return await answer
+    async def taken(proxy: Forwards) -> bool:
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        nonces.spend(proxy.check(token, "body"), answer.set_result)
+        return await answer
 
-        return asyncio.run(ask())
-
-    assert taken(fast)
+    assert await taken(fast)
     Clock.now_s += 2 * VALID_S + CLOCKS_APART_S - 0.1  # the last moment in which the slow one takes it
-    assert not taken(slow)
+    assert not await taken(slow)

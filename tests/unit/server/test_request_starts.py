@@ -7,12 +7,13 @@ from typing import Any
 
 import uvloop
 
-from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.turns import SLICE_S
 from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.http.request_starts import RequestStarts
+
+from .test_arrival import Endpoint
 
 A_SLICE = 4  # requests
 
@@ -20,26 +21,15 @@ A_SLICE = 4  # requests
 class Silent:
     """A connection that takes an answer."""
 
-    def write(self, data: bytes) -> None:
-        """Drop it."""
-
-    def passthrough_target(self) -> None:
-        """There is none."""
-
-    def on_status(self, request: Request, status: int) -> None:
-        """Count nothing."""
-
-    def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
-        """Nothing follows."""
-
-    def exchange_ended(self, exchange: Exchange) -> None:
-        """Nothing follows."""
-
-    def close_after_flush(self) -> None:
-        """There is nothing to close."""
+    def write(self, data: bytes) -> None: ...
+    def passthrough_target(self) -> None: ...
+    def on_status(self, request: Request, status: int) -> None: ...
+    def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None: ...
+    def exchange_ended(self, exchange: Exchange) -> None: ...
+    def close_after_flush(self) -> None: ...
 
 
-class Slow:
+class Slow(Endpoint):
     """An endpoint that begins `A_SLICE` requests in a slice, on a clock of its own."""
 
     def __init__(self) -> None:
@@ -49,18 +39,9 @@ class Slow:
     def clock(self) -> float:
         return self.steps * SLICE_S / A_SLICE
 
-    def on_head(self, request: Request) -> None:
-        """Refuse nothing."""
-
     def handle(self, request: Request, exchange: Exchange) -> None:
         self.steps += request.length or 1
         self.begun.append(request.path)
-
-    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-        return refusal
-
-    def on_status(self, request: Request, status: int) -> None:
-        """Count nothing."""
 
 
 def _exchange(path: str) -> Exchange:
@@ -124,21 +105,3 @@ def test_turns_follow_the_time_that_requests_take_to_begin() -> None:
     assert after_dear[:6] == light[:6]
     assert after_dear.index(dear[2]) > 6
     assert sorted(after_dear) == sorted([*dear[1:], *light])
-
-
-def test_a_tenant_that_comes_later_does_not_wait_for_the_time_that_others_had_alone() -> None:
-    async def run() -> list[str]:
-        slow = Slow()
-        starts = RequestStarts(slow, asyncio.get_running_loop(), slow.clock, LoopLag(Metrics(), slow.clock))
-        for number in range(20):
-            exchange = _exchange(f"hostile/{number}")
-            starts.handle(exchange.request, exchange)
-        await asyncio.sleep(0)
-        before = len(slow.begun)
-        late = _exchange("innocent/0")
-        starts.handle(late.request, late)
-        while len(slow.begun) < 21:
-            await asyncio.sleep(0)
-        return slow.begun[before:]
-
-    assert "innocent/0" in uvloop.run(run())[:2]

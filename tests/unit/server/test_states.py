@@ -129,55 +129,45 @@ def test_the_steps_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("edge", REQUEST, ids=lambda edge: f"{edge[0].name}-{edge[1].name}")
-def test_a_request_takes_each_transition(edge: tuple[RequestState, RequestEvent], taken: list[Any]) -> None:
-    def steps() -> None:
-        scene = Scene(stream=edge != (R.DISPATCHED, E.SETTLE))  # a stream has its first token before its end
-        REACH[edge[0]](scene)
-        assert scene.request.state is edge[0]
-        taken.clear()
-        CAUSE[edge](scene)
-        assert edge in taken
-        if edge[1] not in {E.ADMIT, E.HOME_FAILED, E.FAIL}:  # it goes on at once from those
-            assert scene.request.state is REQUEST[edge]
-        scene.request.crashed()  # nothing is left of it in any state
-        assert not scene.open_requests.live
-        assert all(w["running"] == 0 for w in scene.router.snapshot(scene.now)["workers"].values())
-
-    in_loop(steps)
+async def test_a_request_takes_each_transition(edge: tuple[RequestState, RequestEvent], taken: list[Any]) -> None:
+    scene = Scene(stream=edge != (R.DISPATCHED, E.SETTLE))  # a stream has its first token before its end
+    REACH[edge[0]](scene)
+    assert scene.request.state is edge[0]
+    taken.clear()
+    CAUSE[edge](scene)
+    assert edge in taken
+    if edge[1] not in {E.ADMIT, E.HOME_FAILED, E.FAIL}:  # it goes on at once from those
+        assert scene.request.state is REQUEST[edge]
+    scene.request.crashed()  # nothing is left of it in any state
+    assert not scene.open_requests.live
+    assert all(w["running"] == 0 for w in scene.router.snapshot(scene.now)["workers"].values())
 
 
 @pytest.mark.parametrize("state", R, ids=lambda state: state.name)
-def test_a_request_takes_no_other_transition(state: RequestState) -> None:
-    def steps() -> None:
-        scene = Scene()
-        REACH[state](scene)
-        for event in E:
-            if (state, event) not in REQUEST:
-                with pytest.raises(IllegalTransition, match=f"{event.name} cannot happen in RequestState {state.name}"):
-                    scene.request._advance(event)
-                assert scene.request.state is state
-
-    in_loop(steps)
+async def test_a_request_takes_no_other_transition(state: RequestState) -> None:
+    scene = Scene()
+    REACH[state](scene)
+    for event in E:
+        if (state, event) not in REQUEST:
+            with pytest.raises(IllegalTransition, match=f"{event.name} cannot happen in RequestState {state.name}"):
+                scene.request._advance(event)
+            assert scene.request.state is state
 
 
 @pytest.mark.parametrize(
     "state", [R.QUEUED, R.DISPATCHED, R.PREFILLED, R.ANSWERING, R.SETTLING], ids=lambda each: each.name
 )
-def test_a_turn_whose_client_leaves_is_unanswered_at_once_and_never_later(state: RequestState) -> None:
+async def test_a_turn_whose_client_leaves_is_unanswered_at_once_and_never_later(state: RequestState) -> None:
     """The client may send it again at once, and is then answered before the first row is written."""
-
-    def steps() -> None:
-        scene = Scene()
-        REACH[state](scene)
-        scene.client.leave()
-        assert scene.unanswered == 1
-        scene.give_up_usage()
-        while scene.rows:
-            scene.write_row()
-        assert scene.request.state is R.ENDED
-        assert scene.unanswered == 1
-
-    in_loop(steps)
+    scene = Scene()
+    REACH[state](scene)
+    scene.client.leave()
+    assert scene.unanswered == 1
+    scene.give_up_usage()
+    while scene.rows:
+        scene.write_row()
+    assert scene.request.state is R.ENDED
+    assert scene.unanswered == 1
 
 
 def _has_leg(scene: Scene, role: str = "") -> bool:
@@ -336,28 +326,22 @@ CAUSE_ATTEMPT: dict[AttemptEvent, Callable[[Tried], object]] = {
 
 
 @pytest.mark.parametrize("edge", ATTEMPT, ids=lambda edge: f"{edge[0].name}-{edge[1].name}")
-def test_an_attempt_takes_each_transition(edge: tuple[AttemptState, AttemptEvent], taken: list[Any]) -> None:
-    def steps() -> None:
-        tried = Tried()
-        REACH_ATTEMPT[edge[0]](tried)
-        assert tried.attempt.state is edge[0]
-        taken.clear()
-        CAUSE_ATTEMPT[edge[1]](tried)
-        assert taken == [edge]
-        assert tried.attempt.state is ATTEMPT[edge]
-        assert tried.owner.ends <= 1
-
-    in_loop(steps)
+async def test_an_attempt_takes_each_transition(edge: tuple[AttemptState, AttemptEvent], taken: list[Any]) -> None:
+    tried = Tried()
+    REACH_ATTEMPT[edge[0]](tried)
+    assert tried.attempt.state is edge[0]
+    taken.clear()
+    CAUSE_ATTEMPT[edge[1]](tried)
+    assert taken == [edge]
+    assert tried.attempt.state is ATTEMPT[edge]
+    assert tried.owner.ends <= 1
 
 
 @pytest.mark.parametrize("state", A, ids=lambda state: state.name)
-def test_an_attempt_takes_no_other_transition(state: AttemptState) -> None:
-    def steps() -> None:
-        tried = Tried()
-        REACH_ATTEMPT[state](tried)
-        for event in D:
-            if (state, event) not in ATTEMPT:
-                with pytest.raises(IllegalTransition, match=f"{event.name} cannot happen in AttemptState {state.name}"):
-                    tried.attempt._advance(event)
-
-    in_loop(steps)
+async def test_an_attempt_takes_no_other_transition(state: AttemptState) -> None:
+    tried = Tried()
+    REACH_ATTEMPT[state](tried)
+    for event in D:
+        if (state, event) not in ATTEMPT:
+            with pytest.raises(IllegalTransition, match=f"{event.name} cannot happen in AttemptState {state.name}"):
+                tried.attempt._advance(event)

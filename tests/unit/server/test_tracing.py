@@ -48,51 +48,45 @@ class TestAContext:
 KEY = b"of the fleet"
 
 
+def sampler(ratio: float, seed: int = 1, *, follow: bool = False, key: bytes = KEY) -> Sampler:
+    return Sampler(ratio, follow_clients=follow, random_bits=random.Random(seed).getrandbits, key=key)
+
+
 class TestSampling:
     def test_takes_about_its_share_of_requests_without_a_context(self) -> None:
-        sampler = Sampler(0.25, follow_clients=False, random_bits=random.Random(1).getrandbits, key=KEY)
-        taken = sum(sampler.new_trace() is not None for _ in range(4000))
+        some = sampler(0.25)
+        taken = sum(some.new_trace() is not None for _ in range(4000))
         assert 900 < taken < 1100
 
     @pytest.mark.parametrize(("ratio", "taken"), [(0.0, 0), (1.0, 50)])
     def test_takes_none_or_all(self, ratio: float, taken: int) -> None:
-        sampler = Sampler(ratio, follow_clients=False, random_bits=random.Random(1).getrandbits, key=KEY)
-        traces = [sampler.new_trace() for _ in range(50)]
-        assert sum(trace is not None for trace in traces) == taken
+        every = sampler(ratio)
+        assert sum(every.new_trace() is not None for _ in range(50)) == taken
 
     def test_of_two_proxies_takes_the_same_traces(self) -> None:
         ids = [random.Random(seed).getrandbits(128) for seed in range(500)]
-        samplers = [
-            Sampler(0.3, follow_clients=False, random_bits=random.Random(n).getrandbits, key=KEY) for n in range(2)
-        ]
-        one, other = [[s.takes(Context(i, 1, True)) for i in ids] for s in samplers]
+        proxies = sampler(0.3, 0), sampler(0.3, 1)
+        one, other = [[proxy.takes(Context(i, 1, True)) for i in ids] for proxy in proxies]
         assert one == other
         assert 0 < sum(one) < len(ids)
 
     def test_is_not_for_a_client_to_choose_by_its_trace_ids(self) -> None:
         ids = [7 << 64 | low for low in range(2000)]  # all of them were below any ratio
-        fleets = [
-            Sampler(0.1, follow_clients=False, random_bits=random.Random(1).getrandbits, key=key)
-            for key in (b"a", b"b")
-        ]
-        one, other = [{i for i in ids if s.takes(Context(i, 1, True))} for s in fleets]
+        fleets = [sampler(0.1, key=key) for key in (b"a", b"b")]
+        one, other = [{i for i in ids if fleet.takes(Context(i, 1, True))} for fleet in fleets]
         assert 120 < len(one) < 280
         assert len(one & other) < 60
 
     @pytest.mark.parametrize("follow", [True, False])
     def test_never_takes_what_its_client_does_not_want(self, follow: bool) -> None:
-        sampler = Sampler(1.0, follow_clients=follow, random_bits=random.Random(1).getrandbits, key=KEY)
-        assert not sampler.takes(Context(1, 1, False))
+        assert not sampler(1.0, follow=follow).takes(Context(1, 1, False))
 
     def test_follows_clients_only_where_it_is_said(self) -> None:
         for follow in (True, False):
-            sampler = Sampler(0.0, follow_clients=follow, random_bits=random.Random(1).getrandbits, key=KEY)
-            assert sampler.takes(Context(1, 1, True)) is follow
+            assert sampler(0.0, follow=follow).takes(Context(1, 1, True)) is follow
 
     def test_of_a_home_takes_each_trace_that_the_first_proxy_has_begun(self) -> None:
-        first, home = [
-            Sampler(0.1, follow_clients=False, random_bits=random.Random(n).getrandbits, key=KEY) for n in range(2)
-        ]
+        first, home = sampler(0.1, 0), sampler(0.1, 1)
         begun = [trace for trace in (first.new_trace() for _ in range(500)) if trace is not None]
         assert begun
         assert all(home.takes(Context(trace, 1, True)) for trace in begun)
@@ -116,33 +110,25 @@ def spans(*events: On) -> list[tuple[str, float, float, str]]:
     return [(each.name, each.began_s, each.ended_s, each.failed_by) for each in timeline.children]
 
 
-class TestSpans:
-    def test_of_a_turn_that_waited(self) -> None:
-        assert spans(On.QUEUE, On.ADMIT, On.DISPATCH, On.PREFILL, On.CONTENT, On.SETTLE, On.ROW_WRITTEN) == [
-            ("queue", 1.0, 2.0, ""), ("attempt", 3.0, 6.0, ""), ("prefill", 3.0, 4.0, ""), ("decode", 4.0, 6.0, ""),
-            ("store", 6.0, 7.0, ""),
-        ]  # fmt: skip
-
-    def test_of_a_retry(self) -> None:
-        assert spans(On.DISPATCH, On.FAIL, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN) == [
-            ("attempt", 1.0, 2.0, "fail"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, ""),
-        ]  # fmt: skip
-
-    def test_of_a_client_that_leaves(self) -> None:
-        assert spans(On.DISPATCH, On.CONTENT, On.CLIENT_LEFT, On.SETTLE, On.ROW_WRITTEN) == [
-            ("attempt", 1.0, 4.0, ""), ("prefill", 1.0, 2.0, ""), ("decode", 2.0, 4.0, ""), ("store", 4.0, 5.0, ""),
-        ]  # fmt: skip
-
-    def test_of_a_client_that_leaves_the_queue(self) -> None:
-        assert spans(On.QUEUE, On.CLIENT_LEFT) == [("queue", 1.0, 2.0, "client_left")]
-
-    def test_of_a_home_that_fails(self) -> None:
-        assert spans(On.FORWARD, On.HOME_FAILED, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN) == [
-            ("forward", 1.0, 2.0, "home_failed"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, ""),
-        ]  # fmt: skip
-
-    def test_of_a_crash(self) -> None:
-        assert spans(On.DISPATCH, On.CRASH) == [("attempt", 1.0, 2.0, "crash")]
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([On.QUEUE, On.ADMIT, On.DISPATCH, On.PREFILL, On.CONTENT, On.SETTLE, On.ROW_WRITTEN],
+         [("queue", 1.0, 2.0, ""), ("attempt", 3.0, 6.0, ""), ("prefill", 3.0, 4.0, ""), ("decode", 4.0, 6.0, ""),
+          ("store", 6.0, 7.0, "")]),
+        ([On.DISPATCH, On.FAIL, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN],
+         [("attempt", 1.0, 2.0, "fail"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
+        ([On.DISPATCH, On.CONTENT, On.CLIENT_LEFT, On.SETTLE, On.ROW_WRITTEN],
+         [("attempt", 1.0, 4.0, ""), ("prefill", 1.0, 2.0, ""), ("decode", 2.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
+        ([On.QUEUE, On.CLIENT_LEFT], [("queue", 1.0, 2.0, "client_left")]),
+        ([On.FORWARD, On.HOME_FAILED, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN],
+         [("forward", 1.0, 2.0, "home_failed"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
+        ([On.DISPATCH, On.CRASH], [("attempt", 1.0, 2.0, "crash")]),
+    ],
+    ids=["it waited", "a retry", "its client leaves", "its client leaves the queue", "its home fails", "a crash"],
+)  # fmt: skip
+def test_a_turn_has_a_span_for_each_step(events: list[On], expected: list[tuple[str, float, float, str]]) -> None:
+    assert spans(*events) == expected
 
 
 FINISHED = Finished(1, 2, 0, 1.0, 2.0, 0.0, "r", None, "m", "/v1/completions", False, 1, "refused", 429, "x", None, [])

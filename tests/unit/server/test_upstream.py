@@ -1,8 +1,10 @@
 """Connections to an engine: a request under which an idle one is closed is sent once more, and no other is."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+import pytest
 
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg
@@ -14,7 +16,7 @@ IDLE_S, SINCE_S = 2.0, 5.0
 """How long a connection was idle when the request was sent, and when the engine closed it."""
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+CLOSED = "BROKEN: the engine closed without an answer"
 
 
 class Asked:
@@ -102,25 +104,23 @@ async def engine() -> AsyncIterator[Engine]:
         await asyncio.gather(*filter(None, made.serving), return_exceptions=True)
 
 
-async def test_a_request_is_sent_anew_where_the_engine_closes_an_idle_connection_under_it() -> None:
+@pytest.mark.parametrize(
+    ("closes", "late_s", "anew", "found", "requests"),
+    [
+        ({2}, SINCE_S - IDLE_S, True, "answered", 3),
+        ({2, 3}, SINCE_S - IDLE_S, True, CLOSED, 3),
+        ({2}, 0.0, True, CLOSED, 2),
+        ({2}, SINCE_S - IDLE_S, False, CLOSED, 2),
+    ],
+    ids=["it was idle", "a second time", "it was not idle for long", "it is no turn"],
+)
+async def test_a_turn_is_sent_anew_once_where_the_engine_closes_an_idle_connection_under_it(
+    closes: set[int], late_s: float, anew: bool, found: str, requests: int
+) -> None:
     async with engine() as it:
-        it.closes = {2}
-        assert await Asked(it).end() == "answered"
-        assert (it.connections, it.requests) == (2, 3)
-
-
-async def test_it_is_sent_anew_once() -> None:
-    async with engine() as it:
-        it.closes = {2, 3}
-        assert await Asked(it).end() == "BROKEN: the engine closed without an answer"
-        assert it.requests == 3
-
-
-async def test_a_connection_that_was_not_idle_for_long_was_closed_for_the_request() -> None:
-    async with engine() as it:
-        it.closes, it.late_s = {2}, 0.0
-        assert await Asked(it).end() == "BROKEN: the engine closed without an answer"
-        assert it.requests == 2
+        it.closes, it.late_s = closes, late_s
+        assert await Asked(it, anew=anew).end() == found
+        assert (it.connections, it.requests) == (requests - 1, requests)
 
 
 async def test_an_engine_that_has_ended_has_ended_under_the_request() -> None:
@@ -128,13 +128,7 @@ async def test_an_engine_that_has_ended_has_ended_under_the_request() -> None:
         assert it.listener is not None
         it.closes = {2}
         it.listener.close()
-        assert await Asked(it).end() == "BROKEN: the engine closed without an answer"
-
-
-async def test_what_is_no_turn_is_not_sent_anew() -> None:
-    async with engine() as it:
-        it.closes = {2}
-        assert await Asked(it, anew=False).end() == "BROKEN: the engine closed without an answer"
+        assert await Asked(it).end() == CLOSED
 
 
 async def test_nothing_is_sent_anew_for_a_client_that_has_left() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.machine import seconds
-from tests.subjects.http_answers import listening
+from tests.subjects.http_answers import answering, listening, said
 from tests.subjects.proxy_messages import BODY_SHA256, CHANGES, SIGNED_AT_S, announcements, forwards, tokens
 from tests.subjects.routing import routing_of
 
@@ -130,15 +130,7 @@ def test_who_is_behind_is_named() -> None:
 async def test_a_region_of_other_versions_is_found_out_by_its_probe(caplog: pytest.LogCaptureFixture) -> None:
     ready = {"status": "ready", "region": "west", "forward_versions": [NEWEST + 1, NEWEST + 1]}
     signs = forwards()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps(ready).encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(answering(lambda _: said(json.dumps(ready).encode()))) as url:
         peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, signs)
         router = Router("east", [], [Peer("west", 0.03)])
         with caplog.at_level(logging.ERROR):
@@ -167,14 +159,7 @@ def test_a_region_of_two_releases_is_written_to_in_the_older_ones_version() -> N
 
 @pytest.mark.parametrize("ready", ["<html>ok</html>", '{"status": "ready"}', '{"status": "ready", "region": "north"}'])
 async def test_what_is_not_that_regions_proxy_is_down(ready: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(ready)}\r\n\r\n"
-        writer.write((head + ready).encode())
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(answering(lambda _: said(ready.encode()))) as url:
         peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
         router = Router("east", [], [Peer("west", 0.03)])
         with caplog.at_level(logging.ERROR):
@@ -194,14 +179,13 @@ async def test_a_region_that_says_nothing_slows_no_other_down() -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        asked.append("north")
+    def busy(head: str) -> bytes:
+        asked.append(head)
         if len(asked) == 3:
             often.set()
-        writer.write(b"HTTP/1.1 503 Busy\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+        return said(status=503)
 
-    async with listening(hang) as west, listening(answer) as north:
+    async with listening(hang) as west, listening(answering(busy)) as north:
         clock = asyncio.get_running_loop().time
         peers = Peers({"west": west, "north": north}, 2.0, clock, forwards())
         watching = asyncio.create_task(peers.watch(Router("east", [], [Peer("west", 0.03), Peer("north", 0.03)])))
@@ -216,14 +200,7 @@ async def test_a_region_that_says_nothing_slows_no_other_down() -> None:
 
 async def test_one_missed_probe_ends_nothing_that_is_under_way() -> None:
     status = 200
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps({"region": "west"}).encode()
-        head = f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-
-    async with listening(answer) as url:
+    async with listening(answering(lambda _: said(b'{"region": "west"}', status))) as url:
         peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
         seen = []
         for status in (200, 503, 200, 503, 503, 200):  # noqa: B007 - the server reads it
@@ -238,12 +215,6 @@ async def test_one_probe_without_an_answer_refuses_nobody_whom_no_other_region_m
     """The second one does, and so does an answer of another proxy at that address."""
     answers, region = True, "west"
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if answers:
-            body = json.dumps({"region": region}).encode()
-            writer.write(f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
-
     def goes_to(router: Router, allowed: frozenset[str] | None) -> str:
         routing = routing_of(Chain([1], [4000]), allowed_regions=allowed)
         try:
@@ -251,6 +222,7 @@ async def test_one_probe_without_an_answer_refuses_nobody_whom_no_other_region_m
         except NoWorker:
             return ""
 
+    answer = answering(lambda _: said(json.dumps({"region": region}).encode()) if answers else b"")
     async with listening(answer) as url:
         peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
         router = Router("east", [Worker("a", "a", 0, "aggregated")], [Peer("west", 0.0)])

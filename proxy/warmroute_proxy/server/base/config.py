@@ -169,6 +169,9 @@ class EngineConfig:
     file that names engines cannot.
     """
 
+    http_proxy: Annotated[str, ADDRESS] = ""
+    """For `https` addresses: the HTTP proxy through which the engine is reached; empty: it is reached directly."""
+
     max_running: Annotated[int, within(1, 1_000_000)] | None = None
     """The maximum number of concurrent requests of each rank; None: the number that the engine reports."""
 

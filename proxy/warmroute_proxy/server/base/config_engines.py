@@ -36,6 +36,10 @@ def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineC
             table.problem(key, f"is for prefill engines, this one is {role}")
     if kind == "openai" and role != "aggregated":
         table.problem("kind", f'"openai" cannot be {role}: only SGLang splits prefill from decode')
+    if engine.http_proxy and not url.startswith("https://"):
+        table.problem("http_proxy", "is for engines whose url begins with https://")
+    if engine.http_proxy.startswith("https://"):
+        table.problem("http_proxy", "must begin with http://: the connection inside is encrypted")
     if kind == "openai" and table.has("admin_key_file"):
         table.problem("admin_key_file", 'is for SGLang: nothing is asked of an "openai" engine that wants it')
     table.close()

@@ -23,7 +23,7 @@ from warmroute_proxy.server.control.models import EngineState
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_info
-from warmroute_proxy.server.engines.small_get import ask
+from warmroute_proxy.server.engines.small_get import SMALL_BYTES, ask
 
 FLIP_TIMEOUT_S: Final = 300.0
 """The limit is long, since SGLang creates its transfer engines anew and captures CUDA graphs."""
@@ -81,6 +81,7 @@ class EngineFlips:
                 FLIP_TIMEOUT_S,
                 method="POST",
                 body=msgspec.json.encode(body),
+                limit_bytes=SMALL_BYTES,
             )
             if status != 200:
                 return _reason(status, answer)

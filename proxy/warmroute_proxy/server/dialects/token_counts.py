@@ -23,6 +23,7 @@ from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.small_get import Collector
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,7 @@ TIMEOUT_S: Final = 5.0
 LEAST_ANSWER_BYTES: Final = 65_536
 ANSWER_BYTES_PER_BYTE: Final = 8
 """The maximum number of bytes of an answer for each byte of the body: a token has at least one byte, and its id at most
-7 with the comma. `LEAST_ANSWER_BYTES` covers what the chat template adds. So the body's size bounds what an engine can
-make the proxy hold.
+7 with the comma. `LEAST_ANSWER_BYTES` covers what the chat template adds. The answer counts for the tenant's memory.
 """
 
 _PATH: Final = "/v1/tokenize"
@@ -98,6 +98,10 @@ class TokenCounts:
             engine = min(engines, key=lambda engine: engine.upstream.open)
             _Question(self, engine, read, tokens, on_count)
 
+    def memory_of(self, tenant: str) -> BodyReservation | None:
+        """A reservation for the answer to a tenant's question."""
+        return self._engines.memory_of(tenant)
+
     def began(self, tenant: str, difference: int, *, large: bool) -> None:
         """A tenant's question has begun (`difference` 1) or ended (-1)."""
         self._at_once += difference
@@ -146,7 +150,7 @@ class _Question:
         model = b'"model":%b' % msgspec.json.encode(parsed.model.name)
         body = read.body.rewritten(_NOT_OF_THE_PROMPT | parsed.dropped, model)
         answer_bytes = LEAST_ANSWER_BYTES + ANSWER_BYTES_PER_BYTE * sum(map(len, body))
-        leg = Collector(self._answered, answer_bytes).leg
+        leg = Collector(self._answered, answer_bytes, owner.memory_of(self._tenant)).leg
         engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
         self._leg = leg
         self._timer = asyncio.get_running_loop().call_later(TIMEOUT_S, self._timed_out)

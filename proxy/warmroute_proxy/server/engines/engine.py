@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.secrets import bearer
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.kv_move_costs import MoveTotals
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, ServerInfo
-from warmroute_proxy.server.engines.small_get import Collector
+from warmroute_proxy.server.engines.small_get import SMALL_BYTES, Collector
 from warmroute_proxy.server.engines.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
-        self.upstream = Upstream(config.url, connect_timeout_s, clock)
+        self.upstream = Upstream(config.url, connect_timeout_s, clock, config.http_proxy)
         self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
         """Header lines with the engine's keys: for all requests, and for control routes; empty without a key."""
@@ -115,6 +115,11 @@ class Engine:
         self._heads.clear()
         self._key_refused = False
         return True
+
+    @property
+    def line(self) -> str:
+        """The name under which work and memory for this engine alone count. No tenant has such a name."""
+        return f"@{self.config.id}"
 
     @property
     def serves(self) -> bool:
@@ -196,7 +201,7 @@ class Engine:
         """Ask the engine to stop one request, without waiting for its answer."""
         if self.is_sglang:
             body = msgspec.json.encode({"rid": rid})
-            leg = Collector(self._abort_answered).leg
+            leg = Collector(self._abort_answered, SMALL_BYTES).leg
             headers = f"content-type: application/json\r\n{self.admin_bearer}"
             self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)

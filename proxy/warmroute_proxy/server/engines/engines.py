@@ -25,6 +25,7 @@ from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.engines.kv_feed import KvFeed
 from warmroute_proxy.server.engines.watching import Watching
+from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 
 # Which engines drain. An engine that drains gets no new work although it answers. The source of a drain is an
@@ -173,7 +174,12 @@ class Engines:
         """Id -> an engine that has left, kept until its last aborts are sent."""
 
         self.clock = clock
-        self.kv_events = KvEvents(metrics, unix_clock, peer_updates.apply_updates if peer_updates is not None else None)
+        self.memory: BodyMemory | None = None
+        """Counts what engines send to the proxy itself. None: nothing is counted."""
+
+        self.kv_events = KvEvents(
+            metrics, unix_clock, peer_updates.apply_updates if peer_updates is not None else None, self.memory_of
+        )
         self.watching = Watching(region, metrics, unix_clock)
         self.reading: dict[str, asyncio.Task[None]] = {}
         """Engine id -> the running request for the engine's metrics."""
@@ -191,6 +197,10 @@ class Engines:
         self.turns = self.kv_events.turns = turns
         for engine in self.by_id.values():
             engine.upstream.turns = turns
+
+    def memory_of(self, tenant: str) -> BodyReservation | None:
+        """A reservation for what an engine sends. `tenant`: who needs it; the engine's `line` if no tenant does."""
+        return None if self.memory is None else self.memory.reserve(tenant, 0)
 
     def of(self, worker: Worker) -> Engine:
         engine = self.by_id.get(worker.engine)

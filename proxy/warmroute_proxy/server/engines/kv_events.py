@@ -9,12 +9,13 @@ Everything runs in the event loop, in small portions. One portion has at most `M
 after `MAX_BYTES_AT_ONCE`; then other callbacks run. `kv_feed` divides a long batch. If more events of an engine wait,
 the next portion begins after a pause, which is `REST` times as long as the portion took. So the events of one rank take
 at most a fifth of the loop's time. All ranks of an engine, which may be 64, share one queue in the loop's turns
-(`base.turns`), and so take no more time than one tenant. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a
-core, and pages of one token 4 %.
+(`base.turns`), and so take no more time than one tenant. They also share `BYTES_A_SECOND`. If an engine sends more, its
+events come late; other engines' do not. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a core, and pages
+of one token 4 %.
 
-Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches, and loses further batches, which `kv_feed` finds as a gap. A batch has at
-most `MAX_MESSAGE_BYTES`. A replay is given up after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two
-for each worker.
+Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches for each socket. Further batches wait at the engine, which drops some if
+too many wait; `kv_feed` finds that as a gap. A frame of a message has at most `MAX_MESSAGE_BYTES`. A replay is given up
+after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two for each worker.
 """
 
 import asyncio
@@ -32,13 +33,20 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.kv_feed import MAX_BATCH_BYTES, KvFeed
+from warmroute_proxy.server.http.body_memory import BodyReservation
 
 log = logging.getLogger(__name__)
 
 MAX_BATCHES_AT_ONCE: Final = 32
 MAX_BYTES_AT_ONCE: Final = 65_536
 REPLAY_TIMEOUT_S: Final = 2.0
-RECEIVE_QUEUE: Final = 1_000
+RECEIVE_QUEUE: Final = 8
+BYTES_A_SECOND: Final = 16 * 2**20
+"""How much is read from an engine in a second: 100,000 blocks, each in an event of its own."""
+
+BURST_S: Final = 0.25
+"""How much is read at once, in seconds of `BYTES_A_SECOND`: a batch of the largest size."""
+
 MAX_MESSAGE_BYTES: Final = MAX_BATCH_BYTES
 REST: Final = 4.0
 REST_OF_REPLAY: Final = 1.0
@@ -79,12 +87,19 @@ class KvEvents:
     """The subscriptions of a proxy, at most one for each worker."""
 
     def __init__(
-        self, metrics: Metrics, unix_clock: Callable[[], float], apply_peer_updates: Callable[[], None] | None = None
+        self,
+        metrics: Metrics,
+        unix_clock: Callable[[], float],
+        apply_peer_updates: Callable[[], None] | None = None,
+        memory_of: Callable[[str], BodyReservation | None] | None = None,
     ) -> None:
         """`apply_peer_updates` is called before events are applied. It applies the tags of prompts that other processes
-        of this proxy sent, since the events may name these tags.
+        of this proxy sent, since the events may name these tags. `memory_of`: makes the reservation for the batches of
+        an engine that wait.
         """
         self.apply_peer_updates = apply_peer_updates or _nothing
+        self._memory_of = memory_of
+        self._allowed_s: dict[str, float] = {}  # by engine: when its bytes read so far are within `BYTES_A_SECOND`
         self._metrics = metrics
         self.unix_clock = unix_clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made for the first engine that publishes
@@ -112,6 +127,7 @@ class KvEvents:
             self._metrics,
             block_size=source.block_size,
             can_replay=source.replay_port is not None,
+            memory=None if self._memory_of is None else self._memory_of(f"@{worker.engine}"),
         )
         try:
             made = _Subscription(self, self._context, feed, worker, source)
@@ -121,11 +137,18 @@ class KvEvents:
         else:
             self._subscriptions[worker.id] = made
 
+    def rest_s(self, line: str, size_bytes: int) -> float:
+        """Count bytes that were read from an engine. Returns for how long no more of its bytes may be read."""
+        now_s = time.monotonic()
+        allowed_s = self._allowed_s[line] = max(self._allowed_s.get(line, 0.0), now_s) + size_bytes / BYTES_A_SECOND
+        return max(0.0, allowed_s - now_s - BURST_S)
+
     def leave(self, worker_id: str) -> None:
         self._unusable.pop(worker_id, None)
         known = self._subscriptions.pop(worker_id, None)
         if known is not None:
             known.close()
+            self._allowed_s.pop(known.line, None)
 
     def feed(self, worker_id: str) -> KvFeed | None:
         """The feed of a worker; None if this proxy is not subscribed to it."""
@@ -159,13 +182,14 @@ class _Subscription:
     ) -> None:
         self.feed = feed
         self._owner = owner
-        self._line = f"@{worker.engine}"
+        self.line = f"@{worker.engine}"
         self.dp_rank = dp_rank = worker.dp_rank
         self.source = source
         self._loop = asyncio.get_running_loop()
         self._timeout: asyncio.TimerHandle | None = None
         self._closed = False
         self._rest: asyncio.TimerHandle | None = None  # runs between two portions
+        self._rest_of_replay: asyncio.TimerHandle | None = None
         self._awaits_turn: set[Callable[[], None]] = set()
         self._sub = _connected(context, zmq.SUB, source.host, source.port + dp_rank)
         self._sub.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
@@ -180,8 +204,9 @@ class _Subscription:
         self._closed = True
         if self._timeout is not None:
             self._timeout.cancel()
-        if self._rest is not None:
-            self._rest.cancel()
+        for rest in (self._rest, self._rest_of_replay):
+            if rest is not None:
+                rest.cancel()
         for socket, _ in self._readers():
             self._loop.remove_reader(_number(socket, zmq.FD))
             socket.close(linger=0)
@@ -198,7 +223,7 @@ class _Subscription:
             step()
         elif step not in self._awaits_turn:
             self._awaits_turn.add(step)
-            self._owner.turns.take(self._line, partial(self._turn_comes, step))
+            self._owner.turns.take(self.line, partial(self._turn_comes, step))
 
     def _turn_comes(self, step: Callable[[], None]) -> None:
         self._awaits_turn.discard(step)
@@ -210,7 +235,8 @@ class _Subscription:
             self._in_turn(self._take_live)
 
     def _read_replay(self) -> None:
-        self._in_turn(self._take_replay)
+        if self._rest_of_replay is None:
+            self._in_turn(self._take_replay)
 
     def _take_live(self) -> None:
         if self._rest is not None:
@@ -219,7 +245,7 @@ class _Subscription:
         self._owner.apply_peer_updates()
         if self.feed.is_behind:
             self.feed.go_on()
-        found, more = self._received(self._sub)
+        found, more, rest_s = self._received(self._sub)
         for frames in found:
             if len(frames) != 3:
                 continue
@@ -228,8 +254,9 @@ class _Subscription:
                 first_missing = self.feed.live(int.from_bytes(number, "big"), batch, self._owner.unix_clock())
                 if first_missing is not None:
                     self._request_replay(first_missing)
-        if (more or self.feed.is_behind) and not self._closed and self._rest is None:
-            self._rest = self._loop.call_later(REST * (time.perf_counter() - began_s), self._rested)
+        if (more or rest_s or self.feed.is_behind) and not self._closed and self._rest is None:
+            rest_s = max(rest_s, REST * (time.perf_counter() - began_s))
+            self._rest = self._loop.call_later(rest_s, self._rested)
 
     def _rested(self) -> None:
         self._rest = None
@@ -247,9 +274,11 @@ class _Subscription:
         self._loop.call_soon(self._read_replay)  # sending may have consumed the descriptor's signal
 
     def _take_replay(self) -> None:
+        if self._rest_of_replay is not None:
+            return
         assert self._dealer is not None
         began_s = time.perf_counter()
-        found, more = self._received(self._dealer)
+        found, more, rest_s = self._received(self._dealer)
         for frames in found:
             if len(frames) != 4 or not self.feed.replaying:
                 continue
@@ -258,14 +287,15 @@ class _Subscription:
                 self._replay_over()
             elif len(number) == NUMBER_BYTES:
                 self.feed.replayed(int.from_bytes(number, "big"), batch, self._owner.unix_clock())
-        if more and not self._closed:
-            self._loop.call_later(REST_OF_REPLAY * (time.perf_counter() - began_s), self._read_more)
+        if (more or rest_s) and not self._closed:
+            rest_s = max(rest_s, REST_OF_REPLAY * (time.perf_counter() - began_s))
+            self._rest_of_replay = self._loop.call_later(rest_s, self._replay_rested)
         if self.feed.is_behind and not self._closed and self._rest is None:
             self._rest = self._loop.call_later(REST * (time.perf_counter() - began_s), self._rested)
 
-    def _read_more(self) -> None:
-        if not self._closed:
-            self._read_replay()
+    def _replay_rested(self) -> None:
+        self._rest_of_replay = None
+        self._read_replay()
 
     def _replay_over(self) -> None:
         if self._timeout is not None:
@@ -274,16 +304,18 @@ class _Subscription:
         if self.feed.replaying:
             self.feed.replay_ended(self._owner.unix_clock())
 
-    def _received(self, socket: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], bool]:
-        """Some of the messages that have arrived, and whether more may have arrived."""
+    def _received(self, socket: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], bool, float]:
+        """Some of the messages that have arrived, whether more may wait, and for how long to read no more. If as many
+        have arrived as ZeroMQ keeps, more may wait at the engine.
+        """
         found: list[list[bytes]] = []
         size = 0
         while not self._closed and _number(socket, zmq.EVENTS) & zmq.POLLIN:
             if len(found) == MAX_BATCHES_AT_ONCE or size > MAX_BYTES_AT_ONCE:
-                return found, True
+                return found, True, self._owner.rest_s(self.line, size)
             found.append(socket.recv_multipart(zmq.NOBLOCK))
-            size += len(found[-1][-1])
-        return found, False
+            size += sum(map(len, found[-1]))
+        return found, len(found) >= RECEIVE_QUEUE, self._owner.rest_s(self.line, size)
 
 
 def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, port: int) -> "zmq.Socket[bytes]":

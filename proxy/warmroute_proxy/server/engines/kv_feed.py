@@ -16,8 +16,9 @@ A batch is applied in portions of `UNITS_AT_ONCE`. The rest of the batch waits f
 for the rest.
 
 Limits: while a replay runs, `MAX_WAITING` batches or `MAX_LEFT_BYTES` wait; beyond that, the replay is given up. A
-batch above `MAX_BATCH_BYTES` cannot be read. `MAX_LEFT_BYTES` wait to be applied; beyond that, the index and all
-waiting bytes are dropped.
+batch above `MAX_BATCH_BYTES`, or with events of less than `LEAST_EVENT_BYTES` on average, cannot be read.
+`MAX_LEFT_BYTES` wait to be applied, if there is memory for them; beyond that, the index and all waiting bytes are
+dropped.
 """
 
 import logging
@@ -36,12 +37,18 @@ from warmroute_proxy.server.base.declared_metrics import Metric
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks, Matched
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyReservation
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
 MAX_BATCH_BYTES: Final = 4 * 2**20
 """The size of a batch with 300,000 blocks of one token each, which takes 30 ms to decode."""
+
+LEAST_EVENT_BYTES: Final = 16
+"""Below the size of the smallest event, `AllBlocksCleared`. Without this bound, a batch of 4 million empty events would
+take 290 MB, and hold the loop for 0.3 s.
+"""
 
 MAX_LEFT_BYTES: Final = 16 * 2**20
 BLOCKS_AT_ONCE: Final = 1_024
@@ -75,10 +82,11 @@ class _Event(msgspec.Struct, gc=False):
 
 class _Batch(msgspec.Struct, array_like=True, gc=False):
     ts: float
-    events: list[msgspec.Raw]
+    events: msgspec.Raw
 
 
 _decode = msgspec.msgpack.Decoder(_Batch).decode
+_decode_events = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_event = msgspec.msgpack.Decoder(_Event).decode
 _UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
 
@@ -98,7 +106,18 @@ COUNTS: Final = KvCounters()
 
 
 class KvFeed:
-    def __init__(self, worker: Worker, router: Router, metrics: Metrics, *, block_size: int, can_replay: bool) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        router: Router,
+        metrics: Metrics,
+        *,
+        block_size: int,
+        can_replay: bool,
+        memory: BodyReservation | None = None,
+    ) -> None:
+        """`memory`: counts the batches that wait, and nothing else; None: they are not counted."""
+        self._memory = memory
         self.blocks = KvBlocks()
         self.lag_s = 0.0
         self.replaying = False
@@ -129,14 +148,15 @@ class KvFeed:
         if self.replaying:
             self._waiting.append((number, payload))
             self._waiting_bytes += len(payload)
-            if len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_LEFT_BYTES:
+            too_many = len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_LEFT_BYTES
+            if too_many or not self._finds_memory():
                 self.replay_ended(unix_s)
             return None
         if self._next is not None and number > self._next:
             self._count(COUNTS.gaps)
             self._waiting.append((number, payload))
             self._waiting_bytes = len(payload)
-            if not self._can_replay:
+            if not self._can_replay or not self._finds_memory():
                 self.replay_ended(unix_s)
                 return None
             self.replaying = True
@@ -152,12 +172,15 @@ class KvFeed:
     def replay_ended(self, unix_s: float) -> None:
         """Go on after a replay that is complete, or that the engine does not answer. Missing batches are lost now."""
         waiting, self._waiting, self.replaying = self._waiting, deque(), False
+        self._waiting_bytes = 0
         for number, payload in waiting:
             if self._next is not None and number > self._next:
                 self._lost.write("KV events of worker %s were lost: its index is dropped", self._worker.id)
                 self._count(COUNTS.drops)
                 self._drop()
             self._take(number, payload, unix_s)
+        if not self._left:
+            self._give_back()
 
     def _take(self, number: int, payload: bytes, unix_s: float) -> None:
         """Apply a published batch. No batch before it may be missing."""
@@ -187,6 +210,16 @@ class KvFeed:
         self._left.clear()
         self._left_bytes = 0
         self._steps = None
+        self._give_back()
+
+    def _finds_memory(self) -> bool:
+        """Reserve memory for the batches that wait. Returns whether there was enough."""
+        size_bytes = self._left_bytes + self._waiting_bytes
+        return size_bytes <= UNCOUNTED_BYTES or self._memory is None or self._memory.cover(size_bytes)
+
+    def _give_back(self) -> None:
+        if self._memory is not None and not self._waiting:
+            self._memory.close()
 
     def _apply(self, number: int, payload: bytes, unix_s: float) -> None:
         self._next = number + 1
@@ -197,6 +230,8 @@ class KvFeed:
             self._cannot_read(f"it has {len(payload)} bytes")
         elif self._left_bytes > MAX_LEFT_BYTES:
             self._cannot_read(f"more than {MAX_LEFT_BYTES} bytes wait")
+        elif not self._finds_memory():
+            self._cannot_read("there is no memory for it (body_memory_bytes)")
         elif self._steps is None:
             self.go_on()
 
@@ -217,6 +252,8 @@ class KvFeed:
                     self._left.popleft()
                     self._left_bytes -= len(payload)
                     self._steps = None
+                    if not self._left:
+                        self._give_back()
             except _UNREADABLE as error:
                 self._cannot_read(str(error))
 
@@ -229,7 +266,9 @@ class KvFeed:
         """Apply a batch in steps. Yields the number of units of each step."""
         batch = _decode(payload)
         self.lag_s = max(0.0, unix_s - batch.ts)
-        for raw in batch.events:
+        if _length_of(batch.events) * LEAST_EVENT_BYTES > len(payload):
+            raise msgspec.ValidationError("its events are too small")
+        for raw in _decode_events(batch.events):
             event = _decode_event(raw)
             if event.type == "AllBlocksCleared":
                 self._clear()
@@ -279,6 +318,14 @@ def _pieces_of(event: _Event) -> Iterator[_Event]:
         some = hashes[at : at + BLOCKS_AT_ONCE]
         yield msgspec.structs.replace(event, block_hashes=some, parent_block_hash=parent)
         parent = some[-1]
+
+
+def _length_of(array: msgspec.Raw) -> int:
+    """How many items a msgpack array states that it has; 0 if it is not an array."""
+    head = bytes(memoryview(array)[:5])
+    if head[0] not in _ARRAYS:
+        return 0
+    return head[0] & 0x0F if head[0] < 0xDC else int.from_bytes(head[1 : 3 if head[0] == 0xDC else 5], "big")
 
 
 def _holds_arrays(token_ids: bytes) -> bool:

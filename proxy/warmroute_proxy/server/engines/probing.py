@@ -32,7 +32,7 @@ from warmroute_proxy.server.engines.engine_metrics import Found, add_counts, add
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, Values, add_totals, totals_of
 from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS, count, json_object, read_server_info
-from warmroute_proxy.server.engines.small_get import OWN_FAULT, ask, get
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, SMALL_BYTES, ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 
 # Each engine renders a small chat, which shows whether its chat template takes a system message after other messages.
@@ -55,7 +55,8 @@ async def refuses_late_system(upstream: Upstream, bearer: str) -> bool:
 
 
 async def _asked(upstream: Upstream, bearer: str, body: bytes) -> int:
-    status, _ = await ask(upstream, PATH, f"{CONTENT_TYPE}{bearer}", TIMEOUT_S, method="POST", body=body)
+    headers = f"{CONTENT_TYPE}{bearer}"
+    status, _ = await ask(upstream, PATH, headers, TIMEOUT_S, method="POST", body=body, limit_bytes=SMALL_BYTES)
     return status
 
 
@@ -75,13 +76,12 @@ answer is 404 or 503 until the engine's ranks are registered.
 
 _UNREGISTERED: Final = frozenset({0, 404, 503})
 
-READY_BYTES: Final = 65_536
 LOADS_BYTES: Final = 262_144
 """The limit for `/v1/loads`, above 64 rows of 1 KB for 64 ranks."""
 
 INFO_BYTES: Final = 1_048_576
 METRICS_BYTES: Final = 4_194_304
-"""The limit for `/metrics`. An answer above the limit of its route counts as missing."""
+"""The limit for `/metrics`. An answer above the limit of its route, or without memory for it, counts as missing."""
 
 METRICS_PORTION_BYTES: Final = 8_192
 
@@ -144,7 +144,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
     """Set whether an engine is up, and whether it reports that it drains."""
-    status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, READY_BYTES)
+    status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, SMALL_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
@@ -188,7 +188,7 @@ async def _probe_bootstrap(engine: Engine, now_s: float) -> None:
         return
     if engine.registered and now_s - engine.registered_at_s < REGISTERED_EVERY_S:
         return
-    status, _ = await get(server, ROUTE, "", ANSWER_S)
+    status, _ = await get(server, ROUTE, "", ANSWER_S, SMALL_BYTES)
     if status == OWN_FAULT or (not status and server.host != engine.upstream.host):
         return
     engine.registered, engine.registered_at_s = status not in _UNREGISTERED, now_s
@@ -210,7 +210,7 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
-        status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, READY_BYTES)
+        status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, SMALL_BYTES)
         if status == OWN_FAULT:
             return
         engines.apply_health(engine.config.id, status, engines.clock())
@@ -232,7 +232,8 @@ def _lost(engines: Engines) -> list[str]:
 
 async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
     """Ask an engine for its ranks, page size and role, and pass changes on to the router."""
-    status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S, INFO_BYTES)
+    memory = engines.memory_of(engine.line)
+    status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S, INFO_BYTES, memory)
     if not engines.has(engine):
         return
     engine.check_key_accepted(status, "/server_info", "key_file")
@@ -293,7 +294,8 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     the next report.
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
-    status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES)
+    memory = engines.memory_of(engine.line)
+    status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES, memory)
     engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may require another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
@@ -315,7 +317,8 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
     """Read the engine's metrics: each time for conditions and for the comparison of the engine's counts with the
     ledger's, and every `MOVES_EVERY_S` for the cost of moves between tiers.
     """
-    status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES)
+    memory = engines.memory_of(engine.line)
+    status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES, memory)
     if status != 200:
         return
     try:

@@ -26,6 +26,7 @@ from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
 from warmroute_proxy.server.engines.portions import PORTION_BYTES, TURN_BYTES, Portions
+from warmroute_proxy.server.engines.tunnel import Tunnel
 from warmroute_proxy.server.http.authorities import authorities
 from warmroute_proxy.server.http.header_lines import Line, decode
 
@@ -42,7 +43,7 @@ Parts = Sequence[bytes | memoryview]
 
 
 class Upstream:
-    def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float], http_proxy: str = "") -> None:
         parts = urlsplit(url)
         self.url = url
         self.host = parts.hostname or ""
@@ -50,6 +51,7 @@ class Upstream:
         self.netloc = parts.netloc
         self.base_path = parts.path.rstrip("/")
         self._tls = parts.scheme == "https"
+        self._tunnel = Tunnel(http_proxy) if http_proxy else None
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, the longest idle first
@@ -137,11 +139,10 @@ class Upstream:
         return None
 
     async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts, before: str) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with Patience(self._connect_timeout_s):
-                tls = authorities.context() if self._tls else None
-                _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=tls)
+                connection = _Connection(self)
+                await self.open_transport(lambda: connection)
         except (OSError, TimeoutError) as error:
             if not self._unreachable:  # log this once, not with each probe
                 self._unreachable = True
@@ -158,6 +159,18 @@ class Upstream:
             self.give_back(connection, self.clock())
         else:
             connection.start(leg, head, body, anew=False)
+
+    async def open_transport(self, make: Callable[[], asyncio.Protocol]) -> asyncio.BaseTransport:
+        """Open a connection for the protocol that `make` returns. Raises: OSError."""
+        tls = authorities.context() if self._tls else None
+        if self._tunnel is None or tls is None:
+            loop = asyncio.get_running_loop()
+            return (await loop.create_connection(make, self.host, self.port, ssl=tls))[0]
+        transport = await self._tunnel.connect(self.host, self.port, tls)
+        protocol = make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        return transport
 
 
 class _Connection(asyncio.Protocol):

@@ -13,6 +13,9 @@ from warmroute_proxy.server.base.metrics import Counter
 UNNAMED: Final = ""
 """The tenant of bodies that belong to no tenant, such as those on the admin listener."""
 
+UNCOUNTED_BYTES: Final = 16_384
+"""Up to this size, bytes of an engine's answer that wait are not counted."""
+
 
 class Spare(Protocol):
     """Bytes that are kept only for possible use, and may be dropped to make room for a body."""

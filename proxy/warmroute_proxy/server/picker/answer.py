@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.picker import wire
 
@@ -29,6 +30,14 @@ class Outbox:
         """Whether the stream is processing a message of the gateway. After that, the outbox is sent without `wake`."""
 
         self.wake = wake
+        self.memory: BodyReservation | None = None
+        """The memory of a request whose whole answer is in the outbox. `sent` gives it back."""
+
+    def sent(self) -> None:
+        """Note that the gateway has taken all messages, or takes no more."""
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            memory.close()
 
     def send(self, message: bytes | Callable[[], bytes]) -> None:
         self.out.append(message)
@@ -62,6 +71,9 @@ class GatewayAnswer:
         """Whether the engine's answer ends with trailers."""
 
         self.on_status = on_status
+        self.memory: BodyReservation | None = None
+        """The memory of the request, from the end of its answer until the outbox has the answer's last bytes."""
+
         self._outbox = outbox
         self._engine_ended = False
         self._end: bytes | None = None  # the last bytes, kept until the engine's answer has ended
@@ -72,6 +84,16 @@ class GatewayAnswer:
             self.ends(body, broken=False)
         else:
             self._outbox.send(wire.immediate(status, headers, body))
+            self._hand_over()
+
+    def lost(self) -> None:
+        """Give the memory back, since the gateway takes no more."""
+        self._hand_over()
+        self._outbox.sent()
+
+    def _hand_over(self) -> None:
+        if self.memory is not None:
+            self._outbox.memory, self.memory = self.memory, None
 
     def begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
         """Send the head of an answer. Returns False if the engine's answer has not begun and cannot be replaced yet."""
@@ -109,3 +131,4 @@ class GatewayAnswer:
         self._outbox.send_body(wire.answer_body, data, ends=not (broken or self.has_trailers))
         if self.has_trailers and not broken:
             self._outbox.send(wire.ANSWER_TRAILERS)
+        self._hand_over()

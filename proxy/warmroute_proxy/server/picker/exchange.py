@@ -1,13 +1,15 @@
 """Sends the answer of a request that came through a gateway, as messages of Envoy's external processing.
 
 Until the engine's answer has begun, the gateway accepts only a whole answer. A stream that begins earlier, such as the
-recorded answer of an earlier request, is gathered and sent whole.
+recorded answer of an earlier request, is gathered and sent whole. If a gathered answer finds no memory, the client gets
+a 503. The memory of a request is given back when the gateway has taken the answer.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES
 from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.picker.answer import GatewayAnswer
 
@@ -23,6 +25,8 @@ class GatewayExchange(Exchange):
         self.ended = False
         self._answer = answer
         self._gathered: tuple[int, Pairs, list[bytes]] | None = None
+        self._gathered_bytes = 0
+        self._lacks: Refusal | None = None  # set if a gathered answer has found no memory
 
     def respond(self, status: int, headers: Pairs, body: bytes) -> None:
         if self.ended:
@@ -49,9 +53,20 @@ class GatewayExchange(Exchange):
             return
         if self._gathered is not None:
             _, _, parts = self._gathered
-            parts.append(data)
+            self._gather(parts, data)
         else:
             self._answer.goes_on(data)
+
+    def _gather(self, parts: list[bytes], data: bytes) -> None:
+        if self._lacks is not None:
+            return
+        self._gathered_bytes += len(data)
+        memory = self.request.body_reservation
+        if self._gathered_bytes <= UNCOUNTED_BYTES or memory is None or memory.cover(self._gathered_bytes):
+            parts.append(data)
+        else:
+            parts.clear()
+            self._lacks = memory.refusal()
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """Always None, since all bytes are sent in messages."""
@@ -67,6 +82,9 @@ class GatewayExchange(Exchange):
         if self.ended:
             return
         gathered, self._gathered = self._gathered, None
+        if self._lacks is not None:
+            self.refuse(self._lacks)
+            return
         if gathered is not None:
             status, headers, parts = gathered
             self.respond(status, headers, b"".join((*parts, data)))
@@ -92,4 +110,4 @@ class GatewayExchange(Exchange):
     def _finish(self) -> None:
         self.ended = True
         self.on_gone = self.on_pause = None
-        self.request.release()
+        self._answer.memory = self.request.body_reservation

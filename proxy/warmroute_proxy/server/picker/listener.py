@@ -19,6 +19,7 @@ from warmroute_proxy.server.base.config import Limits, authority
 from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.request_starts import RequestStarts
 from warmroute_proxy.server.http.tls import Tls
@@ -34,8 +35,9 @@ from warmroute_proxy.server.request.request_path import RequestPath
 # Streams whose API key is not checked yet are read only a few at a time, since gRPC buffers a message while it is read.
 #
 # Of an unread message, only 64 KiB are buffered here; the rest stays with the gateway. So at most `AT_ONCE` messages
-# are in memory before their keys are known. If other streams wait, a stream that has been read for `PATIENCE_S` is
-# broken off. If more than `MAX_WAITING` wait, the oldest waiting stream is broken off.
+# are in memory before their keys are known. Memory for a message of the largest size is reserved before a second stream
+# is read. Without memory, streams are read one after the other. If other streams wait, a stream that has been read for
+# `PATIENCE_S` is broken off. If more than `MAX_WAITING` wait, the oldest waiting stream is broken off.
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 0.25
@@ -45,7 +47,11 @@ MAX_WAITING: Final = 1_024
 class FirstReads:
     """The turns in which a server reads streams whose key is not checked yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: BodyReservation, message_bytes: int) -> None:
+        """`memory`: counts the messages of all streams but one. `message_bytes`: the largest size of a message."""
+        self._memory = memory
+        self._message_bytes = message_bytes
+        self._covered = 1  # how many streams may be read without reserving more memory
         self._reading: dict[Outbox, float] = {}  # when each stream's turn began, oldest first; at most AT_ONCE
         self._waiting: deque[tuple[Outbox, asyncio.Future[None]]] = deque()  # at most one for each stream
         self._looks = False
@@ -53,7 +59,7 @@ class FirstReads:
     async def enter(self, stream: Outbox) -> None:
         """Wait for a turn. `leave` ends the turn."""
         loop = asyncio.get_running_loop()
-        if len(self._reading) < AT_ONCE and not self._waiting:
+        if not self._waiting and self._may_read():
             self._reading[stream] = loop.time()
             return
         turn: asyncio.Future[None] = loop.create_future()
@@ -74,11 +80,30 @@ class FirstReads:
     def leave(self, stream: Outbox) -> None:
         if self._reading.pop(stream, None) is None:
             return
-        while self._waiting and len(self._reading) < AT_ONCE:
+        while self._waiting and self._may_read():
             other, turn = self._waiting.popleft()
             if not turn.done():
                 self._reading[other] = asyncio.get_running_loop().time()
                 turn.set_result(None)
+
+    def _may_read(self) -> bool:
+        """Whether one more stream may be read. Reserves memory for its message."""
+        count = len(self._reading)
+        if count < self._covered:
+            return True
+        if count >= AT_ONCE or not self._memory.grow_by_own(self._message_bytes):
+            return False
+        self._covered += 1
+        return True
+
+    def sweep(self) -> None:
+        """Give the memory back that the streams which are read now do not need."""
+        more = max(0, len(self._reading) - 1)
+        if self._covered > 1 + more:
+            self._memory.close()
+            self._covered = 1
+            if more and self._memory.grow_by_own(more * self._message_bytes):
+                self._covered += more
 
     def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._looks:
@@ -136,7 +161,8 @@ class PickerListener:
             proxy.path.placing, FairBudget(max_streams), proxy.config.proxy.picker_addresses,
             RepeatedLine(log, logging.ERROR, proxy.clock),
         )  # fmt: skip
-        self._first_reads = FirstReads()
+        self._message_bytes = max(limits.body_bytes, LEAST_BYTES) + MORE_BYTES
+        self._first_reads = FirstReads(proxy.body_memory.reserve(UNNAMED, 0), self._message_bytes)
         self._server: Any = None
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
@@ -144,7 +170,7 @@ class PickerListener:
         await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
-            ("grpc.max_receive_message_length", max(self._gateway.limits.body_bytes, LEAST_BYTES) + MORE_BYTES),
+            ("grpc.max_receive_message_length", self._message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.http2.bdp_probe", 0),  # with this probe, gRPC would buffer megabytes of each unread stream
             ("grpc.server.max_pending_requests", UNBOUNDED),
@@ -184,6 +210,7 @@ class PickerListener:
         for stream in [each for each in self.connections.members if each.deadline_s < now_s]:
             stream.deadline_s = float("inf")
             stream.on_deadline()
+        self._first_reads.sweep()
         self._gateway.addresses.sweep()
 
     def stop(self) -> None:
@@ -280,11 +307,12 @@ class _Conversation:
 
     async def _flush(self) -> None:
         """Send all messages in the outbox. The task that reads awaits this, so a slow gateway slows it down."""
-        out, write = self._stream.outbox.out, self._context.write
+        outbox, write = self._stream.outbox, self._context.write
         async with self._writing:
-            while out:
-                message = out.popleft()
+            while outbox.out:
+                message = outbox.out.popleft()
                 await write(message if isinstance(message, bytes) else message())
+            outbox.sent()
 
 
 def _credentials(tls: Tls) -> Any:

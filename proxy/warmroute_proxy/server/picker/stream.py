@@ -25,7 +25,7 @@ from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.upstream import Parts
-from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.incoming_body import IncomingBody
 from warmroute_proxy.server.http.open_connections import TENANT_WEIGHT, too_many
@@ -90,7 +90,7 @@ class Stream(Carrier):
         self._exchange: GatewayExchange | None = None
         self._body = IncomingBody()
         self._body_bytes = 0
-        self._messages = 0  # not counting those of the answer's body
+        self._messages = 0  # not counting those of an expected answer's body
         self._whole = False  # whether the whole request has come
         self._buffered = False
         self._reads_answers = True
@@ -113,12 +113,14 @@ class Stream(Carrier):
         self.outbox.taking = True
         try:
             message = wire.parse(data)
-            if message.WhichOneof("request") == "response_body":
-                body = message.response_body
-                self._take_answer(body.body, ends=body.end_of_stream)
-            else:
+            if message.WhichOneof("request") != "response_body":
                 self._count_message()
                 self._take_other(message)
+                return
+            if self._leg is None and not self._passes:
+                self._count_message()  # no answer is expected
+            body = message.response_body
+            self._take_answer(body.body, ends=body.end_of_stream)
         except Refusal as refusal:
             self._refuse(refusal)
         except Exception as error:
@@ -159,6 +161,7 @@ class Stream(Carrier):
     def lost(self) -> None:
         self.deadline_s = float("inf")
         self._body.drop()
+        self.answer.lost()
         exchange, served, leg = self._exchange, self.served, self._leg
         if self._tenant:
             self._gateway.in_use.release(self._tenant, 1)
@@ -337,6 +340,8 @@ class Stream(Carrier):
         elif leg is not None and not leg.done:
             if ends:
                 self.complete = True
+            if len(data) > UNCOUNTED_BYTES:
+                leg.holds(len(data))  # until the gateway has taken what the client gets of them
             if data:
                 leg.body(data)
             if ends:

@@ -34,7 +34,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import UsageTracker
-from warmroute_proxy.server.http.body_memory import BodyReservation
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.request.answer import Answer, AnswerBound, own_usage, prefill_usage, usage_of
@@ -57,7 +57,6 @@ log = logging.getLogger(__name__)
 PARTNER_WAIT_S: float = 0.1
 TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
 ABORTED: Final = "the engine aborted the request"  # by an operator, for a full queue, or for a failed KV transfer
-UNCOUNTED_BYTES: Final = 16_384  # an answer, or a part of it, up to this size is not counted as memory
 MAX_HELD_BYTES: Final = 1_048_576  # the limit of what a stream sends before its first content (roles, comments)
 _EVENTS: Final = "text/event-stream"
 _NONE: Final[frozenset[str]] = frozenset()

@@ -6,11 +6,10 @@ from typing import Final, Protocol
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.base.engine_refusals import NO_WAITS, Waits
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.http.body_memory import BodyReservation
+from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
-UNCOUNTED_BYTES: Final = 16_384  # an answer up to this size, such as the usual one of one token, is not counted
 
 
 class PrefillOwner(Protocol):

@@ -13,6 +13,9 @@ A re-prefill delays no client's request noticeably, and nobody is charged for it
 - prompts that the new engine has mostly cached, or that the old engine has lost, are skipped;
 - a re-prefill has no ledger entry and no receipt: `/metrics` counts re-prefills and their tokens.
 
+The copies of a prompt for an engine, and the answer, count for the memory of the prompt's tenant. Without memory, no
+re-prefill begins.
+
 Limits: those of `core.placement.hot_prompts`; at most `MAX_TRIED` prompts of an engine in one call of `sweep`;
 `TIMEOUT_S` for each re-prefill.
 """
@@ -34,7 +37,8 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
+from warmroute_proxy.server.intake.body import NO_BODY, Body
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
@@ -70,6 +74,7 @@ class RePrefills:
         open_requests: OpenRequests,
         metrics: Metrics,
         clock: Callable[[], float],
+        memory: BodyMemory,
     ) -> None:
         """`kept_bytes`: the maximum size of all prompts that this process keeps."""
         self.prompts = HotPrompts(kept_bytes)
@@ -81,6 +86,7 @@ class RePrefills:
         self._admission = admission
         self._open_requests = open_requests
         self._metrics = metrics
+        self._memory = memory
         self._under_way: dict[str, _RePrefill] = {}  # new engine -> its only re-prefill
         self._rests_until_s: dict[str, float] = {}  # by engine
         self._expired_s = 0.0
@@ -146,8 +152,7 @@ class RePrefills:
             elif decision.other_worker_tokens - decision.predicted_cached_tokens < MIN_GAIN_TOKENS:
                 prompt.cache_worker = decision.cache_worker  # the new engine has it, or no engine has it any more
             elif self._may_begin(prompt, decision, now_s):
-                self._begin(prompt, decision, engine_id)
-                begun += 1
+                begun += self._begin(prompt, decision, engine_id)
         return begun
 
     def _cache_workers(self, engine_id: str) -> list[str]:
@@ -169,11 +174,16 @@ class RePrefills:
             and self.router.has_capacity(prompt.routing.model, decision, now_s)
         )
 
-    def _begin(self, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
-        one = _RePrefill(self, prompt, decision, leaves)
+    def _begin(self, prompt: HotPrompt, decision: Decision, leaves: str) -> bool:
+        """Begin a re-prefill, unless there is no memory for it. Returns whether it has begun."""
+        memory = self._memory.reserve(prompt.routing.tenant, 0)
+        if not memory.grow_by_own(len(prompt.body) * self._memory.copies):
+            return False
+        one = _RePrefill(self, prompt, decision, leaves, memory)
         self._under_way[one.engine_id] = one
         prompt.cache_worker = decision.cache_worker
         one.start()
+        return True
 
 
 class _Asked(NamedTuple):
@@ -201,7 +211,9 @@ class _Asked(NamedTuple):
 class _RePrefill:
     """One re-prefill: the owner of an attempt without a client. `leaves`: the prompt's old engine."""
 
-    def __init__(self, owner: RePrefills, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
+    def __init__(
+        self, owner: RePrefills, prompt: HotPrompt, decision: Decision, leaves: str, memory: BodyReservation
+    ) -> None:
         self.prompt = prompt
         self.leaves = leaves
         self.engine_id = decision.workers[0].engine
@@ -211,8 +223,9 @@ class _RePrefill:
         self._began_s = owner.clock()
         drop = _NOT_OF_THE_PROMPT | prompt.dropped
         self._body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
+        self._memory = memory
         self._asked = _Asked(prompt.wire_model, prompt.salt, prompt.routing.model, prompt.routing)
-        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
+        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, memory)
         self._ticket = owner.router.dispatched(prompt.routing, decision, self._began_s)
 
     def start(self) -> None:
@@ -259,6 +272,8 @@ class _RePrefill:
         a client. It shows only that tokens are cached.
         """
         owner, now_s = self._owner, self._owner.clock()
+        self._body = NO_BODY
+        self._memory.close()
         owner.router.failed(self._ticket, now_s, at_fault)
         usage = self._attempt.usage or {}
         tokens = usage.get("prompt_tokens")
