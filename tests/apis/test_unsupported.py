@@ -15,6 +15,7 @@ USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 2, "total_tokens": 10
 ASKED: Final[dict[str, Any]] = {"role": "user", "content": "one"}
 NEXT: Final[dict[str, Any]] = {"role": "user", "content": "two"}
 IMAGE: Final[dict[str, Any]] = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
+BETWEEN: Final[dict[str, Any]] = {"role": "assistant", "content": "I have the results."}
 NOTE: Final[dict[str, Any]] = {"type": "text", "text": "[image: not shown]"}
 
 
@@ -26,8 +27,8 @@ def result(call_id: str, content: Any = "x") -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def calling(*calls: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": None, "tool_calls": list(calls), **more}
+def calling(*calls: dict[str, Any], content: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls), **more}
 
 
 def answers(*, stream: bool = False) -> Said:
@@ -254,7 +255,35 @@ FORMS: Final = {
         [
             {"role": "system", "content": "s"},
             {"role": "user", "content": [{"type": "text", "text": "one"}, IMAGE]},
-            *({**THOUGHT, "tool_calls": [call("a")]}, result("a"), result("b"), NEXT),
+            *({**THOUGHT, "tool_calls": [call("a")]}, result("a"), result("b"), BETWEEN, NEXT),
+        ],
+    ),
+    "results that the model did not answer, Mistral": Demand(
+        "Unexpected role 'user' after role 'tool'",
+        [ASKED, calling(call("a")), result("a"), NEXT, THOUGHT],
+        [ASKED, calling(call("a")), result("a"), BETWEEN, NEXT, THOUGHT],
+    ),
+    "a late system message, a template": Demand(
+        "System message must be at the beginning.",
+        [
+            *({"role": "system", "content": "s"}, ASKED, {"role": "developer", "content": "late"}),
+            {"role": "system", "content": [{"type": "text", "text": "later"}, IMAGE]},
+        ],
+        [
+            *({"role": "system", "content": "s"}, ASKED),
+            {"role": "user", "content": "<system-reminder>\nlate\n</system-reminder>"},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "<system-reminder>\nlater\n</system-reminder>"}, IMAGE],
+            },
+        ],
+    ),
+    "no content, Ollama": Demand(
+        "invalid message content type: <nil>",
+        [ASKED, calling(call("a")), result("a", None), {"role": "assistant", "refusal": "no"}, NEXT],
+        [
+            *(ASKED, calling(call("a"), content=""), result("a", "")),
+            *({"role": "assistant", "refusal": "no", "content": ""}, NEXT),
         ],
     ),
     "the last message, Anthropic": Demand(

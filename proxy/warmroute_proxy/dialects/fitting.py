@@ -11,16 +11,19 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
-from warmroute_proxy.dialects.content import content_of, text_of
+from warmroute_proxy.dialects.content import content_of, reminder, text_of
 from warmroute_proxy.dialects.foreign import not_shown
 from warmroute_proxy.dialects.raw_json import Members, encode, is_list, object_at, text_in
 from warmroute_proxy.dialects.unsupported import (
+    BETWEEN,
     CALL_IDS,
+    CONTENTS,
     EMPTY,
     IMAGES,
     IN_CALL,
     IN_MESSAGE,
     LAST_USER,
+    LATE_SYSTEM,
     NAMED_RESULTS,
     OF_MESSAGES,
     RESULTS,
@@ -35,6 +38,7 @@ from warmroute_proxy.dialects.unsupported import (
 
 _NO_THOUGHT: Final = Raw(b'" "')  # DeepSeek refuses an empty text
 _CONTINUE: Final = {"role": Raw(b'"user"'), "content": Raw(b'"Continue."')}
+_BETWEEN: Final = {"role": Raw(b'"assistant"'), "content": Raw(b'"I have the results."')}
 _NO_RESULT: Final = "The call has no result: it was interrupted."
 _NO_SIGNATURE: Final = Raw(b'{"google":{"thought_signature":"skip_thought_signature_validator"}}')
 """Google's placeholder for calls of other models: ai.google.dev/gemini-api/docs/thought-signatures."""
@@ -66,6 +70,10 @@ def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
             found = _with_names(found)
         if USER_IMAGES in unsupported:
             found = _with_images_of_users(found)
+        if LATE_SYSTEM in unsupported:
+            found = [*found[:1], *[_reminding(message) for message in found[1:]]]
+        if BETWEEN in unsupported or TURNS in unsupported:
+            found = _answered(found)
         if TURNS in unsupported:
             found = _in_turns(found)
         if LAST_USER in unsupported and text_in(found[-1], "role") == "assistant":
@@ -85,6 +93,8 @@ def _fitted(message: Members, members: frozenset[str], calls: frozenset[str], un
         left["reasoning_content"] = _NO_THOUGHT
     if content is not None and is_list(content) and not unsupported.isdisjoint({IMAGES, TEXTS}):
         left["content"] = _shown(content, as_text=TEXTS in unsupported)
+    if CONTENTS in unsupported and bytes(left.get("content", b"null")) == b"null":
+        left["content"] = Raw(b'""')
     if CALL_IDS in unsupported and "tool_call_id" in left:
         left["tool_call_id"] = _short_id(left["tool_call_id"])
     if "tool_calls" in left:
@@ -174,6 +184,26 @@ def _with_names(messages: Sequence[Members]) -> list[Members]:
             names[text_in(call, "id")] = object_at(call.get("function", Raw(b"{}")), "").get("name", Raw(b'""'))
         name = names.get(text_in(message, "tool_call_id"))
         found.append(message if name is None or "name" in message else {**message, "name": name})
+    return found
+
+
+def _reminding(message: Members) -> Members:
+    """A message behind the first: that of the system as a reminder in a user's message."""
+    if text_in(message, "role") not in ("system", "developer"):
+        return message
+    pieces = _pieces(message)
+    text = {"type": "text", "text": reminder([piece for piece in pieces if "text" in piece])}
+    shown = [text, *[piece for piece in pieces if "text" not in piece]]
+    return {"role": Raw(b'"user"'), "content": Raw(encode(content_of(shown)))}
+
+
+def _answered(messages: Sequence[Members]) -> list[Members]:
+    """The messages with one of the model between the results of its calls and what the user says next."""
+    found: list[Members] = []
+    for message in messages:
+        if found and text_in(message, "role") == "user" and text_in(found[-1], "role") == "tool":
+            found.append(_BETWEEN)
+        found.append(message)
     return found
 
 

@@ -50,6 +50,9 @@ IMAGES: Final = "messages.image_url"
 shown once would end its session, since agents send their whole history in each turn.
 """
 
+CONTENTS: Final = "messages.contents"
+"""Each message must have a content that is not null."""
+
 USER_IMAGES: Final = "messages.user_images"
 """Only messages of users may have images, and not the results of calls."""
 
@@ -58,6 +61,12 @@ NAMED_RESULTS: Final = "messages.named_results"
 
 TURNS: Final = "messages.turns"
 """Messages of the user and of the model must take turns: those of one role become one."""
+
+BETWEEN: Final = "messages.between"
+"""The model must answer the results of its calls before the user speaks again: a turn that was cut off lacks it."""
+
+LATE_SYSTEM: Final = "messages.late_system"
+"""Only the first message may be of the system: a later one becomes a reminder in a user's message."""
 
 LAST_USER: Final = "messages.last"
 """The last message must not be the model's: the user asks it to continue."""
@@ -86,8 +95,11 @@ OF_MESSAGES: Final = frozenset(
 )  # fmt: skip
 _OF_CALLS: Final = frozenset({"extra_content", "thought_signature", "index", "name", "call_id", "response_item_id"})
 _FORMS: Final = frozenset(
-    {ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, USER_IMAGES, TURNS, LAST_USER}
-)
+    {
+        ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, CONTENTS, USER_IMAGES, TURNS,
+        BETWEEN, LATE_SYSTEM, LAST_USER,
+    }
+)  # fmt: skip
 
 _QUOTE: Final = "[\"'`]?"
 _NAME: Final = rf"(?<![\w.]){_QUOTE}(?P<name>[a-z_][\w\[\].]{{0,60}}){_QUOTE}"
@@ -144,12 +156,19 @@ _DEMANDED: Final = tuple(
         # DeepSeek, Groq, Azure
         TEXTS: r"invalid type: sequence, expected a string|content.{0,4} ?: value must be a string"
         r"|content.{0,4} must be a string|expected a string, but got an array",
+        # Ollama; OpenAI; LM Studio
+        CONTENTS: r"invalid message content type: <nil>|content.?: expected .{1,60} got null"
+        r"|content.? field must be a string or an array",
         # OpenAI, SGLang, Anthropic
         SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid",
         # Google
         NAMED_RESULTS: r"function_response\.name: name cannot be empty",
         # templates of Gemma and Mistral
         TURNS: r"roles must alternate",
+        # Mistral
+        BETWEEN: r"unexpected role .?user.? after role .?tool",
+        # templates of Qwen; Mistral
+        LATE_SYSTEM: r"system message must be at the beginning|unexpected role .?system.? after role",
         # Anthropic, Mistral, DeepSeek
         LAST_USER: r"must end with a user message|expected last role user"
         r"|last message of .{1,40} must be a user message",
@@ -166,7 +185,7 @@ _DEMANDED: Final = tuple(
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()
 )
-OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, *ZEROS})
+OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, LATE_SYSTEM, *ZEROS})
 """What SGLang refuses: it ignores members that it does not know."""
 
 NO_IMAGES: Final = re.compile(
