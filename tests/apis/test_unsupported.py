@@ -291,6 +291,11 @@ FORMS: Final = {
         [ASKED, THOUGHT],
         [ASKED, THOUGHT, {"role": "user", "content": "Continue."}],
     ),
+    "the last message, llama.cpp": Demand(
+        "Assistant response prefill is incompatible with enable_thinking.",
+        [ASKED, THOUGHT],
+        [ASKED, THOUGHT, {"role": "user", "content": "Continue."}],
+    ),
     "images of results, OpenAI": Demand(
         "Invalid 'messages[2]'. Image URLs are only allowed for messages with role 'user', but this message with role "
         "'tool' contains an image URL.",

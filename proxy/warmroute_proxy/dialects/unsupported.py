@@ -169,9 +169,10 @@ _DEMANDED: Final = tuple(
         BETWEEN: r"unexpected role .?user.? after role .?tool",
         # templates of Qwen; Mistral
         LATE_SYSTEM: r"system message must be at the beginning|unexpected role .?system.? after role",
-        # Anthropic, Mistral, DeepSeek
+        # Anthropic; Mistral; DeepSeek; llama.cpp
         LAST_USER: r"must end with a user message|expected last role user"
-        r"|last message of .{1,40} must be a user message",
+        r"|last message of .{1,40} must be a user message"
+        r"|prefill is incompatible with enable_thinking|2 or more assistant messages at the end",
         # Moonshot, Anthropic; Alibaba
         "tool_choice.thinking": r"tool_choice .{1,20} is incompatible with thinking"
         r"|thinking mode does not support this tool_choice|thinking may not be enabled when tool_choice",
