@@ -286,6 +286,14 @@ FORMS: Final = {
             *({"role": "assistant", "refusal": "no", "content": ""}, NEXT),
         ],
     ),
+    "no message of the user, a template": Demand(
+        "No user query found in messages.",
+        [{"role": "system", "content": "s"}, {"role": "user", "content": ""}, THOUGHT],
+        [
+            *({"role": "system", "content": "s"}, {"role": "user", "content": ""}, THOUGHT),
+            {"role": "user", "content": "Continue."},
+        ],
+    ),
     "the last message, Anthropic": Demand(
         "This model does not support assistant message prefill. The conversation must end with a user message.",
         [ASKED, THOUGHT],
@@ -485,6 +493,12 @@ def tools(schema: Any) -> list[Any]:
 def test_schemas_of_tools_that_the_engine_refuses_are_mended(tmp_path: Path, kind: str, message: str) -> None:
     answered = played(tmp_path, [refused(message), answers()], chat(tools=tools(OLD)), kind=kind)
     assert [sent["tools"] for _, sent in answered.sent] == [tools(OLD), tools(SOUND)]
+
+
+def test_of_two_tools_of_one_name_the_last_stays(tmp_path: Path) -> None:
+    twice = [*tools(OLD), *tools(SOUND)]
+    answered = played(tmp_path, [refused("tools: Tool names must be unique."), answers()], chat(tools=twice))
+    assert answered.sent[1][1]["tools"] == [tools(SOUND)[0], *[{"type": "web_search"}] * 2]
 
 
 @pytest.mark.parametrize("schema", [SOUND, True, {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}])

@@ -26,6 +26,7 @@ from warmroute_proxy.dialects.unsupported import (
     LATE_SYSTEM,
     NAMED_RESULTS,
     OF_MESSAGES,
+    QUERY,
     RESULTS,
     ROLE,
     SIGNATURES,
@@ -76,7 +77,8 @@ def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
             found = _answered(found)
         if TURNS in unsupported:
             found = _in_turns(found)
-        if LAST_USER in unsupported and text_in(found[-1], "role") == "assistant":
+        lacks_user = LAST_USER in unsupported and text_in(found[-1], "role") == "assistant"
+        if lacks_user or (QUERY in unsupported and not any(map(_is_query, found))):
             found.append(_CONTINUE)
     except _PROBLEMS:
         return None
@@ -146,6 +148,10 @@ def _is_empty(message: Members) -> bool:
         and bytes(message.get("content", b"")) in _NOTHING
         and bytes(message.get("tool_calls", b"")) in _NOTHING
     )
+
+
+def _is_query(message: Members) -> bool:
+    return text_in(message, "role") == "user" and not _is_empty(message)
 
 
 def _with_results(messages: Sequence[Members]) -> list[Members]:

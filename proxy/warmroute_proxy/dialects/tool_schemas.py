@@ -1,4 +1,4 @@
-"""Mends schemas of tools that engines refuse, for example of earlier drafts. MCP servers write such schemas.
+"""Mends tools that engines refuse: schemas of earlier drafts, and two tools of one name. MCP servers bring both.
 
 SGLang checks the schema of each tool against draft 2020-12, and OpenAI against rules of its own. One schema that breaks
 them ends the session, since an agent sends all of its tools with each turn.
@@ -23,11 +23,19 @@ _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def sound(tools: bytes) -> bytes | None:
-    """The tools with schemas that engines accept; None if they cannot be read."""
+    """The tools with schemas that engines accept, and each name once; None if they cannot be read."""
     try:
-        return encode([_tool(tool) for tool in _decode_tools(tools)])
+        found = [_tool(tool) for tool in _decode_tools(tools)]
     except _PROBLEMS:
         return None
+    return encode(list({_name(tool, at): tool for at, tool in enumerate(found)}.values()))
+
+
+def _name(tool: Any, at: int) -> str | int:
+    """What is to be unique. Of two tools with one name, the last counts, as in agents."""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else at
 
 
 def _tool(tool: Members) -> Any:

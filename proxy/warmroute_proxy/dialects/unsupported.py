@@ -68,6 +68,9 @@ BETWEEN: Final = "messages.between"
 LATE_SYSTEM: Final = "messages.late_system"
 """Only the first message may be of the system: a later one becomes a reminder in a user's message."""
 
+QUERY: Final = "messages.query"
+"""The user must have said something: a compaction may leave only messages of the system and the model."""
+
 LAST_USER: Final = "messages.last"
 """The last message must not be the model's: the user asks it to continue."""
 
@@ -83,7 +86,7 @@ ZEROS: Final = {"zero.top_k": ("top_k", -1), "zero.top_p": ("top_p", 1e-6)}
 """The values that mean the same as a zero, which the engine refuses: all tokens, and only the most likely one."""
 
 SCHEMAS: Final = "tools.parameters"
-"""Schemas of tools must be sound: `tool_schemas` mends them."""
+"""Schemas of tools must be sound, and names unique: `tool_schemas` mends them."""
 
 IN_MESSAGE: Final = "messages."
 IN_CALL: Final = "messages.tool_calls."
@@ -97,7 +100,7 @@ _OF_CALLS: Final = frozenset({"extra_content", "thought_signature", "index", "na
 _FORMS: Final = frozenset(
     {
         ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, CONTENTS, USER_IMAGES, TURNS,
-        BETWEEN, LATE_SYSTEM, LAST_USER,
+        BETWEEN, LATE_SYSTEM, QUERY, LAST_USER,
     }
 )  # fmt: skip
 
@@ -142,7 +145,7 @@ _DEMANDED: Final = tuple(
         r"|(?:tool_calls\[\d{1,4}\]\.id|tool_call_id).{0,2}: string too long"
         r"|tool_use\.id: string should match|tooluseid.{1,80}failed to satisfy constraint",
         # Moonshot, DeepSeek
-        THOUGHTS: r"reasoning_content is missing in assistant"
+        THOUGHTS: r"reasoning_content is missing in assistant|missing .?reasoning_content.? field in the assistant"
         r"|reasoning_content.{0,2} in the thinking mode must be passed",
         # Google
         SIGNATURES: r"is missing a thought_signature",
@@ -159,14 +162,17 @@ _DEMANDED: Final = tuple(
         # Ollama; OpenAI; LM Studio
         CONTENTS: r"invalid message content type: <nil>|content.?: expected .{1,60} got null"
         r"|content.? field must be a string or an array",
-        # OpenAI, SGLang, Anthropic
-        SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid",
+        # OpenAI, SGLang, Anthropic, Google
+        SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid"
+        r"|tool names must be unique|duplicate function declaration",
         # Google
         NAMED_RESULTS: r"function_response\.name: name cannot be empty",
         # templates of Gemma and Mistral
         TURNS: r"roles must alternate",
         # Mistral
         BETWEEN: r"unexpected role .?user.? after role .?tool",
+        # templates of Qwen
+        QUERY: r"no user query found in messages",
         # templates of Qwen; Mistral
         LATE_SYSTEM: r"system message must be at the beginning|unexpected role .?system.? after role",
         # Anthropic; Mistral; DeepSeek; llama.cpp
@@ -186,7 +192,7 @@ _DEMANDED: Final = tuple(
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()
 )
-OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, LATE_SYSTEM, *ZEROS})
+OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, LATE_SYSTEM, QUERY, *ZEROS})
 """What SGLang refuses: it ignores members that it does not know."""
 
 NO_IMAGES: Final = re.compile(

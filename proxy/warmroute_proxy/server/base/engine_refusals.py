@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.unsupported import IMAGES, LATE_SYSTEM, TURNS, unsupported_in
+from warmroute_proxy.dialects.unsupported import IMAGES, LATE_SYSTEM, QUERY, TURNS, unsupported_in
 from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
 from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
 
@@ -280,7 +280,7 @@ def _of_length(status: int, words: Words) -> EngineRefusal | None:
 
 def _of_form(status: int, words: Words) -> EngineRefusal | None:
     """A refusal of what the model or its template does not take. OpenRouter answers 404, llama.cpp 500."""
-    if status not in {404, 500} or unsupported_in(words.message).isdisjoint({IMAGES, LATE_SYSTEM, TURNS}):
+    if status not in {404, 500} or unsupported_in(words.message).isdisjoint({IMAGES, LATE_SYSTEM, QUERY, TURNS}):
         return None
     return EngineRefusal(Refusal(400, _message_of(400, words)), Meaning.REQUEST)
 
