@@ -284,6 +284,7 @@ DIVIDED: Final[dict[str, tuple[Callable[[], tuple[Store, Has]], ...]]] = {
 NOT_DIVIDED: Final = {
     "a cache: what is lost there is made again from the request in its own time": """
         body_fields.MAX_PLANS body_fields.MAX_PLAN_CHARS body_fields.MAX_PLAN_NAMES choices.MAX_MASKS
+        engine.MAX_UNSUPPORTED
         conversation.MAX_KEPT_BYTES fingerprint.MAX_KEPT_TOOLS fingerprint.MAX_KEPT_TOOL_CUTS known.MAX_BYTES
         known.MAX_ENTRY_BYTES parts.MAX_READ request.MAX_KEPT_BYTES secrets.MAX_CACHED tools.MAX_KNOWN_BYTES
     """,
@@ -371,6 +372,7 @@ NOT_DIVIDED: Final = {
         identity.MAX_AGENT_NAME_BYTES identity.MAX_KEY_BYTES identity.MAX_PRODUCT_CHARS
         identity.MAX_USER_ID_CHARS incoming_body.MAX_PIECES index.MAX_CUTS index.MAX_SHARERS
         inference_request.MAX_ATTEMPTS shorter_answer.MAX_TIMES intake.MAX_EXPECTED_OUTPUT_TOKENS intake.MAX_PROMPTS
+        inference_request.MAX_UNSUPPORTED_TIMES
         item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT openai_fields.MAX_BIASES
         openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS usage.MAX_COUNT
         openai_fields.MAX_SCHEMA_BYTES openai_fields.MAX_SCHEMA_DEPTH openai_fields.MAX_SCHEMA_PATTERNS
@@ -381,6 +383,7 @@ NOT_DIVIDED: Final = {
         request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
         responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING
         return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES
+        tool_schemas.MAX_SCHEMA_LEVELS
         tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS usage.MAX_COUNT work.MAX_CALLS
         work.MAX_PARTS
         work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS

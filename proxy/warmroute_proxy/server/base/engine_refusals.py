@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from warmroute_proxy.dialects.unsupported import IMAGES, LATE_SYSTEM, QUERY, TURNS, unsupported_in
 from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
 from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
 
@@ -244,8 +245,9 @@ def refusal_from_engine(
     """
     words = words_of(body)
     after_s = _after_s(waits, words, now_s)
-    found = _of_account(status, words) or _of_length(status, words) or _of_load(status, words, after_s)
-    found = found or _of_engine(status, words, after_s) or _of_request(status, words)
+    found = _of_account(status, words) or _of_length(status, words) or _of_form(status, words)
+    found = found or _of_load(status, words, after_s) or _of_engine(status, words, after_s)
+    found = found or _of_request(status, words)
     found.refusal.internals = loggable(f"{words.kind} {words.code or ''} {words.message}")
     return found
 
@@ -274,6 +276,13 @@ def _of_length(status: int, words: Words) -> EngineRefusal | None:
         return None
     refusal = Refusal(400, _message_of(400, words), code="context_length_exceeded", param="messages")
     return EngineRefusal(refusal, Meaning.REQUEST)
+
+
+def _of_form(status: int, words: Words) -> EngineRefusal | None:
+    """A refusal of what the model or its template does not take. OpenRouter answers 404, llama.cpp 500."""
+    if status not in {404, 500} or unsupported_in(words.message).isdisjoint({IMAGES, LATE_SYSTEM, QUERY, TURNS}):
+        return None
+    return EngineRefusal(Refusal(400, _message_of(400, words)), Meaning.REQUEST)
 
 
 def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
