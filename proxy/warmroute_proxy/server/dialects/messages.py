@@ -73,7 +73,8 @@ class Messages(Dialect):
         return "anthropic-version" in headers
 
     def model_card(self, model: ModelConfig) -> dict[str, Any]:
-        return {"type": "model", "id": model.name, "display_name": model.name, "created_at": _UNKNOWN_TIME}
+        card = {"type": "model", "id": model.name, "display_name": model.name, "created_at": _UNKNOWN_TIME}
+        return {**card, "max_input_tokens": model.context_tokens, "lifecycle": "active"}
 
     def model_list(self, models: Sequence[ModelConfig]) -> dict[str, Any]:
         first_id, last_id = (models[0].name, models[-1].name) if models else (None, None)
