@@ -34,6 +34,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Problem
 from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.request.accepted_effort import with_accepted_effort
 from warmroute_proxy.server.request.admission import RequestToAdmit
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
@@ -43,14 +44,17 @@ from warmroute_proxy.server.request.dispatch import applicable
 from warmroute_proxy.server.request.failure import Failure, outcome_of, unreadable
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
-from warmroute_proxy.server.request.shorter_answer import MAX_TIMES, with_shorter_answer
+from warmroute_proxy.server.request.shorter_answer import with_shorter_answer
 from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state
 
 log = logging.getLogger(__name__)
 
 LEFT_WAIT_S: float = 2.0
 MAX_ATTEMPTS: Final = 2
-MAX_UNSUPPORTED_TIMES: Final = 6  # how often a request is sent again without what a server does not take
+MAX_CHANGES: Final = 6
+"""How often a request is changed and sent again. An engine names one problem at a time: it may refuse a tool, then a
+role, then the length of the answer.
+"""
 
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _PLACING, _DISPATCHED, _ANSWERING = RequestState.PLACING, RequestState.DISPATCHED, RequestState.ANSWERING
@@ -77,8 +81,7 @@ class InferenceRequest:
         self.quota: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
         self._attempt: Attempt | None = None  # dropped once the row is written
-        self._shortened = 0  # how often it was sent again for a shorter answer
-        self._lessened = 0  # how often it was sent again without what a server does not take
+        self._changed = 0  # how often it was changed and sent again
         self._refusal: Refusal | None = None
 
     def _advance(self, event: RequestEvent) -> None:
@@ -280,7 +283,7 @@ class InferenceRequest:
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.excluded |= set(avoid)
-        if may_retry and account.attempts - self._shortened - self._lessened < MAX_ATTEMPTS and self._try_again():
+        if may_retry and account.attempts - self._changed < MAX_ATTEMPTS and self._try_again():
             return
         if state is not _ANSWERING and self._ask_otherwise(failure, attempt):
             return
@@ -297,15 +300,14 @@ class InferenceRequest:
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
 
     def _ask_otherwise(self, failure: Failure, attempt: Attempt) -> bool:
-        """Send the request again, if an engine refused only the length of the answer, or members that it can lack."""
+        """Send the request again, if an engine refused only the length of the answer, its effort, or what it can lack."""
         request = self._exchange.request
-        if self._account.continuation is not None or request.carrier is not None:
+        if self._changed >= MAX_CHANGES or self._account.continuation is not None or request.carrier is not None:
             return False
-        found, memory = None, request.body_reservation
-        if self._shortened < MAX_TIMES:
-            found = with_shorter_answer(self.parsed, self.body, failure.refusal, attempt.decision.prompt_tokens_est)
+        asked, memory = (self.parsed, self.body, failure.refusal), request.body_reservation
+        found = with_shorter_answer(*asked, attempt.decision.prompt_tokens_est) or with_accepted_effort(*asked)
         if found is None:
-            if self._lessened >= MAX_UNSUPPORTED_TIMES or not self._refuses_members(failure.refusal, attempt.engine):
+            if not self._refuses_members(failure.refusal, attempt.engine):
                 return False
         elif not (memory is None or memory.grow(len(found.body.raw))):
             return False
@@ -313,11 +315,9 @@ class InferenceRequest:
         decision = self._path.placing.place_again(self, now_s, after_failure=False)
         if decision is None:
             return False
-        if found is None:
-            self._lessened += 1
-        else:
+        if found is not None:
             self.parsed, self.body = found
-            self._shortened += 1
+        self._changed += 1
         self._dispatch(decision, now_s)
         return True
 
