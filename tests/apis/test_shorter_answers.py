@@ -161,9 +161,9 @@ def test_a_request_without_a_limit_is_refused(tmp_path: Path) -> None:
     assert (answered.status, len(answered.sent)) == (400, 1)
 
 
-def test_an_engine_that_refuses_each_length_is_asked_three_times(tmp_path: Path) -> None:
-    answered = played(tmp_path, [refused(SGLANG, prompt=PROMPT + more) for more in range(5)])
-    assert [sent["max_tokens"] for _, sent in answered.sent] == [ASKED, LEFT, LEFT - 1]
+def test_an_engine_that_refuses_each_length_is_asked_seven_times(tmp_path: Path) -> None:
+    answered = played(tmp_path, [refused(SGLANG, prompt=PROMPT + more) for more in range(9)])
+    assert [sent["max_tokens"] for _, sent in answered.sent] == [ASKED, *[LEFT - more for more in range(6)]]
     assert answered.status == 400
 
 
