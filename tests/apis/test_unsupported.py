@@ -9,7 +9,7 @@ import pytest
 from tests.apis.case import EVENTS, PATHS
 from tests.apis.played import Answered, Said, Scene
 from warmroute_proxy.dialects.tool_schemas import sound
-from warmroute_proxy.server.request.inference_request import MAX_UNSUPPORTED_TIMES
+from warmroute_proxy.server.request.inference_request import MAX_CHANGES
 
 USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 2, "total_tokens": 102}
 ASKED: Final[dict[str, Any]] = {"role": "user", "content": "one"}
@@ -382,7 +382,7 @@ def test_several_members_one_after_the_other(tmp_path: Path) -> None:
     values = [0.5, 0.5, 1, "u", False, "low", {"a": "b"}]
     says = [refused(f"Unknown parameter: '{name}'.") for name in names]
     answered = played(tmp_path, says, chat(**dict(zip(names, values, strict=True))))
-    assert (answered.status, len(answered.sent)) == (400, 1 + MAX_UNSUPPORTED_TIMES)
+    assert (answered.status, len(answered.sent)) == (400, 1 + MAX_CHANGES)
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,8 @@ NOT_DIVIDED: Final = {
         header_lines.MAX_LINE_BYTES hot_prompts.MAX_AGE_S http1.MAX_PIPELINED idempotency.MAX_KEY_CHARS
         identity.MAX_AGENT_NAME_BYTES identity.MAX_KEY_BYTES identity.MAX_PRODUCT_CHARS
         identity.MAX_USER_ID_CHARS incoming_body.MAX_PIECES index.MAX_CUTS index.MAX_SHARERS
-        inference_request.MAX_ATTEMPTS inference_request.MAX_CHANGES intake.MAX_EXPECTED_OUTPUT_TOKENS intake.MAX_PROMPTS
+        inference_request.MAX_ATTEMPTS inference_request.MAX_CHANGES intake.MAX_EXPECTED_OUTPUT_TOKENS
+        intake.MAX_PROMPTS
         item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT openai_fields.MAX_BIASES
         openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS usage.MAX_COUNT
         openai_fields.MAX_SCHEMA_BYTES openai_fields.MAX_SCHEMA_DEPTH openai_fields.MAX_SCHEMA_PATTERNS

@@ -8,7 +8,7 @@ Only members that do not decide what is asked are left out (`OPTIONAL`). A serve
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 OPTIONAL: Final = frozenset(
     {
@@ -74,7 +74,7 @@ QUERY: Final = "messages.query"
 LAST_USER: Final = "messages.last"
 """The last message must not be the model's: the user asks it to continue."""
 
-WITHOUT_THINKING: Final = {
+WITHOUT_THINKING: Final[dict[str, dict[str, Any]]] = {
     "tool_choice.thinking": {"thinking": {"type": "disabled"}},
     "tool_choice.enable_thinking": {"enable_thinking": False},
 }

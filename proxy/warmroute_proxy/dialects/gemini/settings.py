@@ -98,7 +98,7 @@ def _format(members: Members, work: TranslationWork) -> dict[str, Any]:
 
 def _number(raw: Raw, path: str) -> float:
     try:
-        found = _decode_number(raw)
+        found: float = _decode_number(raw)
     except (msgspec.DecodeError, ValueError):
         raise BadRequest(path, "must be a number") from None
     if not abs(found) <= 2**53:  # also refuses what is not a number

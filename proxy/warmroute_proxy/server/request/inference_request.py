@@ -300,7 +300,7 @@ class InferenceRequest:
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
 
     def _ask_otherwise(self, failure: Failure, attempt: Attempt) -> bool:
-        """Send the request again, if an engine refused only the length of the answer, its effort, or what it can lack."""
+        """Send the request again, if an engine refused only its length, its effort, or what it can lack."""
         request = self._exchange.request
         if self._changed >= MAX_CHANGES or self._account.continuation is not None or request.carrier is not None:
             return False
