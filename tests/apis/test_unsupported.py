@@ -75,11 +75,8 @@ TOP: Final = {
         "temperature",
         0.2,
     ),
-    "OpenAI, an effort": Refused(
-        "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model. Supported values are: "
-        "'low', 'medium', and 'high'.",
-        "reasoning_effort",
-        "minimal",
+    "OpenAI, efforts": Refused(
+        "Unrecognized request argument supplied: reasoning_effort", "reasoning_effort", "minimal"
     ),
     "Azure": Refused("Unrecognized request argument supplied: parallel_tool_calls", "parallel_tool_calls", False),
     "Groq": Refused("property 'chat_template_kwargs' is unsupported", "chat_template_kwargs", {"thinking": True}),
