@@ -50,6 +50,17 @@ TOO_LARGE: Final = {
     "provided {asked}.",
     "vLLM 0.16": "max_tokens={asked} cannot be greater than max_model_len={context}. Please request fewer tokens.",
     "Anthropic": "max_tokens: {asked} > {context}, which is the maximum allowed number of output tokens for claude-x",
+    "Groq": "`max_tokens` must be less than or equal to `{context}`, the maximum value for `max_tokens` is less than "
+    "the `context_window` for this model",
+    "Volcengine": "The parameter `max_tokens` specified in the request are not valid: integer above maximum value, "
+    "expected a value <= {context}, but got {asked} instead.",
+    "OpenAI, a bound": "Invalid 'max_tokens': integer above maximum value. Expected a value <= {context}, but got "
+    "{asked} instead.",
+    "Alibaba": "<400> InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, {context}]",
+    "DeepSeek": "Invalid max_tokens value, the valid range of max_tokens is [1, {context}]",
+    "MiniMax": "field MaxTokens invalid, should be in [1, {context}]",
+    "Bedrock": "The maximum tokens you requested exceeds the model limit of {context}. Try again with a maximum tokens "
+    "value that is lower than {context}.",
 }
 USAGE: Final = {"prompt_tokens": PROMPT, "completion_tokens": 2, "total_tokens": PROMPT + 2}
 

@@ -89,6 +89,12 @@ TOP: Final = {
         "`temperature` and `top_p` cannot both be specified for this model. Please use only one.", "top_p", 0.9
     ),
     "Bedrock": Refused("This model doesn't support the temperature field. Remove it and try again.", "temperature", 0),
+    "TensorRT-LLM": Refused(
+        "[{'type': 'extra_forbidden', 'loc': ('body', 'verbosity'), 'msg': 'Extra inputs are not permitted', 'input': "
+        "'low'}]",
+        "verbosity",
+        "low",
+    ),
     "Fireworks": Refused("Extra inputs are not permitted, field: 'reasoning'", "reasoning", {"effort": "low"}),
 }
 
@@ -136,6 +142,12 @@ IN_MESSAGES: Final = {
     ),
     "Fireworks": Refused(
         "Extra inputs are not permitted, field: `messages[1].refusal`, value: None", "refusal", THOUGHT
+    ),
+    "vLLM before 0.6.5": Refused(
+        "[{'type': 'extra_forbidden', 'loc': ('body', 'messages', 1, 'typed-dict', 'refusal'), 'msg': 'Extra inputs "
+        "are not permitted', 'input': None}]",
+        "refusal",
+        THOUGHT,
     ),
     "xAI": Refused("Only messages of role 'user' can have a name.", "name", {**THOUGHT, "name": "coder"}),
 }

@@ -108,7 +108,7 @@ _QUOTE: Final = "[\"'`]?"
 _NAME: Final = rf"(?<![\w.]){_QUOTE}(?P<name>[a-z_][\w\[\].]{{0,60}}){_QUOTE}"
 _AT: Final = rf"(?:(?<![\w.]){_QUOTE}(?P<at>messages[\w\[\].]{{0,60}}){_QUOTE} ?: )?"
 _KIND: Final = r"(?:parameter|argument|field|property|value)(?:\(s\)|s)?"
-_STEPS: Final = re.compile(r"[.\[\]]+")
+_STEPS: Final = re.compile(r"[.\[\]', ]+")
 _REFUSED: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -122,6 +122,8 @@ _REFUSED: Final = tuple(
         # Mistral, Fireworks, Bedrock
         rf"{_NAME}: extra inputs are not permitted",
         rf"extra inputs are not permitted, field: {_NAME}",
+        # TensorRT-LLM, NVIDIA, vLLM before 0.6.5
+        r"\('body', (?P<name>[\w', -]{1,90})\), 'msg': 'extra inputs are not permitted'",
         rf"extraneous key \[{_NAME}\] is not permitted",
         # Moonshot
         rf"invalid {_NAME}: only [\d.]{{1,8}} (?:is|are) allowed",

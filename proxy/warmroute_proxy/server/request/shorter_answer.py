@@ -33,6 +33,7 @@ _VLLM_0_18: Final = (
 _VLLM_0_16: Final = (
     rf"and requested \d+ output tokens\. However, the model's context length is only {_OF_CONTEXT} tokens"
 )
+_LIMIT: Final = "max_(?:completion_)?tokens"
 _REFUSALS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -53,6 +54,11 @@ _REFUSALS: Final = tuple(
         rf"cannot be greater than max_model_len={_OF_CONTEXT}",
         rf"is too large: \d+\. ?This model supports at most {_OF_CONTEXT} completion tokens",
         rf"max_tokens: \d+ > {_OF_CONTEXT}, which is the maximum",
+        # Groq; Volcengine, OpenAI; Alibaba, DeepSeek, MiniMax; Bedrock
+        rf"{_LIMIT}.? must be less than or equal to `?{_OF_CONTEXT}",
+        rf"{_LIMIT}.{{1,60}}integer above maximum value[.,] [Ee]xpected a value <= {_OF_CONTEXT}",
+        rf"(?:{_LIMIT}|MaxTokens).{{0,12}} (?:should be|is)(?: in)? \[\d, ?{_OF_CONTEXT}\]",
+        rf"maximum tokens you requested exceeds the model limit of {_OF_CONTEXT}\.",
     )
 )
 """The messages of engines. A message with a group `uncounted` means that the whole prompt was not counted."""
