@@ -92,7 +92,7 @@ class InRegion(Policy):
         self._fleets = {
             name: ReplayFleet(fleet.workers) for name in dict.fromkeys(each.region for each in fleet.workers)
         }
-        self.changed(0.0)
+        self._set_up()
         self._policies = {name: make(region_fleet) for name, region_fleet in self._fleets.items()}
         self.exact = any(policy.exact for policy in self._policies.values())
 
@@ -114,10 +114,13 @@ class InRegion(Policy):
         self._policies[turn.origin].lost(turn, now_s)
 
     def changed(self, now_s: float) -> None:
+        self._set_up()
+        for policy in self._policies.values():
+            policy.changed(now_s)
+
+    def _set_up(self) -> None:
         for name, region_fleet in self._fleets.items():
             region_fleet.set_up({each.index for each in self.fleet.workers if each.region == name} & self.fleet.up)
-        for policy in getattr(self, "_policies", {}).values():
-            policy.changed(now_s)
 
     def restarted(self, worker: Worker, now_s: float) -> None:
         self._policies[worker.region].restarted(worker, now_s)

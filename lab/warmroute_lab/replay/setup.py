@@ -1,6 +1,5 @@
 """What to replay: the fleet, the policies, the loads. A run has one trace, `Setup`, policy and speed-up."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -271,7 +270,7 @@ def _check_changes(setup: Setup) -> None:
         _check_up(setup, up)
 
 
-def _check_up(setup: Setup, up: Sequence[int] | set[int]) -> None:
+def _check_up(setup: Setup, up: set[int]) -> None:
     for region in range(setup.regions):
         if not any(index // setup.prefills == region for index in up):
             raise TraceError("a region would be without any worker")

@@ -24,29 +24,29 @@ def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Rand
     return best[0] if len(best) == 1 else random.choice(best)
 
 
-class _Drawing(Policy):
-    """Breaks ties of load at random."""
+class Drawing(Policy):
+    """A policy that draws at random, equally in each run."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
 
-class LeastTokens(_Drawing):
+class LeastTokens(Drawing):
     """The worker with the fewest outstanding prompt tokens."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         return least(self.fleet.prefills, lambda worker: worker.tokens, self._random)
 
 
-class LeastRequests(_Drawing):
+class LeastRequests(Drawing):
     """The worker with the fewest outstanding requests."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         return least(self.fleet.prefills, lambda worker: worker.requests, self._random)
 
 
-class PowerOfTwo(_Drawing):
+class PowerOfTwo(Drawing):
     """Of two different workers, drawn at random, the one with fewer outstanding prompt tokens."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
@@ -87,14 +87,10 @@ class RoundRobin(Policy):
         return workers[(self._next - 1) % len(workers)]
 
 
-class RandomChoice(Policy):
+class RandomChoice(Drawing):
     """A random worker."""
 
     exact = False
-
-    def __init__(self, fleet: ReplayFleet) -> None:
-        super().__init__(fleet)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
         return self._random.choice(self.fleet.prefills)
@@ -125,12 +121,8 @@ class SessionHash(Policy):
 # queued requests. A prompt is never cached whole, so the product is never 0. Ties are broken at random.
 
 
-class LMetric(Policy):
+class LMetric(Drawing):
     """The least product of prefill tokens and batch size."""
-
-    def __init__(self, fleet: ReplayFleet) -> None:
-        super().__init__(fleet)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request
