@@ -122,8 +122,8 @@ def drawn(width: int, height: int, title: str, marks: Iterable[str]) -> str:
     return "\n".join(parts)
 
 
-def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
+def text(x: float, y: float, words: str, kind: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="middle">{escape(words)}</text>'
 
 
 def boxed(box: Box) -> Iterator[str]:

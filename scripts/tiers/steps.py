@@ -73,7 +73,7 @@ def containing(word: str, *folders: str) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def main_tests(options: Sequence[str] = (), paths: Sequence[str] = (), processes: int = 5) -> Step:
+def main_tests(options: Sequence[str], paths: Sequence[str], processes: int = 5) -> Step:
     """The tests of `scripts/test`, or all tests of some paths."""
     chosen = options if paths else (f"--cpu-limit={MAX_CPU_S}", *MAIN, *options)
     command = pytest(*(paths or (*WAITING, *COMPUTING)), options=chosen, processes=processes)

@@ -136,7 +136,7 @@ class Fork(NamedTuple):
     cold: bool = False
 
 
-def fork_trace(fork: Fork, name: str, seed: int = 1) -> Trace:
+def fork_trace(fork: Fork, name: str, seed: int) -> Trace:
     """The trace of one fork, equal for equal seeds."""
     random = np.random.default_rng(seed)
     head = mixed(np.arange(fork.head_tokens // BLOCK_TOKENS, dtype=np.uint64) + np.uint64(1 << 63), 0)

@@ -25,7 +25,7 @@ from collections import Counter
 
 import msgspec
 
-from warmroute_lab.replay.baselines.load import Drawing, least
+from warmroute_lab.replay.baselines.load import Drawing
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
 
 
@@ -67,7 +67,7 @@ class DynamoKv(Drawing):
             fresh = len(blocks) - bisect_left(blocks, True, key=lambda block: block not in active.blocks)
             return self._scale * max(0.0, prefill - overlap) + len(active.blocks) + fresh
 
-        chosen = least(self.fleet.prefills, cost, self._random)
+        chosen = self._least(cost)
         active = self.active[chosen.index]
         uncached = request.input_tokens - chosen.cached_tokens(request)
         active.prefill_tokens += uncached

@@ -7,21 +7,13 @@ different workers are drawn and the one with fewer tokens wins, as in SMG's `pow
 (github.com/lightseekorg/smg, model_gateway/src/policies/power_of_two.rs, commit 1373e8d8). Ties are broken at random.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_lab.replay.policy import Policy
 from warmroute_lab.replay.trace import mixed
-
-
-def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Random) -> Worker:
-    """A worker with the lowest cost; if there are several, one of them at random."""
-    costs = [cost(worker) for worker in workers]
-    lowest = min(costs)
-    best = [worker for worker, found in zip(workers, costs, strict=True) if found == lowest]
-    return best[0] if len(best) == 1 else random.choice(best)
 
 
 class Drawing(Policy):
@@ -31,19 +23,27 @@ class Drawing(Policy):
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
+    def _least(self, cost: Callable[[Worker], Any]) -> Worker:
+        """A worker with the lowest cost; if there are several, one of them at random."""
+        workers = self.fleet.prefills
+        costs = [cost(worker) for worker in workers]
+        lowest = min(costs)
+        best = [worker for worker, found in zip(workers, costs, strict=True) if found == lowest]
+        return best[0] if len(best) == 1 else self._random.choice(best)
+
 
 class LeastTokens(Drawing):
     """The worker with the fewest outstanding prompt tokens."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
-        return least(self.fleet.prefills, lambda worker: worker.tokens, self._random)
+        return self._least(lambda worker: worker.tokens)
 
 
 class LeastRequests(Drawing):
     """The worker with the fewest outstanding requests."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
-        return least(self.fleet.prefills, lambda worker: worker.requests, self._random)
+        return self._least(lambda worker: worker.requests)
 
 
 class PowerOfTwo(Drawing):
@@ -131,4 +131,4 @@ class LMetric(Drawing):
             prefill_tokens = worker.pending_tokens() + request.input_tokens - worker.cached_tokens(request)
             return prefill_tokens * (worker.requests + 1)
 
-        return least(self.fleet.prefills, score, self._random)
+        return self._least(score)

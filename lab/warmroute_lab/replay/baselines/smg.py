@@ -36,10 +36,6 @@ class Thresholds(NamedTuple):
     balance_rel: float
     tree_tokens: int
 
-    def are_balanced(self, least: int, most: int) -> bool:
-        """Whether the request counts of the idlest and the busiest worker are close to each other."""
-        return most - least <= self.balance_abs or most <= least * self.balance_rel
-
 
 FIRST: Final = Thresholds(0.5, 32, 1.0001, UNLIMITED)
 CLI: Final = Thresholds(0.3, 64, 1.5, MAX_TREE_TOKENS)
@@ -102,6 +98,10 @@ class _Smg(Policy):
     def _busyness(self, worker: Worker) -> tuple[int, int]:
         return worker.requests, self._processed[worker.index]
 
+    def _is_balanced(self, idlest: Worker, limits: Thresholds) -> bool:
+        least, most = idlest.requests, max(worker.requests for worker in self.fleet.prefills)
+        return most - least <= limits.balance_abs or most <= least * limits.balance_rel
+
 
 class SmgApprox(_Smg):
     """The worker that was last sent enough of the prompt, while request counts are balanced."""
@@ -118,7 +118,7 @@ class SmgApprox(_Smg):
             self._evict_at_s = now_s - now_s % EVICT_EVERY_S + EVICT_EVERY_S
         workers, request, limits = self.fleet.prefills, turn.request, self._thresholds
         chosen = min(workers, key=self._busyness)
-        if limits.are_balanced(chosen.requests, max(worker.requests for worker in workers)):
+        if self._is_balanced(chosen, limits):
             matched, last_tenant = self._tree.match(request, {worker.index for worker in workers})
             if isinstance(last_tenant, int) and matched > limits.cache * request.input_tokens:
                 chosen = self.fleet.workers[last_tenant]
@@ -156,7 +156,7 @@ class SmgEvent(_Smg):
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         workers = self.fleet.prefills
         chosen = min(workers, key=self._busyness)
-        if FIRST.are_balanced(chosen.requests, max(worker.requests for worker in workers)):
+        if self._is_balanced(chosen, FIRST):
             scores = [worker.cached_tokens(turn.request, in_flight=self._in_flight) for worker in workers]
             best = max(scores)
             if best:
