@@ -1,4 +1,4 @@
-"""Shows a run: a line that is updated while it runs, what failed, and a table of tiers (groups of tests) at the end."""
+"""Shows a run: a line that is updated while it runs, what failed, and a table of tiers at the end."""
 
 import shutil
 import sys

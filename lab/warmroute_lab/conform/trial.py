@@ -35,11 +35,11 @@ def passed(finding: str) -> Outcome:
 
 
 def failed(finding: str, *shown_by: Exchange) -> Outcome:
-    return "fail", finding, shown_by
+    return FAIL, finding, shown_by
 
 
 def not_tried(finding: str) -> Outcome:
-    return "not tried", finding, ()
+    return NOT_TRIED, finding, ()
 
 
 def unanswered(exchange: Exchange) -> Outcome | None:

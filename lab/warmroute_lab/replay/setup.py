@@ -93,9 +93,8 @@ class Setup:
     """A fleet. Each region has `prefills` workers that compute prompts and, if the fleet is split, `decodes` workers
     that generate. `kv_tokens` and `host_tokens` are per worker, `store_tokens` per region.
 
-    If `each_turn`, every turn comes in at a random region; otherwise all turns of a session come in at one random
-    region, as those of `home_share` of the sessions always do. `naming_share`, `routers`, `share_lag_s` (None: routers
-    share nothing), `share_loss`, `event_lag_s`, `hinting_share` and `ending_share` are for the production policy.
+    `rtt_s`, `each_turn` and `home_share` are those of `Ingress`. `naming_share`, `routers`, `share_lag_s`,
+    `share_loss`, `event_lag_s`, `hinting_share` and `ending_share` are for the production policy: see `Proxies`.
     """
 
     prefills: int = 8

@@ -4,8 +4,7 @@ A `Job` is live from `submit` to `_close`, which alone removes it from the table
 `_note` writes its entry in the log of ended requests (the finish log), and then the client gets the end of the answer.
 If a client disconnects, its job is aborted at once (SGLang notices within about 4 s).
 
-In PD, the prefill leg waits in its room for the decode engine's call, runs, and lets the transfer time pass. The decode
-leg gets its pages, calls, and joins the batch when the call is answered. If one leg fails, the other gets its error.
+In PD, the two legs of a request meet as `bootstrap.py` says.
 
 Bounds: `max_queued` waiting jobs per rank besides the running ones, and the newest `FINISHED_MAX` entries of the finish
 log. PD engines do not refuse for queue depth; there, the number of connections is the bound.

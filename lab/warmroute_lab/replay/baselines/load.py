@@ -88,8 +88,6 @@ class RoundRobin(Policy):
 
 
 class RandomChoice(Drawing):
-    """A random worker."""
-
     exact = False
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
