@@ -81,7 +81,7 @@ class Cost(NamedTuple):
     requests: int
     prompt_tokens: int
     completion_tokens: int
-    written_share: int = 0
+    written_share: int
 
     def nanousd(self, rates: Rates) -> int:
         """The price if nothing is cached and all prompts are written to a cache."""

@@ -133,7 +133,7 @@ class Fork(NamedTuple):
 
     branches: int
     head_tokens: int
-    cold: bool = False
+    cold: bool
 
 
 def fork_trace(fork: Fork, name: str, seed: int) -> Trace:

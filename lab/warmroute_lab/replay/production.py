@@ -199,7 +199,7 @@ class Production(Policy):
     exact = False
     report_every_s = REPORT_EVERY_S
 
-    def __init__(self, fleet: ReplayFleet, trace: Trace, proxies: Proxies, feeds: Sequence[Feed]) -> None:
+    def __init__(self, fleet: ReplayFleet, trace: Trace, proxies: Proxies, feeds: Sequence[Feed] = ()) -> None:
         """`feeds`: the feed of each worker; empty without KV events."""
         super().__init__(fleet)
         self._proxies = proxies

@@ -98,7 +98,7 @@ def disaggregation_mode(engine: EmbeddedEngine) -> str:
     return _MODES[engine.settings.role]
 
 
-def loads(engine: EmbeddedEngine, dp_rank: int | None, sections: Set[str] = frozenset({"all"})) -> dict[str, Any]:
+def loads(engine: EmbeddedEngine, dp_rank: int | None, sections: Set[str]) -> dict[str, Any]:
     """`/v1/loads`: one element per data-parallel rank, with the core facts and the `sections` asked for."""
     named = {"memory": "memory", "disaggregation": "disagg", "queues": "queues"}
     left_out = {key for key, name in named.items() if not sections & {"all", name}}

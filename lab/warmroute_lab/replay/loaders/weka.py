@@ -27,10 +27,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 import numpy as np
 
-from warmroute_lab.replay.loaders.sessions import MAX_TURN_TOKENS, STARTS_WITHIN_S, THINK_LIMIT_S
+from warmroute_lab.replay.loaders.sessions import BLOCK_TOKENS, MAX_TURN_TOKENS, STARTS_WITHIN_S, THINK_LIMIT_S
 from warmroute_lab.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, TraceError, mixed
 
-BLOCK_TOKENS: Final = 512
 MAX_TIME_S: Final = 1e9
 MAX_OPEN: Final = 256
 """How many of the latest requests are searched for the one that a request follows."""
