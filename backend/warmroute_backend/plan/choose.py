@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from warmroute_backend.costs import Role
 from warmroute_backend.plan import reasons
-from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine, Ports
+from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
 from warmroute_backend.plan.layout import (
@@ -29,6 +29,7 @@ from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, draft_of, speculation
 from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per_s
 from warmroute_backend.plan.tiers import add_tiers
+from warmroute_backend.ports import Ports
 
 HTTP_PORT: Final = 30000
 BOOTSTRAP_PORT: Final = 8998

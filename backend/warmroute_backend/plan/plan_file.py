@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from warmroute_backend.plan.deployment import HiCache, Plan, PlannedEngine, Ports, Price, Site, Speculation, Traffic
+from warmroute_backend.plan.deployment import HiCache, Plan, PlannedEngine, Price, Site, Speculation, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
 from warmroute_backend.plan.memory import EngineShape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.tables import known, record, table
 from warmroute_backend.plan.words import OBJECTIVES
+from warmroute_backend.ports import Ports
 
 _RATE: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
 VERSION: Final = 1

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warmroute_backend.asking import ask
-from warmroute_backend.sglang.command import HOST, Ports, Role, arguments, environment
+from warmroute_backend.ports import Ports
+from warmroute_backend.sglang.command import HOST, Role, arguments, environment
 from warmroute_backend.sglang.installation import installation
 from warmroute_backend.sglang.speed import slowness
 

@@ -15,7 +15,7 @@ from warmroute_backend.plan.argv import CONFIG_FOLDER, LMCACHE_CONFIG, argv, env
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER, STORE, master_command, mooncake_configs, pod_host
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, config_text, daemon_command, has_daemon, l1_gib
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, config_text, daemon_command, l1_gib
 from warmroute_backend.plan.tiers import host_bytes
 
 Manifest = dict[str, Any]
@@ -54,12 +54,15 @@ def manifests(plan: Plan) -> dict[str, Manifest]:
             found[role] = _set(plan, engines)
             found[f"{role}-service"] = _service(plan, engines[0])
             found[f"{role}-budget"] = _budget(plan, engines[0].role)
-    if any(engine.storage == "mooncake" for engine in plan.engines):
-        found["mooncake"] = _mooncake(plan)
+    if plan.has_store:
+        configs = mooncake_configs(plan, in_pods=True)
+        found["mooncake"] = _config_map(
+            plan, "mooncake", {name: json.dumps(config, indent=2) for name, config in configs.items()}
+        )
         found[MASTER] = _master(plan)
         found[f"{MASTER}-service"] = _master_service(plan)
-    if has_daemon(plan):
-        found[DAEMON] = _lmcache_config(plan)
+    if plan.has_lmcache:
+        found[DAEMON] = _config_map(plan, DAEMON, {LMCACHE_CONFIG: config_text(plan)})
     return found
 
 
@@ -312,22 +315,8 @@ def _budget(plan: Plan, role: Role) -> Manifest:
     }
 
 
-def _mooncake(plan: Plan) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(plan, "mooncake", "store"),
-        "data": {name: json.dumps(config, indent=2) for name, config in mooncake_configs(plan, in_pods=True).items()},
-    }
-
-
-def _lmcache_config(plan: Plan) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(plan, DAEMON, "store"),
-        "data": {LMCACHE_CONFIG: config_text(plan)},
-    }
+def _config_map(plan: Plan, name: str, files: dict[str, str]) -> Manifest:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name, "store"), "data": files}
 
 
 def _master(plan: Plan) -> Manifest:
