@@ -25,9 +25,7 @@ LIMIT_S: Final = 10.0
 
 def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
     """Measure the disk of a folder or, if the folder does not exist, of its nearest parent that does."""
-    nearest = folder
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         free = shutil.disk_usage(nearest).free
         if free < 2 * size_bytes:
@@ -77,16 +75,8 @@ MAX_ENTRIES: Final = 256
 
 def read_rdma(root: Path = Path("/")) -> tuple[Rdma, ...]:
     """All ports of all RDMA devices, in the order of the devices' names."""
-    folder = root / CLASS
-    if not folder.is_dir():
-        return ()
-    found = [_port(device, port) for device in sorted(folder.iterdir()) for port in _ports(device)]
+    found = [_port(device, port) for device in _listed(root / CLASS) for port in _listed(device / "ports")]
     return tuple(found[:MAX_PORTS])
-
-
-def _ports(device: Path) -> list[Path]:
-    folder = device / "ports"
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _port(device: Path, port: Path) -> Rdma:
