@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from warmroute.files.printable import number_of
 from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits, Waker
@@ -148,8 +149,7 @@ def _checked(path: Path, node: int) -> Plan:
     plan, _ = load_plan(path)
     wrong = problems(plan)
     if wrong:
-        shown = "\n".join(wrong)
-        raise LaunchError(f"{path} has {len(wrong)} problem{'s' * (len(wrong) > 1)}:\n{shown}")
+        raise LaunchError("\n".join([f"{path} has {number_of(len(wrong), 'problem')}:", *wrong]))
     if not 0 <= node < plan.cluster.nodes:
         raise LaunchError(f"--node {node}: {plan.cluster} has the nodes 0 to {plan.cluster.nodes - 1}")
     return plan

@@ -70,8 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
     found, model = load_plan(arguments.check)
     wrong = problems(found)
     if wrong:
-        print(f"{arguments.check}: {len(wrong)} problem{'s' * (len(wrong) > 1)}", file=sys.stderr)
-        print("\n".join(wrong), file=sys.stderr)
+        print("\n".join([f"{arguments.check}: {number_of(len(wrong), 'problem')}", *wrong]), file=sys.stderr)
         return 1
     if arguments.out is not None:
         _write(arguments.out, deployment_files(found, model, page(found)))
