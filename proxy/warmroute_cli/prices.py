@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich import box
-from rich.table import Table as Shown
-
 from warmroute.contract.receipt import RATES
 from warmroute.files.documents import toml_in
 from warmroute.files.given import UnreadableFile
 from warmroute_backend.plan.tables import table
 from warmroute_cli.installed import missing
 from warmroute_cli.ledger import NEEDED
-from warmroute_cli.usage import console
+from warmroute_cli.usage import print_rows
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks, instant_text
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
@@ -68,13 +65,10 @@ def _list(arguments: Namespace, config: Config) -> None:
         print("\n".join(book_toml(name, book) for name in chosen for book in reversed(books.of(name))), end="")
         return
     now_s = time.time()
-    shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in _HEADS:
-        shown.add_column(head, no_wrap=True)
-    for name in chosen:
-        for book in books.of(name):
-            shown.add_row(*_row(name, book, in_effect=book is books.in_effect(name, now_s)))
-    console().print(shown)
+    rows = [
+        _row(name, book, in_effect=book is books.in_effect(name, now_s)) for name in chosen for book in books.of(name)
+    ]
+    print_rows(_HEADS, rows)
 
 
 def book_toml(model: str, book: PriceBook) -> str:

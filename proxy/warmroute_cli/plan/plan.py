@@ -212,9 +212,9 @@ class Made:
             "processes": processes(made),
             "choices": [asdict(choice) for choice in made.choices],
             "warm_sessions_of_65536": warm_sessions(made, 65_536),
-            "sizing": [{**each.sizing.as_dict(), "missed": list(each.missed)} for each in played],
+            "sizing": [{**asdict(each.sizing), "missed": list(each.missed)} for each in played],
             "not_played": dict(self.search.ruled_out) if self.search is not None else {},
-            "goodput": [each.as_dict() for each in self.goodput],
+            "goodput": [asdict(each) for each in self.goodput],
             "kinds": [each.as_dict() for each in self.kinds],
             "prices": self.prices.as_dict() if self.prices is not None else None,
         }

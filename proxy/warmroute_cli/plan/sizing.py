@@ -6,9 +6,9 @@ from a GPU.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from warmroute_backend.costs import Costs, Role
 from warmroute_backend.plan.choose import average_load
@@ -75,9 +75,6 @@ class Sizing:
     @property
     def busiest(self) -> float:
         return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 # --- one plan ----------------------------------------------------------------------------------------------------
