@@ -1,10 +1,8 @@
 """Runs `warmroute tenants` and `warmroute keys` against the database that a proxy's config names."""
 
 import asyncio
-import getpass
 import json
 import os
-import socket
 import sys
 import time
 import tomllib
@@ -14,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from warmroute_cli.installed import missing
-from warmroute_cli.ledger import NEEDED
+from warmroute_cli.ledger import NEEDED, operator_name
 from warmroute_cli.usage import print_rows
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
@@ -155,7 +153,7 @@ async def _do(arguments: Namespace, config: Config, dsn: str, action: Action) ->
         return await database.call(work, CALL_S)
 
     try:
-        await action(arguments, config, Operator(ask, f"{getpass.getuser()}@{socket.gethostname()}"))
+        await action(arguments, config, Operator(ask, operator_name()))
     finally:
         await database.close()
 

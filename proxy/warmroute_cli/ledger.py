@@ -1,8 +1,10 @@
 """`warmroute ledger`: makes or migrates the tables of the database, restores a dump, or compares receipts."""
 
+import getpass
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from argparse import Namespace
@@ -82,6 +84,11 @@ def _without_password(dsn: str) -> tuple[str, dict[str, str]]:
 
 
 NEEDED = ("alembic", "asyncpg", "sqlalchemy")
+
+
+def operator_name() -> str:
+    """The author of a change, as the database notes it."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def run(arguments: Namespace) -> int:
