@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from warmroute.contract.money import usd
 from warmroute_cli.api import ApiError
@@ -50,6 +48,9 @@ def console() -> Console:
 
 def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table whose cells are never cut or wrapped."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
         table.add_column(name, no_wrap=True)
