@@ -16,8 +16,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import FrameType
 from typing import Any, Final
 
+from warmroute.contract.bounded import put
 from warmroute.guard.causes import CLIENTS_OWN, WORDS, Cause
 from warmroute.guard.compare import Break
 from warmroute.guard.memory import Memory, Reading, repeated_bytes
@@ -171,10 +173,6 @@ class Guard:
     def compares(self) -> bool:
         return self.mode is not Mode.OFF or bool(self.rules)
 
-    def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:
-        """Read the prompt of a call that names no session."""
-        return self.memory.read_unnamed(body)
-
     def check(
         self,
         session: str,
@@ -219,9 +217,7 @@ class Guard:
         key = (event.cause, event.session)
         if key in self._warned:
             return False
-        self._warned[key] = None
-        if len(self._warned) > MAX_WARNED:
-            self._warned.popitem(last=False)
+        put(self._warned, key, None, MAX_WARNED)
         return True
 
     def _event(
@@ -254,13 +250,11 @@ def announce(event: GuardEvent) -> None:
 
 def _callers_line() -> tuple[str, int]:
     """File and line of the caller: the innermost frame outside of this package and of the libraries that it uses."""
-    caller = sys._getframe(1)
+    caller: FrameType | None = sys._getframe(1)
     while caller is not None:
         module = str(caller.f_globals.get("__name__", "")).partition(".")[0]
         if module not in _LIBRARIES:
             return caller.f_code.co_filename, caller.f_lineno
-        if caller.f_back is None:
-            break
         caller = caller.f_back
     return "<unknown>", 0
 

@@ -18,6 +18,7 @@ from warmroute._backends import WARMROUTE, backend_of, home_of, signal
 from warmroute._books import Books
 from warmroute._guard import Guard, PrefixBroken
 from warmroute._outgoing import (
+    REFUSALS,
     SERVERS,
     Identity,
     Server,
@@ -25,7 +26,6 @@ from warmroute._outgoing import (
     body_of,
     identity_of,
     lower_headers,
-    may_be_refusal,
     printable,
     stream_options_with_usage,
 )
@@ -195,7 +195,7 @@ class Call:
 
     def retry_as_given(self, status: int) -> bool:
         """Whether to repeat a failed call without the field that the SDK added: the field may be the reason."""
-        if not self.added_usage or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
+        if not self.added_usage or self.server is None or SERVERS.takes(self.server) or status not in REFUSALS:
             return False
         self.added_usage = False
         if self.watch is not None:
