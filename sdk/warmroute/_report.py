@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from warmroute._turns import Turn
 from warmroute.contract.meanings import meaning
+from warmroute.contract.money import NANO_PER_USD
 
-_NANO_PER_USD = 1_000_000_000
 _SHOWN_SESSIONS = 10
 
 
@@ -117,7 +117,7 @@ class CacheReport(Totals):
 
 
 def _usd(amount_nanousd: int | None) -> float | None:
-    return None if amount_nanousd is None else amount_nanousd / _NANO_PER_USD
+    return None if amount_nanousd is None else amount_nanousd / NANO_PER_USD
 
 
 def explain(turn: Turn | None, name: str | None) -> str:

@@ -171,6 +171,14 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
     return Prompt(model, settings, tools, system, messages, tools_order, chain, set_to)
 
 
+def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
+    """The number of equal digests at the beginning of two sequences."""
+    count = min(len(left), len(right))
+    if left[:count] == right[:count]:
+        return count
+    return next(at for at in range(count) if left[at] != right[at])
+
+
 def role_of(message: object) -> str:
     """The role of a message, or the type of an item without a role."""
     if not isinstance(message, dict):
@@ -323,10 +331,7 @@ def _chain(model: str, sections: tuple[Section, ...], base: Prompt | None) -> li
     chain: list[int] = []
     if base is not None and base.model == model:
         earlier = [digest for section in base.sections for digest in section.digests]
-        count = min(len(earlier), len(digests), len(base.chain))
-        if earlier[:count] != digests[:count]:
-            count = next(at for at in range(count) if earlier[at] != digests[at])
-        chain = base.chain[:count]
+        chain = base.chain[: common_parts(earlier, digests)]
     link = chain[-1] if chain else digest_of_message(model).value
     for digest in digests[len(chain) :]:
         link = hash((link, digest))
