@@ -19,12 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from warmroute._backends import Signal
 from warmroute.contract.bounded import put
-from warmroute.contract.identity import (
-    SESSION_FIELDS,
-    SESSION_HEADERS,
-    InvalidSessionKey,
-    session_of,
-)
+from warmroute.contract.identity import SESSION_FIELDS, SESSION_HEADERS, InvalidSessionKey, session_of
 
 MAX_SERVERS: Final = 1000
 """Servers of which it is remembered whether they accept `stream_options`; the least recently used is dropped."""
