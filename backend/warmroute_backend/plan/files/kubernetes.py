@@ -70,8 +70,9 @@ def _labels(role: str) -> dict[str, str]:
     return {APP: "sglang", "app.kubernetes.io/component": role}
 
 
-def _metadata(plan: Plan, name: str, role: str) -> Manifest:
-    return {"name": name, "namespace": plan.site.namespace, "labels": _labels(role)}
+def _head(plan: Plan, api: str, kind: str, name: str, role: str) -> Manifest:
+    metadata = {"name": name, "namespace": plan.site.namespace, "labels": _labels(role)}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata}
 
 
 def _set(plan: Plan, engines: tuple[PlannedEngine, ...]) -> Manifest:
@@ -80,9 +81,7 @@ def _set(plan: Plan, engines: tuple[PlannedEngine, ...]) -> Manifest:
     template["leaderTemplate"] = _pod(plan, engine, leads=True)
     template["workerTemplate"] = _pod(plan, engine, leads=False)
     return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": _metadata(plan, engine.role, engine.role),
+        **_head(plan, "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", engine.role, engine.role),
         "spec": {
             "replicas": len(engines),
             "startupPolicy": "LeaderCreated",
@@ -291,9 +290,7 @@ def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
     if engine.role == "prefill":
         ports.append({"name": "bootstrap", "port": engine.ports.bootstrap, "targetPort": engine.ports.bootstrap})
     return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(plan, f"{engine.role}-leaders", engine.role),
+        **_head(plan, "v1", "Service", f"{engine.role}-leaders", engine.role),
         "spec": {
             "clusterIP": "None",
             "selector": {
@@ -308,15 +305,13 @@ def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 def _budget(plan: Plan, role: Role) -> Manifest:
     return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": _metadata(plan, role, role),
+        **_head(plan, "policy/v1", "PodDisruptionBudget", role, role),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _labels(role)}},
     }
 
 
 def _config_map(plan: Plan, name: str, files: dict[str, str]) -> Manifest:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name, "store"), "data": files}
+    return {**_head(plan, "v1", "ConfigMap", name, "store"), "data": files}
 
 
 def _master(plan: Plan) -> Manifest:
@@ -333,9 +328,7 @@ def _master(plan: Plan) -> Manifest:
     }
     labels = _labels("store")
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(plan, MASTER, "store"),
+        **_head(plan, "apps/v1", "Deployment", MASTER, "store"),
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},
@@ -347,9 +340,7 @@ def _master(plan: Plan) -> Manifest:
 
 def _master_service(plan: Plan) -> Manifest:
     return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(plan, MASTER, "store"),
+        **_head(plan, "v1", "Service", MASTER, "store"),
         "spec": {
             "selector": _labels("store"),
             "ports": [{"name": name, "port": port, "targetPort": port} for name, port in _master_ports(plan)],
