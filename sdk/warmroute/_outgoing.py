@@ -122,5 +122,6 @@ def stream_options_with_usage(body: Mapping[str, Any], *, in_extra: bool) -> dic
 
 def printable(value: object, limit: int) -> str | None:
     """A header's value if it can be sent back, else None."""
-    fit = isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable()
-    return value if fit and isinstance(value, str) else None
+    if isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable():
+        return value
+    return None

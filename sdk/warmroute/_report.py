@@ -47,11 +47,9 @@ class Totals:
     @property
     def hit_ratio(self) -> float | None:
         """Cached share of the prompt tokens, 0 to 1."""
-        return (
-            self.cached_tokens / self.cached_of_tokens
-            if self.cached_tokens is not None and self.cached_of_tokens
-            else None
-        )
+        if self.cached_tokens is None or not self.cached_of_tokens:
+            return None
+        return self.cached_tokens / self.cached_of_tokens
 
     @property
     def list_usd(self) -> float | None:
