@@ -67,10 +67,6 @@ def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Pat
     return path
 
 
-def exports(state_dir: Path, port: int) -> list[str]:
-    return [f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1", f"export OPENAI_API_KEY={state.api_key(state_dir)}"]
-
-
 def start(arguments: argparse.Namespace) -> int:
     """Run a plan until a signal. Raises: LaunchError, PlanError, ConfigError, SecretError."""
     plan = _checked(Path(arguments.what), arguments.node)
@@ -108,7 +104,8 @@ def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Co
     def up() -> None:
         _show(f"{arguments.what}: {len(adopted.processes)} processes serve; Ctrl-C stops them")
         if config is not None and arguments.engine != "sglang" and arguments.proxy_config is None:
-            _show("\n".join(exports(state_dir, config.proxy.port)))
+            _show(f"export OPENAI_BASE_URL=http://{LOCAL}:{config.proxy.port}/v1")
+            _show(f"export OPENAI_API_KEY={state.api_key(state_dir)}")
 
     limits = Limits(
         Backoff(limit=arguments.restarts), arguments.drain_s, arguments.hang_s, arguments.on_hang == "restart"
