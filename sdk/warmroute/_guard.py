@@ -24,7 +24,7 @@ from warmroute.guard.causes import CLIENTS_OWN, WORDS, Cause
 from warmroute.guard.compare import Break
 from warmroute.guard.memory import Memory, Reading, repeated_bytes
 from warmroute.guard.prompt import Prompt
-from warmroute.guard.repair import Rule, Use, repaired, rules_of
+from warmroute.guard.repair import Rule, repaired, rules_of
 
 log = logging.getLogger("warmroute")
 
@@ -187,7 +187,7 @@ class Guard:
         `usd_per_token`: the extra price of an uncached token over a cached one.
         """
         found = repaired(self.memory, lineage, body, self.rules, prompt)
-        repairs = tuple(_repair_event(use, session) for use in found.uses)
+        repairs = tuple(GuardEvent(use.cause, use.where, session, 0, None, None, use.rule) for use in found.uses)
         for used in repairs:
             self._note(used)
             self.repairs[str(used.repaired_by)] += 1
@@ -257,10 +257,6 @@ def _callers_line() -> tuple[str, int]:
             return caller.f_code.co_filename, caller.f_lineno
         caller = caller.f_back
     return "<unknown>", 0
-
-
-def _repair_event(use: Use, session: str) -> GuardEvent:
-    return GuardEvent(use.cause, use.where, session, 0, None, None, use.rule)
 
 
 def _usd(tokens: int, usd_per_token: float | None) -> float | None:
