@@ -176,7 +176,8 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
         variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
     if engine.lmcache:
-        command = tuple(_local(word, setting.state_dir) for word in command)
+        planned, own = f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}", str(setting.state_dir / LMCACHE_CONFIG)
+        command = tuple(own if word == planned else word for word in command)
     fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
     made = Program(
         name=engine.name,
@@ -206,11 +207,6 @@ def _master(plan: Plan, program: str = "mooncake_master") -> Program:
         ports=(("http", plan.site.store_port), ("metrics", plan.site.store_metrics_port)),
         ready_path="",
     )
-
-
-def _local(word: str, state_dir: Path) -> str:
-    """Replace a path in the plan's folder of configurations by the path in the state directory."""
-    return str(state_dir / LMCACHE_CONFIG) if word == f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}" else word
 
 
 def _lmcache(plan: Plan, setting: Setting) -> Program:

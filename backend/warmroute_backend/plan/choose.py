@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from warmroute_backend.costs import Role
 from warmroute_backend.plan import reasons
+from warmroute_backend.plan.argv import HTTP_PORT
 from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
@@ -31,7 +32,6 @@ from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per
 from warmroute_backend.plan.tiers import add_tiers
 from warmroute_backend.ports import Ports
 
-HTTP_PORT: Final = 30000
 BOOTSTRAP_PORT: Final = 8998
 DISTRIBUTED_PORT: Final = 20000
 EVENTS_PORT: Final = 5557
@@ -270,7 +270,7 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
         ep=layout.ep,
         fraction=layout.fraction,
         context_tokens=0,
-        ports=Ports(HTTP_PORT, BOOTSTRAP_PORT, DISTRIBUTED_PORT, EVENTS_PORT, REPLAY_PORT),
+        ports=_ports(0),
         lmcache=request.lmcache,
         speculation=found,
     )
@@ -285,17 +285,18 @@ def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
         of_role[engine.role] += 1
         slot = of_node.setdefault(engine.node, 0)
         of_node[engine.node] += 1
-        yield replace(
-            engine,
-            name=f"{engine.role}-{number}",
-            ports=Ports(
-                HTTP_PORT + slot,
-                BOOTSTRAP_PORT + slot,
-                DISTRIBUTED_PORT + RANK_PORTS * slot,
-                EVENTS_PORT + 2 * RANK_PORTS * slot,
-                REPLAY_PORT + 2 * RANK_PORTS * slot,
-            ),
-        )
+        yield replace(engine, name=f"{engine.role}-{number}", ports=_ports(slot))
+
+
+def _ports(slot: int) -> Ports:
+    """The ports of an engine. `slot`: its number on its node."""
+    return Ports(
+        http=HTTP_PORT + slot,
+        bootstrap=BOOTSTRAP_PORT + slot,
+        distributed=DISTRIBUTED_PORT + RANK_PORTS * slot,
+        kv_events=EVENTS_PORT + 2 * RANK_PORTS * slot,
+        kv_replay=REPLAY_PORT + 2 * RANK_PORTS * slot,
+    )
 
 
 def _with_context(plan: Plan, request: PlanRequest) -> Plan:
