@@ -16,6 +16,7 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
@@ -80,12 +81,10 @@ MAX_FAULTS: Final = 100
 MAX_MODELS: Final = 1000
 
 
+@dataclass(slots=True)
 class _Session:
-    __slots__ = ("counts", "last_turn")
-
-    def __init__(self) -> None:
-        self.counts = Counts()
-        self.last_turn: Turn | None = None
+    counts: Counts = field(default_factory=Counts)
+    last_turn: Turn | None = None
 
 
 class _Shelter:

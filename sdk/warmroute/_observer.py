@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -124,40 +125,25 @@ _RAW_HEADER: Final = "x-stainless-raw-response"
 """openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call: the caller's options, the options to send, and the `Watch` over its answer (None if the call has no
-    usage).
-    """
+    """One call. `given`: the caller's options; `sent`: the options to send."""
 
-    __slots__ = (
-        "added_usage",
-        "answered",
-        "backend",
-        "base_url",
-        "conversation",
-        "given",
-        "reads_raw",
-        "sent",
-        "server",
-        "stream_cls",
-        "telemetry",
-        "tip",
-        "watch",
-    )
-
-    def __init__(self, options: Any, stream_cls: Any) -> None:
-        self.given = self.sent = options
-        self.stream_cls = stream_cls
-        self.base_url = ""
-        self.backend: Provider | None = None
-        self.server: Server | None = None
-        self.added_usage = False
-        self.reads_raw = False
-        self.watch: Watch | None = None
-        self.telemetry: Telemetry | None = None  # if the turn has a span
-        self.answered = False
-        self.conversation: Conversation | None = None
-        self.tip = 0
+    given: Any
+    sent: Any
+    stream_cls: Any
+    base_url: str = ""
+    backend: Provider | None = None
+    server: Server | None = None
+    added_usage: bool = False
+    reads_raw: bool = False
+    watch: Watch | None = None
+    """None if the call has no usage."""
+    telemetry: Telemetry | None = None
+    """Set if the turn has a span."""
+    answered: bool = False
+    conversation: Conversation | None = None
+    tip: int = 0
 
     def add_headers(self, added: Mapping[str, str]) -> None:
         """Send headers besides those of the caller."""
@@ -281,7 +267,7 @@ class Observer:
 
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
         """Prepare a call of `client`, with the arguments of its library's `request`."""
-        call = Call(options, stream_cls)
+        call = Call(options, options, stream_cls)
         with self.books.shelter():
             call.base_url = str(client.base_url)
             call.backend = backend_of(self._backend, call.base_url)

@@ -17,6 +17,7 @@ way.
 import json
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from warmroute._observer import Call, Observer, options_of
@@ -34,15 +35,13 @@ class _LastResponse(NamedTuple):
     items: list[Any]
 
 
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A turn under way. `response_id`: None until `response.created` names it."""
 
-    __slots__ = ("call", "items", "response_id")
-
-    def __init__(self, call: Call | None, items: list[Any]) -> None:
-        self.call = call
-        self.items = items
-        self.response_id: str | None = None
+    call: Call | None
+    items: list[Any]
+    response_id: str | None = None
 
     def ended(self) -> None:
         if self.call is not None:
