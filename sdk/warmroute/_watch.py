@@ -51,7 +51,6 @@ class Watch:
 
 
 def watch_of(response: Any) -> Watch | None:
-    """The watch in a response, or None."""
     extensions = getattr(response, "extensions", None)
     watch = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
     return watch if isinstance(watch, Watch) else None

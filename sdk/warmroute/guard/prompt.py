@@ -270,20 +270,17 @@ def _section(
 ) -> Section:
     made = Section(name, start)
     same = _equal_beginning(before, items)
-    raw: list[Any]
+    earlier: list[Any] = (None if before is None else before.raw) or []
+    raw = earlier[:same]
     if before is not None and same:
-        raw = before.raw[:same] if before.raw is not None else []
         made.digests, made.sizes, made.roles = before.digests[:same], before.sizes[:same], before.roles[:same]
-        made.printed = before.printed if same == len(before) else {k: v for k, v in before.printed.items() if k < same}
-        made.printed = dict(made.printed)
-    else:
-        raw = []
-    known = len(before.raw) if before is not None and before.raw is not None else 0
+        whole = same == len(before)
+        made.printed = dict(before.printed) if whole else {k: v for k, v in before.printed.items() if k < same}
     for at in range(same, len(items)):
         item = items[at]
-        if before is not None and before.raw is not None and at < known and _same_part(before, at, item):
+        if before is not None and at < len(earlier) and _same_part(before, at, item):
             found = Digest(before.digests[at], before.sizes[at])
-            raw.append(before.raw[at])
+            raw.append(earlier[at])
         else:
             found = digest(item)
             raw.append(snapshot(item))
