@@ -16,11 +16,12 @@ from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
-from warmroute_backend.plan.deployment import Plan, Ports
+from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import written
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_backend.ports import Ports
 
 COMMAND: Final = [sys.executable, "-m", "warmroute_cli.main", "launch"]
 PATIENT: Final = [sys.executable, "-m", patient.MODULE, *COMMAND[3:]]
