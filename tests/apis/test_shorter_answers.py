@@ -58,7 +58,7 @@ TOO_LARGE: Final = {
     "{asked} instead.",
     "Alibaba": "<400> InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, {context}]",
     "DeepSeek": "Invalid max_tokens value, the valid range of max_tokens is [1, {context}]",
-    "MiniMax": "field MaxTokens invalid, should be in [1, {context}]",
+    "others": "field MaxTokens invalid, should be in [1, {context}]",
     "Bedrock": "The maximum tokens you requested exceeds the model limit of {context}. Try again with a maximum tokens "
     "value that is lower than {context}.",
 }

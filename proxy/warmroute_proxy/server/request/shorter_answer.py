@@ -54,7 +54,7 @@ _REFUSALS: Final = tuple(
         rf"cannot be greater than max_model_len={_OF_CONTEXT}",
         rf"is too large: \d+\. ?This model supports at most {_OF_CONTEXT} completion tokens",
         rf"max_tokens: \d+ > {_OF_CONTEXT}, which is the maximum",
-        # Groq; Volcengine, OpenAI; Alibaba, DeepSeek, MiniMax; Bedrock
+        # Groq; Volcengine, OpenAI; Alibaba, DeepSeek and others; Bedrock
         rf"{_LIMIT}.? must be less than or equal to `?{_OF_CONTEXT}",
         rf"{_LIMIT}.{{1,60}}integer above maximum value[.,] [Ee]xpected a value <= {_OF_CONTEXT}",
         rf"(?:{_LIMIT}|MaxTokens).{{0,12}} (?:should be|is)(?: in)? \[\d, ?{_OF_CONTEXT}\]",
