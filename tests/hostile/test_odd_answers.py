@@ -249,27 +249,23 @@ def test_what_another_region_has_charged_is_voided(tmp_path_factory: pytest.Temp
     """The home serves chat, and has charged it before it is known that it cannot be translated here."""
     folder = tmp_path_factory.mktemp("regions")
     keys = (new_api_key()[0], new_api_key()[0])
-    engines = {
-        name: ScriptedEngine(f"{name}-e0", lambda handler: handler.reply(200, json.dumps(body).encode()))
-        for name in ("east", "west")
-    }
     body = {"id": "x", "object": "chat.completion", "choices": message(content=7), "usage": USAGE}
-    west_engine = engines["west"].toml().replace('region = "east"', 'region = "west"')
-    west = ProxyProcess(folder / "p", [west_engine], region="west", keys=keys).start()
-    east = ProxyProcess(folder / "p", [engines["east"].toml()], keys=keys, peer=("west", west.url)).start()
-    try:
-        east.sees("west")
-        headers = {"x-session-affinity": "roams", "x-warmroute-home": "west"}
-        with east.client() as client:
+
+    def says_7(handler: Handler) -> None:
+        handler.reply(200, json.dumps(body).encode())
+
+    with ScriptedEngine("east-e0", says_7) as of_east, ScriptedEngine("west-e0", says_7) as of_west:
+        west_engine = of_west.toml().replace('region = "east"', 'region = "west"')
+        with (
+            ProxyProcess(folder / "p", [west_engine], region="west", keys=keys) as west,
+            ProxyProcess(folder / "p", [of_east.toml()], keys=keys, peer=("west", west.url)) as east,
+            east.sees("west").client() as client,
+        ):
             text = "tell me " * 3000
             asks = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+            headers = {"x-session-affinity": "roams", "x-warmroute-home": "west"}
             answer = client.post(MESSAGES, json=asks, headers=headers)
-        assert answer.status_code == 502, answer.text
-        assert engines["west"].bodies
-        assert not engines["east"].bodies
-        until(lambda: [row["outcome"] for row in west.rows()].count("voided") == 1, "the row is voided")
-    finally:
-        east.stop()
-        west.stop()
-        for engine in engines.values():
-            engine.stop()
+            assert answer.status_code == 502, answer.text
+            assert of_west.bodies
+            assert not of_east.bodies
+            until(lambda: [row["outcome"] for row in west.rows()].count("voided") == 1, "the row is voided")
