@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
 import uvloop
@@ -12,6 +13,9 @@ from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres, Redis
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
+
+FAULTS: Final = (("kill", "start"), ("freeze", "thaw"))
+"""How a server goes away, and how that ends."""
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
