@@ -19,7 +19,7 @@ from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import ledger_table
+from .operating import ENGINE, ledger_table
 
 LIMIT_USD = "0.02"
 LIMIT = 20_000_000
@@ -194,7 +194,6 @@ def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
     ],
 )
 def test_a_wrong_budget_is_named(tmp_path: Path, table: str, words: str) -> None:
-    engine = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
-    config = ProxyProcess(tmp_path / "p", [engine], limits=table).write_config()
+    config = ProxyProcess(tmp_path / "p", [ENGINE], limits=table).write_config()
     with pytest.raises(ConfigError, match=re.escape(words)):
         load_config(config)

@@ -18,7 +18,7 @@ from tests.subjects.prometheus import ROOT, Prometheus
 from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres, Redis
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 BUDGET = """

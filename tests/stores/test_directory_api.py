@@ -1,6 +1,5 @@
 """Tenants, keys and the audit log by the admin API, as `/openapi.json` describes it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,11 @@ from schemathesis import GenerationMode
 
 from tests.field.fuzz.test_openapi import CHECKS
 from tests.subjects.processes import PLAIN
-from tests.subjects.stores import Postgres
 from warmroute_proxy.server.control.control_plane import described_routes
 
 from .operating import ENGINE, Operator, WithoutEngines
 
 METHODS = ("get", "post", "patch", "delete")
-
-
-@pytest.fixture(scope="module")
-def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with Operator(tmp_path_factory.mktemp("api"), postgres) as made:
-        yield made
 
 
 def test_a_tenant_and_its_key_from_beginning_to_end(operator: Operator) -> None:

@@ -20,11 +20,10 @@ from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS, Da
 from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.store_state import StoreAway, StoreState
 
-from .conftest import ledger_table
+from .operating import ENGINE, ledger_table
 
 BUDGET = '[[budget]]\nname = "of-first"\ntenants = ["first"]\nusd_per_day = "1"\n'
 HOUR_S = 3_600
-_ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
 
 
 class WithClock(ProxyProcess):
@@ -140,7 +139,7 @@ def test_a_clock_that_jumps_by_an_hour_loses_no_row_and_no_limit(
 def test_a_migration_that_is_killed_half_way_leaves_nothing(postgres: Postgres, tmp_path: Path) -> None:
     """It waits in the middle, for a table of a name that another session has made and not committed."""
     dsn = postgres.new_database()
-    config = ProxyProcess(tmp_path / "p", [_ENGINE], limits=ledger_table(tmp_path, dsn)).write_config()
+    config = ProxyProcess(tmp_path / "p", [ENGINE], limits=ledger_table(tmp_path, dsn)).write_config()
     command = [sys.executable, "-m", "warmroute_cli.main", "ledger", "migrate", "--config", str(config)]
     asyncio.run(_killed_half_way(postgres, dsn, command))
     assert postgres.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", dsn) == ["0"]

@@ -15,7 +15,7 @@ from tests.subjects.scripted import ScriptedEngine, whole
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503, "padding": "x" * 30_000}
 """Engines may report more than is settled: rows of 30 KB fill a file quickly."""

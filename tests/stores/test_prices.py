@@ -27,8 +27,7 @@ from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.stores.directory.polling import POLL_S
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import ledger_table
-from .operating import ENGINE, WithoutEngines
+from .operating import ENGINE, WithoutEngines, ledger_table
 
 USAGE: dict[str, Any] = {"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}
 USAGE["prompt_tokens_details"] = {"cached_tokens": 0}

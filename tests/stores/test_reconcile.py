@@ -17,7 +17,7 @@ from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.server.engines.engine_metrics import counts_in
 from warmroute_proxy.server.ledger.counter_file import read_spans
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 TURNS = 3
 

@@ -15,8 +15,7 @@ from warmroute_proxy.server.stores.database import REVISIONS
 from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.store_state import StoreError
 
-from .conftest import ledger_table
-from .operating import ENGINE
+from .operating import ENGINE, ledger_table
 
 
 def run(folder: Path, dsn: str, *command: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,8 @@ from tests.subjects.stores import Postgres
 from warmroute_proxy.core.accounting.entry_steps import void_id, voiding
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import FAULTS, ledger_table
+from .conftest import FAULTS
+from .operating import ledger_table
 from .sending import BEGAN_S, fill, row, sending
 
 DAY_S = 86_400

@@ -20,7 +20,7 @@ from tests.subjects.stores import Postgres
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.database import REVISIONS
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/warmroute"
