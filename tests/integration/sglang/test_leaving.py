@@ -23,7 +23,8 @@ def test_a_client_that_leaves_stops_the_work(behind: Behind, moment: str, name: 
         if moment == "mid-stream":
             received = b""
             while b"data: " not in received:
-                assert (more := sock.recv(1000))
+                more = sock.recv(1000)
+                assert more
                 received += more
         else:
             until(lambda: any(work_of(server) for server in behind.servers), "it runs")
