@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from tests.field.fuzz.passthrough import Reader
-from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, Scene
+from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, WHOLE, Scene
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt
 from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.dialects.token_counts import TokenCounts, _Question
@@ -146,7 +146,7 @@ async def test_a_prompt_that_is_computed_elsewhere_is_reserved_until_it_is_there
     for _ in range(PIECES):
         leg.body(b" " * PIECE_BYTES)
     assert budget.used == before + WAITING_BYTES
-    leg.body(b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}')
+    leg.body(WHOLE)
     leg.end()
     assert not budget.used
 

@@ -35,16 +35,10 @@ def test_a_tenant_and_its_key_from_beginning_to_end(operator: Operator) -> None:
     assert operator.ask("DELETE", "/admin/tenants/team%2Fa", proxy=1)[1]["keys_revoked"] == 1
     operator.until_all(second["key"], 401)
     status, audit = operator.ask("GET", "/admin/audit?since=1h")
-    assert [(row["kind"], row["action"]) for row in audit["data"][::-1]] == [
-        ("tenant", "add"),
-        ("key", "make"),
-        ("key", "change"),
-        ("key", "make"),
-        ("key", "rotate"),
-        ("tenant", "change"),
-        ("key", "revoke"),
-        ("tenant", "remove"),
-    ]
+    assert [f"{row['kind']} {row['action']}" for row in audit["data"][::-1]] == [
+        "tenant add", "key make", "key change", "key make", "key rotate", "tenant change", "key revoke",
+        "tenant remove",
+    ]  # fmt: skip
     assert {row["who"] for row in audit["data"]} == {"admin@east"}
     assert audit["data"][2]["new"] == {"requests_at_once": 2}
     assert made["key"] not in str(audit)

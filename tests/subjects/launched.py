@@ -17,6 +17,7 @@ from tests.subjects import patient
 from tests.subjects.copies import ran
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
+from tests.subjects.stopped import Stopped
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, Ports
@@ -39,7 +40,7 @@ def pair_plan(**options: Any) -> Plan:
     return replace(plan, engines=tuple(engines))
 
 
-class Launched:
+class Launched(Stopped):
     """A launch in a folder. What still runs at the end of a `with` is stopped; nothing may be left then."""
 
     def __init__(self, folder: Path, plan: Plan | None = None, *options: str, engine: str = "embedded") -> None:
@@ -53,10 +54,7 @@ class Launched:
         self.output = folder / "launch.out"
         self.write(plan or pair_plan())
 
-    def __enter__(self) -> "Launched":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         if self.launcher is not None:
             self.kill()
         self.act("stop")
