@@ -12,6 +12,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.field.fuzz.passthrough import HEAD, Transport
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.queue.fair_budget import FairBudget
@@ -418,7 +419,6 @@ def test_braces_in_a_text_are_no_values() -> None:
     assert choice.message.text() == text
 
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 COMMENTS = b"4\r\n: \n\n\r\n" * 160
 EVENT = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 READS = {
@@ -442,7 +442,7 @@ class Stream:
         upstream = Upstream("http://127.0.0.1:1", 1.0, clock)
         upstream.turns = turns
         self.wire = _Connection(upstream)
-        self.transport = Transport(self.wire)
+        self.transport = Paused(self.wire)
         self.wire.connection_made(self.transport)  # type: ignore[arg-type]
         self.wire.start(Leg(self, streamed=True), b"", [], anew=False)
         self.transport.protocol.data_received(HEAD + b"%x\r\n%b\r\n" % (len(EVENT % b"a"), EVENT % b"a"))
@@ -468,20 +468,10 @@ class Stream:
     def on_crash(self) -> None: ...
 
 
-class Transport:
+class Paused(Transport):
     """A socket that may be read or not. A mock, so that the order of reads does not depend on the machine."""
 
-    def __init__(self, protocol: Any) -> None:
-        self.protocol = protocol
-        self.is_read = True
-
-    def set_protocol(self, protocol: Any) -> None:
-        self.protocol = protocol
-
-    def writelines(self, _parts: list[bytes]) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
+    is_read = True
 
     def pause_reading(self) -> None:
         self.is_read = False
