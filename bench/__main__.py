@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -192,20 +193,16 @@ def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions:
     return said
 
 
+COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
+    "soak": soak.main, "instructions": instructions.main, "budget": budget.main, "page": page.main,
+    "floods": floods.main, "rows": rows.main,
+}  # fmt: skip
+
+
 def main() -> int:
     """Measure and print. Returns 1 if an answer of warmroute was bad."""
-    if sys.argv[1:2] == ["soak"]:
-        return soak.main(sys.argv[2:])
-    if sys.argv[1:2] == ["instructions"]:
-        return instructions.main(sys.argv[2:])
-    if sys.argv[1:2] == ["budget"]:
-        return budget.main(sys.argv[2:])
-    if sys.argv[1:2] == ["page"]:
-        return page.main(sys.argv[2:])
-    if sys.argv[1:2] == ["floods"]:
-        return floods.main(sys.argv[2:])
-    if sys.argv[1:2] == ["rows"]:
-        return rows.main(sys.argv[2:])
+    if sys.argv[1:] and sys.argv[1] in COMMANDS:
+        return COMMANDS[sys.argv[1]](sys.argv[2:])
     if sys.argv[1:2] == ["sizing"]:
         return sizing.main(sys.argv[2:], _where(machine()))
     if sys.argv[1:2] == ["--stores"]:

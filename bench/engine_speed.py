@@ -1,23 +1,21 @@
-#!/usr/bin/env python3
 """Measures the embedded (simulated) engine: start-up time, SSE chunks per second of one core, memory per stream.
 
-Usage: bench/engine_speed.py [streams]. Speed is counted in CPU seconds of the engine process, so that a busy machine
-does not change it. The start-up time is the shortest of several.
+Usage: python -m bench.engine_speed [streams]. Speed is counted in CPU seconds of the engine process, so that a busy
+machine does not change it. The start-up time is the shortest of several.
 """
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+from bench.process import cpu, resident_kb
 
 STARTS = 5
 STREAMS = 200
 TOKENS = 1000
 IDLE_STREAMS = 2000
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def start(*args: str) -> "tuple[subprocess.Popen[bytes], str, int]":
@@ -32,18 +30,6 @@ def start(*args: str) -> "tuple[subprocess.Popen[bytes], str, int]":
 def stop(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     process.communicate()
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / _TICKS_PER_S
-
-
-def memory_kb(pid: int) -> int:
-    """Resident memory."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 def request(number: int, tokens: int) -> bytes:
@@ -77,7 +63,7 @@ async def chunks(host: str, port: int, streams: int) -> int:
 
 async def hold(host: str, port: int, streams: int, pid: int) -> int:
     """The memory, in kB, of streams that have begun and then send nothing."""
-    before_kb = memory_kb(pid)
+    before_kb = resident_kb(pid)
     writers = []
     for number in range(streams):
         reader, writer = await asyncio.open_connection(host, port)
@@ -85,7 +71,7 @@ async def hold(host: str, port: int, streams: int, pid: int) -> int:
         writers.append((reader, writer))
     for reader, _ in writers:
         await reader.readuntil(b"data: ")
-    held_kb = memory_kb(pid) - before_kb
+    held_kb = resident_kb(pid) - before_kb
     for _, writer in writers:
         writer.close()
     return held_kb
@@ -98,16 +84,16 @@ def main() -> None:
     for _ in range(STARTS):
         began_s = time.perf_counter()
         process, _, _ = start()
-        starts.append((time.perf_counter() - began_s, cpu_s(process.pid)))
+        starts.append((time.perf_counter() - began_s, cpu(process.pid).total_s))
         stop(process)
     wall_s, used_s = (min(column) for column in zip(*starts, strict=True))
     print(f"start: {wall_s:.2f} s wall, {used_s:.2f} s CPU (best of {STARTS})")
 
     process, host, port = start("--speed", "1000", "--max-running-requests", str(streams), "--kv-tokens", "10000000")
-    before_s = cpu_s(process.pid)
+    before_s = cpu(process.pid).total_s
     began_s = time.perf_counter()
     events = asyncio.run(chunks(host, port, streams))
-    wall_s, used_s = time.perf_counter() - began_s, cpu_s(process.pid) - before_s
+    wall_s, used_s = time.perf_counter() - began_s, cpu(process.pid).total_s - before_s
     stop(process)
     print(f"chunks: {events} in {used_s:.2f} s CPU of the engine: {events / used_s:,.0f} a second of one core")
     print(f"        ({wall_s:.2f} s wall, with the reader on the same machine)")

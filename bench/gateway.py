@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
 
 from tests.subjects.gateway import Envoy, ext_proc
 from tests.subjects.ports import free_port
@@ -41,12 +42,11 @@ class Figures:
     bad: int
 
 
-class Arrangement:
+class Arrangement(NamedTuple):
     """The programs between the load and the engines."""
 
-    def __init__(self, name: str, start: Callable[[Bench, Path], tuple[int, Parts, list[Any]]]) -> None:
-        self.name = name
-        self.start = start
+    name: str
+    start: Callable[[Bench, Path], tuple[int, Parts, list[Any]]]
 
 
 def _ours(bench: Bench, folder: Path, command: str, processes: int = 1) -> tuple[Process, int]:
@@ -103,20 +103,8 @@ ALL: Final = [
 ]
 
 
-class _Started:
-    """A started arrangement, with the members of a proxy that `Bench.start` reads."""
-
-    def __init__(self, port: int, process: Any) -> None:
-        self.port = port
-        self.process = process
-
-
-class _Alive:
-    def running(self) -> bool:
-        return True
-
-    def last_words(self) -> str:
-        return "see its log"
+_ALIVE: Final = SimpleNamespace(running=lambda: True, last_words=lambda: "see its log")
+"""The process of a started arrangement, as far as `Bench.start` reads one."""
 
 
 def measured(bench: Bench, arrangement: Arrangement, workloads: Sequence[Workload], rounds: int) -> dict[str, Figures]:
@@ -137,7 +125,7 @@ def _figures(bench: Bench, port: int, parts: Parts, workload: Workload, rounds: 
     one = []
     for number in range(1, rounds + 1):
         workload.requests(0, port, number)  # made before the round: the engines cannot answer meanwhile
-        bench.start(_Started(port, _Alive()))  # type: ignore[arg-type]
+        bench.start(SimpleNamespace(port=port, process=_ALIVE))  # type: ignore[arg-type]
         bench.follow(workload.plan)
         before = {name: cpu(pid).total_s for name, pid in parts.items()}
         done = Round(bench.loop, port, workload, number, None)

@@ -120,13 +120,17 @@ def _chats(
         body = small(connection, stream)
         numbered = [body.data.replace(_USER, b"%b%08d " % (_USER, number)) for number in range(warm + counted)]
         asked.append([sent(Body(body.session, data)) for data in numbered])
+    return _split(asked, warm)
+
+
+def _split(asked: list[list[bytes]], warm: int) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Each connection's requests of the warm-up, and those that count."""
     return [each[:warm] for each in asked], [each[warm:] for each in asked]
 
 
 def _turns(size: int, sessions: int, warm: int, counted: int) -> tuple[list[list[bytes]], list[list[bytes]]]:
     """Agents' turns, a session for each connection, in which each turn continues the one before."""
-    asked = [[_sent(body) for body in bodies] for bodies in agents(size, sessions, warm + counted)]
-    return [each[:warm] for each in asked], [each[warm:] for each in asked]
+    return _split([[_sent(body) for body in bodies] for bodies in agents(size, sessions, warm + counted)], warm)
 
 
 def _numbered(count: int = CHUNKS) -> tuple[list[bytes], Counting]:
@@ -141,8 +145,8 @@ def _w1() -> Counted:
     return Counted("w1", "request", 1, *_chats(32, 6, 12, stream=False), [], ANSWER)
 
 
-def _w2() -> Counted:
-    return Counted("w2", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True), *_numbered())
+def _w2(name: str = "w2", sent: Callable[[Body], bytes] = _sent) -> Counted:
+    return Counted(name, "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=sent), *_numbered())
 
 
 def _w2burst() -> Counted:
@@ -161,25 +165,16 @@ def _w3new() -> Counted:
     asked = [
         [_sent(renamed(body, next(generations))) for body in bodies] for bodies in agents(190_000, sessions=4, turns=8)
     ]
-    return Counted("w3new", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
+    return Counted("w3new", "request", 1, *_split(asked, 2), [], ANSWER)
 
 
 def _w3_1m() -> Counted:
     return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [], ANSWER)
 
 
-def _w5() -> Counted:
-    asked = [[_sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
-    return Counted("w5", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
-
-
-def _w5m() -> Counted:
-    asked = [[_sent_as_messages(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
-    return Counted("w5m", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
-
-
-def _w2m() -> Counted:
-    return Counted("w2m", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=_sent_as_messages), *_numbered())
+def _w5(name: str = "w5", sent: Callable[[Body], bytes] = _sent) -> Counted:
+    asked = [[sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted(name, "request", 1, *_split(asked, 2), [], ANSWER)
 
 
 def _sent_by(letter: str) -> Callable[[Body], bytes]:
@@ -188,17 +183,6 @@ def _sent_by(letter: str) -> Callable[[Body], bytes]:
         return request(_PORT, found.data, found.session, path=path)
 
     return sent
-
-
-def _w5_by(letter: str) -> Counted:
-    sent = _sent_by(letter)
-    asked = [[sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
-    return Counted(f"w5{letter}", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
-
-
-def _w2_by(letter: str) -> Counted:
-    chats = _chats(16, 3, 3, stream=True, sent=_sent_by(letter))
-    return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, *_numbered())
 
 
 def _w4_by(transport: str) -> Counted:
@@ -218,8 +202,7 @@ def _w4_by(transport: str) -> Counted:
             more = {} if transport == "wsall" else {"input": added, "previous_response_id": LAST_ID}
             sent.append(_message({**each, **more}))
         asked.append([offer(_PORT, session, RESPONSES), *sent])
-    warm = 4 if transport == "http" else 5
-    turns = [each[:warm] for each in asked], [each[warm:] for each in asked]
+    turns = _split(asked, 4 if transport == "http" else 5)
     return Counted(f"w4{transport}", "request", 1, *turns, *_numbered(AGENT_CHUNKS), ends=ENDS[transport])
 
 
@@ -239,11 +222,11 @@ WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w4http": partial(_w4_by, "http"),
     "w4ws": partial(_w4_by, "ws"),
     "w4wsall": partial(_w4_by, "wsall"),
-    "w2m": _w2m,
+    "w2m": partial(_w2, "w2m", _sent_as_messages),
     "w5": _w5,
-    "w5m": _w5m,
-    **{f"w5{letter}": partial(_w5_by, letter) for letter in TRANSLATIONS},
-    **{f"w2{letter}": partial(_w2_by, letter) for letter in TRANSLATIONS},
+    "w5m": partial(_w5, "w5m", _sent_as_messages),
+    **{f"w5{letter}": partial(_w5, f"w5{letter}", _sent_by(letter)) for letter in TRANSLATIONS},
+    **{f"w2{letter}": partial(_w2, f"w2{letter}", _sent_by(letter)) for letter in TRANSLATIONS},
 }
 DEFAULT: Final = "w1,w2,w2burst,w3"
 

@@ -116,7 +116,7 @@ def agents_plot(found: Mapping[str, Sequence[float]]) -> str:
     return bars("CPU of an agent's turn", rows, measures, "ms of CPU a request, logarithmic")
 
 
-def _put(text: str, begin: str, lines: Iterable[str], end: str) -> str:
+def put(text: str, begin: str, lines: Iterable[str], end: str) -> str:
     """The text with `lines` in place of those between two marks."""
     return f"{text.partition(begin)[0]}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{text.partition(end)[2]}"
 
@@ -136,9 +136,9 @@ def main(arguments: Sequence[str]) -> int:
         said += waits_table(workload, rows) if rows else []
     if any(map(figures.rows, OTHERS)):
         said += _others(figures)
-    text = _put(PAGE.read_text(), BEGIN, said, END)
+    text = put(PAGE.read_text(), BEGIN, said, END)
     if figures.rows(PACED):
-        text = _put(text, ANSWER, _answer(figures), ANSWER_END)
+        text = put(text, ANSWER, _answer(figures), ANSWER_END)
     PAGE.write_text(text)
     PLOT.parent.mkdir(exist_ok=True)
     PLOT.write_text(_plot(figures))

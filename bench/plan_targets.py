@@ -5,7 +5,6 @@
 .venv/bin/python -m bench.plan_targets --check    exit with 1 if the page is not the one that would be written
 """
 
-import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final, NamedTuple
 from tests.unit.plan.aiconfigurator import ESTIMATES, VERSION, Estimate
 from tests.unit.plan.cookbook import CELLS, SOURCE, Cell, renamed
 
-from bench.plans import rooflined
+from bench.plans import command_line, rooflined
 from warmroute_backend.plan.argv import argv
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
@@ -247,17 +246,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    arguments = parser.parse_args()
-    text = page()
-    if arguments.check:
-        return int(PAGE.read_text() != text)
-    PAGE.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line(__doc__, PAGE, page))

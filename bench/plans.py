@@ -12,6 +12,7 @@ import math
 import shlex
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -346,16 +347,17 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def command_line(about: str | None, file: Path, page: Callable[[], str]) -> int:
+    """Write a page, or compare it."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args().check
     text = page()
-    if parser.parse_args().check:
-        return int(PAGE.read_text() != text)
-    PAGE.write_text(text)
+    if check:
+        return int(file.read_text() != text)
+    file.write_text(text)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line(__doc__, PAGE, page))

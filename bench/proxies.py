@@ -130,13 +130,13 @@ def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant
     return path
 
 
-def _warmroute(pd: bool, path: str = SOURCES) -> Callable[[Place, Fleet], Start]:
-    def start(place: Place, fleet: Fleet) -> Start:
-        config = write_config(place, fleet, pd)
-        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
-        return Start(command, {"PYTHONPATH": path})
+def ours(config: Path, path: str = SOURCES) -> Start:
+    """How warmroute is started with a configuration, from sources or from a build."""
+    return Start([sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)], {"PYTHONPATH": path})
 
-    return start
+
+def _warmroute(pd: bool, path: str = SOURCES) -> Callable[[Place, Fleet], Start]:
+    return lambda place, fleet: ours(write_config(place, fleet, pd), path)
 
 
 def _floor(place: Place, fleet: Fleet) -> Start:

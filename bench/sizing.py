@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.bench import Bench, Sample
-from bench.proxies import COMPILED, SOURCES, Fleet, Place, Proxy, Running, Start, write_config
+from bench.proxies import COMPILED, SOURCES, Fleet, Place, Proxy, Running, Start, ours, write_config
 from bench.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
 
@@ -61,9 +61,7 @@ def proxy_of(processes: int, *, compiled: bool) -> Proxy:
     path = str(COMPILED) if compiled else SOURCES
 
     def start(place: Place, fleet: Fleet) -> Start:
-        config = write_config(place, fleet, False, processes=processes)
-        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
-        return Start(command, {"PYTHONPATH": path})
+        return ours(write_config(place, fleet, False, processes=processes), path)
 
     return Proxy(f"warmroute, {processes} processes", "", "ours", start)
 

@@ -29,7 +29,7 @@ from bench.engines import Plan
 from bench.growth import Growth, Point, growth
 from bench.load import Client, Tally, request
 from bench.process import Cpu, cpu, open_files, resident_kb
-from bench.proxies import OURS, ROOT, Fleet, Place, Running, Start, write_config
+from bench.proxies import OURS, SOURCES, Fleet, Place, Running, Start, write_config
 from warmroute_cli.processes import stopping_on_signals
 
 MAX_BYTES_A_REQUEST: Final = 40.0
@@ -84,9 +84,8 @@ SORTS: Final = [
 
 def _small_limits(place: Place, fleet: Fleet) -> Start:
     config = write_config(place, fleet, False, _LIMITS.format(keyed_replay_s=seconds(_KEYED_REPLAY_S)))
-    path = ":".join(str(part) for part in (ROOT / "sdk", ROOT / "proxy", ROOT / "backend", ROOT / "lab"))
     script = str(Path(__file__).with_name("small_limits.py"))
-    return Start([sys.executable, script, "proxy", "--config", str(config)], {"PYTHONPATH": path})
+    return Start([sys.executable, script, "proxy", "--config", str(config)], {"PYTHONPATH": SOURCES})
 
 
 class _Leaver(Client):

@@ -8,7 +8,6 @@ time is shown separately.
 
 import argparse
 import gc
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -18,7 +17,7 @@ from tests.subjects.stores import Postgres, Redis
 
 from bench.bench import Bench, Sample
 from bench.process import cpu
-from bench.proxies import BUDGET, MINUTE, SOURCES, Fleet, Place, Proxy, Running, Start, write_config
+from bench.proxies import BUDGET, MINUTE, Fleet, Place, Proxy, Running, Start, ours, write_config
 from bench.workloads import named
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_proxy.server.stores.migrate import migrate
@@ -37,9 +36,7 @@ def proxies(dsn: str, redis_url: str) -> list[Proxy]:
 
 
 def _start(place: Place, fleet: Fleet, more: str) -> Start:
-    config = write_config(place, fleet, pd=False, more=more, of_tenant=MINUTE if more else "")
-    command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
-    return Start(command, {"PYTHONPATH": SOURCES})
+    return ours(write_config(place, fleet, pd=False, more=more, of_tenant=MINUTE if more else ""))
 
 
 def _shared(place: Place, dsn: str, redis_url: str) -> str:

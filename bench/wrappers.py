@@ -21,6 +21,7 @@ from typing import Final
 from tests.subjects.http_server import QuietServer
 
 from bench import peers
+from bench.page import put
 from bench.proxies import ROOT
 
 PAGE: Final = ROOT / "docs" / "benchmarks" / "guard.md"
@@ -124,8 +125,7 @@ def main(argv: Sequence[str]) -> int:
     text = table(found)
     print(text)
     if arguments.page:
-        before, after = PAGE.read_text().partition(BEGIN)[0], PAGE.read_text().partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        PAGE.write_text(put(PAGE.read_text(), BEGIN, [text], END))
     return 0
 
 

@@ -62,7 +62,7 @@ def convert_request(path: str, body: Json) -> Json:
 def in_template_order(body: Json) -> Json:
     """A body with model, tools and messages before all other fields; absent fields stay absent."""
     ordered = {name: body[name] for name in CHAT_FIELDS if body.get(name)}
-    ordered.update((name, value) for name, value in body.items() if name not in ordered)
+    ordered |= {name: value for name, value in body.items() if name not in ordered}
     if isinstance(ordered.get("tool_choice"), str):
         ordered["tool_choice"] = tool_choice(ordered["tool_choice"])
     return ordered
@@ -93,10 +93,8 @@ def from_anthropic(body: Json) -> Json:
         chat["tools"] = [_anthropic_tool(tool) for tool in body["tools"]]
     if "tool_choice" in body:
         chat["tool_choice"] = tool_choice(body["tool_choice"].get("type"))
-    for name in ("max_tokens", "temperature", "top_p", "metadata", "stream"):
-        if name in body:
-            chat[name] = body[name]
-    return in_template_order(chat)
+    kept = ("max_tokens", "temperature", "top_p", "metadata", "stream")
+    return in_template_order(chat | {name: body[name] for name in kept if name in body})
 
 
 def _anthropic_tool(tool: Json) -> Json:
@@ -160,10 +158,8 @@ def from_responses(body: Json) -> Json:
     effort = body.get("reasoning", {}).get("effort")
     if effort:
         chat["reasoning_effort"] = effort
-    for name in ("parallel_tool_calls", "temperature", "top_p", "prompt_cache_key", "metadata", "stream"):
-        if name in body:
-            chat[name] = body[name]
-    return in_template_order(chat)
+    kept = ("parallel_tool_calls", "temperature", "top_p", "prompt_cache_key", "metadata", "stream")
+    return in_template_order(chat | {name: body[name] for name in kept if name in body})
 
 
 def _append_item(messages: list[Json], item: Json) -> None:
@@ -223,9 +219,8 @@ def from_gemini(path: str, body: Json) -> Json:
             for entry in declarations
         ]
     settings = body.get("generationConfig", {})
-    for theirs, ours in (("maxOutputTokens", "max_tokens"), ("temperature", "temperature"), ("topP", "top_p")):
-        if theirs in settings:
-            chat[ours] = settings[theirs]
+    names = {"maxOutputTokens": "max_tokens", "temperature": "temperature", "topP": "top_p"}
+    chat |= {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}
     chat["stream"] = ":stream" in path
     return in_template_order(chat)
 

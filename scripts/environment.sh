@@ -49,13 +49,18 @@ require_venv() {
     "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python has no venv module, even with python$version-venv."
 }
 
+# fresh DIR STAMP: whether DIR was made of that.
+fresh() {
+    [[ -f $1/.stamp && "$(<"$1/.stamp")" == "$2" ]]
+}
+
 # uv ARGUMENT...: uv, which installs in a tenth of pip's time. An environment of its own has it, made by pip.
 uv() {
     local dir=.venv-uv wanted="uv>=0.13,<0.14"
     (
         mkdir -p "$dir"
         flock 8 # several scripts begin side by side
-        [[ -x $dir/bin/uv && -f $dir/.stamp && "$(<"$dir/.stamp")" == "$wanted" ]] && exit
+        [[ -x $dir/bin/uv ]] && fresh "$dir" "$wanted" && exit
         echo "setting up $dir, which installs the rest" >&2
         require_venv "$python"
         "$python" -m venv "$dir"
@@ -105,7 +110,7 @@ print(sys.version.split()[0], *digests)' pyproject.toml ${WARMROUTE_LOCKED:+uv.l
 has_environment() {
     local dir=$1
     shift
-    [[ -x $dir/bin/python && -f $dir/.stamp && ! $dir/pyvenv.cfg -nt $dir/.stamp && "$(<"$dir/.stamp")" == "$base $*" ]]
+    [[ -x $dir/bin/python && ! $dir/pyvenv.cfg -nt $dir/.stamp ]] && fresh "$dir" "$base $*"
 }
 
 # environment DIR EXTRAS [REQUIREMENT...]: DIR holds the checkout with EXTRAS, editable. A stamp says what was

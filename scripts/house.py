@@ -48,8 +48,6 @@ OUTSIDE: Final = re.compile(r"gemini")
 
 
 class Size(NamedTuple):
-    """The size of some files."""
-
     files: int
     lines: int
     code: int

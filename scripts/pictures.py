@@ -122,8 +122,8 @@ def drawn(width: int, height: int, title: str, marks: Iterable[str]) -> str:
     return "\n".join(parts)
 
 
-def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
+def text(x: float, y: float, words: str, kind: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="middle">{escape(words)}</text>'
 
 
 def boxed(box: Box) -> Iterator[str]:
@@ -145,16 +145,10 @@ def lined(arrow: Arrow) -> Iterator[str]:
         yield text((x + to_x) / 2, (y + to_y) / 2 - 6, arrow.label, "small")
 
 
-def architecture() -> str:
-    """The picture of warmroute's parts, and what they send each other."""
-    marks = [mark for each in ARCHITECTURE for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
-    return drawn(WIDTH, 436, "The parts of warmroute", marks)
-
-
-def regions() -> str:
-    """The picture of a turn that comes in at one region and is served in another."""
-    marks = [mark for each in REGIONS for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
-    return drawn(WIDTH, 348, "A turn between regions", marks)
+def connected(height: int, title: str, parts: Iterable[Box | Arrow]) -> str:
+    """A picture of boxes and arrows."""
+    marks = [mark for each in parts for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
+    return drawn(WIDTH, height, title, marks)
 
 
 def turn() -> str:
@@ -186,7 +180,12 @@ def turn() -> str:
 
 def main() -> int:
     stale = False
-    for name, picture in (("architecture", architecture()), ("turn", turn()), ("regions", regions())):
+    pictures = {
+        "architecture": connected(436, "The parts of warmroute", ARCHITECTURE),
+        "turn": turn(),
+        "regions": connected(348, "A turn between regions", REGIONS),
+    }
+    for name, picture in pictures.items():
         path = IMAGES / f"{name}.svg"
         if "--check" in sys.argv[1:]:
             stale |= not path.exists() or path.read_text() != picture

@@ -123,7 +123,6 @@ class Copy:
     """A copy of the tree, in which one file at a time is changed."""
 
     def __init__(self, folder: Path) -> None:
-        """Copy the tree to a folder."""
         self._folder = folder
         self._times = count(1_000_000_000)
         for name in COPIED:

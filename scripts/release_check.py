@@ -69,7 +69,6 @@ def version_problems(changelog: str, citation: str, *, tagged: bool) -> Iterator
 
 
 def problems(dist: Path) -> Iterator[str]:
-    """The problems of all files of a release."""
     wheels = sorted(dist.glob("*.whl"))
     pure = [path for path in wheels if path.name.endswith("-py3-none-any.whl")]
     kinds = [(path, "pure" if path in pure else "compiled") for path in wheels]

@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     body: bytes = b""
 
     def fields(self) -> dict[str, Any]:
-        """The JSON object of the answer; empty if the status is not 200 or the body is no JSON object."""
+        """The JSON object of the answer; empty if the status is not 200, or the body is not a JSON object."""
         try:
             found = json.loads(self.body) if self.status == 200 else {}
         except (ValueError, RecursionError):

@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.subjects.ports import free_port
+
 from warmroute_cli.state import locked_state
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
@@ -22,7 +23,6 @@ START_S: Final = 300.0
 ALL: Final = ("openai", "anthropic", "gemini")
 MODEL: Final = "tiny"
 PRICE: Final = "0.6:0.1:3"
-OPTIONS: Final = FleetOptions(speed=20.0)
 
 
 class Failed(Exception):
@@ -118,13 +118,6 @@ class Workplace:
         return done.stdout.decode().strip() if done.returncode == 0 else None
 
 
-def free_port() -> int:
-    """A port that the system has free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def _warmroute_version() -> str:
     return importlib.metadata.version("warmroute")
 
@@ -170,24 +163,27 @@ def _sglang_engine(place: Workplace, number: int) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-def _sglang_router(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
-    programs, version = place.installed("sglang-router")
+def _router(
+    place: Workplace, package: str, words: Sequence[str], engines: Sequence[str], ready: str = "/readiness"
+) -> tuple[str, str]:
+    """The address and the version of one of the Rust routers, which have a common command line; `words`: its start."""
+    programs, version = place.installed(package)
     port, metrics = free_port(), free_port()
-    command = [programs / "python", "-m", "sglang_router.launch_router", "--worker-urls", *engines, "--port", port]
-    log = place.start("sglang-router", [*command, "--prometheus-port", metrics])
-    place.wait(f"http://127.0.0.1:{port}/readiness", log)
-    how = f"`cache_aware`, its default, before {behind}"
-    return Subject("sglang-router", 3, f"http://127.0.0.1:{port}", version, how)
+    command = [programs / words[0], *words[1:], "--worker-urls", *engines, "--port", port, "--prometheus-port", metrics]
+    log = place.start(package, command)
+    url = f"http://127.0.0.1:{port}"
+    place.wait(f"{url}{ready}", log)
+    return url, version
+
+
+def _sglang_router(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
+    started = _router(place, "sglang-router", ["python", "-m", "sglang_router.launch_router"], engines)
+    return Subject("sglang-router", 3, *started, f"`cache_aware`, its default, before {behind}")
 
 
 def _smg(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
-    programs, version = place.installed("smg")
-    port, metrics = free_port(), free_port()
-    command = [programs / "smg", "launch", "--worker-urls", *engines, "--port", port, "--prometheus-port", metrics]
-    log = place.start("smg", command)
-    place.wait(f"http://127.0.0.1:{port}/readiness", log)
-    how = f"its default policy, before {behind}"
-    return Subject("SMG", 4, f"http://127.0.0.1:{port}", version, how, apis=("openai", "anthropic"))
+    started = _router(place, "smg", ["smg", "launch"], engines)
+    return Subject("SMG", 4, *started, f"its default policy, before {behind}", apis=("openai", "anthropic"))
 
 
 def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
@@ -264,8 +260,8 @@ def vllm(place: Workplace) -> Iterator[Started]:
     how = "one server on a CPU with `--enable-prompt-tokens-details` and a tool parser"
     one = Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
     yield one.name, lambda: one
-    yield "vllm-router", lambda: _vllm_router(place, engines, version)
     behind = f"two vLLM {version} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
+    yield "vllm-router", lambda: _vllm_router(place, engines, behind)
     kind = 'kind = "openai"\nprovider = "vllm"'
     yield "warmroute (vLLM)", lambda: _own_proxy(place, engines, "warmroute (vLLM)", 1, behind, kind=kind)
 
@@ -306,15 +302,8 @@ def _vllm_engine(place: Workplace, programs: Path, model: Path, number: int) -> 
 
 
 def _vllm_router(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
-    programs, version = place.installed("vllm-router")
-    port, metrics = free_port(), free_port()
-    command = [programs / "vllm-router", "--worker-urls", *engines, "--port", port, "--prometheus-port", metrics]
-    log = place.start("vllm-router", command)
-    place.wait(f"http://127.0.0.1:{port}/health", log)
-    how = (
-        f"its default policy, before two vLLM {behind} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
-    )
-    return Subject("vllm-router", 7, f"http://127.0.0.1:{port}", version, how)
+    started = _router(place, "vllm-router", ["vllm-router"], engines, "/health")
+    return Subject("vllm-router", 7, *started, f"its default policy, before {behind}")
 
 
 def llama(place: Workplace) -> Iterator[Started]:

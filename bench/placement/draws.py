@@ -6,15 +6,12 @@ from the draws that exist. After a change of a placement rule, remove `docs/benc
 """
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench.placement.figures import replay
 from bench.placement.rows import Row
 
 FILE: Final = Path("docs/benchmarks/placement/draws.json")
@@ -88,9 +85,11 @@ def play(rows: Sequence[Row], seeds: Iterable[int], traces: str, file: Path = FI
     for seed in seeds:
         for words, group in by_words.items():
             draws = kept(file)
+            given = [word.replace("$TRACES", traces) for word in words]
             for policy in [each for each in group[0].policies if not _has(draws, group, each, seed)]:
                 began_s = time.monotonic()
-                results = {result["policy"]: result for result in _replay(words, [policy], seed, traces)}
+                found, _ = replay([*given, "--seed", str(seed), "--policy", policy])
+                results = {result["policy"]: result for result in found}
                 draws = kept(file)
                 for row in group:
                     _add(draws.setdefault(row.name, {}), row, policy, seed, results)
@@ -115,21 +114,6 @@ def command(row: Row, seed: int | str) -> str:
 
 def _has(draws: Draws, group: Sequence[Row], policy: str, seed: int) -> bool:
     return all(any(draw.seed == seed for draw in draws.get(row.name, {}).get(policy, ())) for row in group)
-
-
-def _replay(words: Sequence[str], policies: Sequence[str], seed: int, traces: str) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "results.json"
-        arguments = [word.replace("$TRACES", traces) for word in words]
-        arguments += ["--seed", str(seed), "--policy", *policies, "--json", str(path)]
-        # Use cached bytecode as an installed package does, even if this shell's environment turns it off.
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
-        subprocess.run(
-            [sys.executable, "-m", "warmroute_cli.main", "replay", *arguments],
-            check=True, stdout=subprocess.DEVNULL, env=environment,
-        )  # fmt: skip
-        found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
-    return found
 
 
 def _short(value: float) -> float:

@@ -54,7 +54,7 @@ def play(wanted: Sequence[str], traces: str) -> None:
 
 def _measure(figures: Figures, parts: Sequence[Part], traces: str) -> None:
     for part in parts:
-        rows, _ = _replay(part.words(traces))
+        rows, _ = replay(part.words(traces))
         figures["rows"][part.name] = rows
         figures["bounds"][part.name] = round(_bound(part, traces), 4)
         print(f"{part.name}: {len(rows)} runs, {sum(row['cpu_s'] for row in rows):.0f} s of CPU", flush=True)
@@ -64,7 +64,7 @@ def _measure_speed(figures: Figures, traces: str) -> None:
     """Time the command in a new process three times. The shortest time counts, since other programs may also run."""
     for part in SPEED:
         words = speed_words(part, traces)
-        runs = [_replay(words) for _ in range(3)]
+        runs = [replay(words) for _ in range(3)]
         figures["speed"][part.name] = {
             "requests": runs[0][0][0]["requests"],
             "wall_s": round(min(spent["wall_s"] for _, spent in runs), 2),
@@ -96,7 +96,8 @@ def baselines(figures: Figures, part: str, speed_up: float) -> list[Row]:
     return [row for row in rows if row["speed_up"] == speed_up and not row["policy"].startswith(PRODUCTION)]
 
 
-def _replay(words: Sequence[str]) -> tuple[list[Row], dict[str, float]]:
+def replay(words: Sequence[str]) -> tuple[list[Row], dict[str, float]]:
+    """The rows of `warmroute replay` with these arguments, and what the process has used."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "out.json"
         command = [sys.executable, "-m", "warmroute_cli.main", "replay", *words, "--json", str(path)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.page import put
 from bench.placement.tables import table
 
 from warmroute_lab.replay.made_up import made_up
@@ -72,10 +73,7 @@ def fork_tables() -> list[str]:
 
 def write() -> None:
     """Put the tables into the page."""
-    text = PAGE.read_text("utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text("\n".join([f"{before}{BEGIN}", "", *fork_tables(), f"{END}{after}"]), "utf-8")
+    PAGE.write_text(put(PAGE.read_text("utf-8"), BEGIN, fork_tables()[:-1], END), "utf-8")
 
 
 def _cells(name: str, setup: Setup) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from bench.placement.draws import Draws, command
 from bench.placement.figures import Figures, find
 from bench.placement.margins import margins
 from bench.placement.rows import OURS, REGIONAL, ROWS, SEEDS, Row
-from bench.placement.rule import HIT_SLACK, NEAR, P90_FACTOR, Verdict, reached, verdicts
+from bench.placement.rule import HIT_SLACK, NEAR, P90_FACTOR, Reached, Verdict, reached, verdicts
 from bench.placement.single_pages import BUILDERS, write_single
 from bench.placement.tables import row_table, rule_table, table
 from bench.placement.templates import filled
@@ -146,14 +146,16 @@ def _regions(draws: Draws, figures: Figures) -> list[str]:
             for name, each in _regions_once(figures).items()
         ]
         return [_ONCE, *table(heads, cells)]
-    drawn = {policy: [reached(policy, draws[row.name][policy]) for row in rows] for policy in (*REGIONAL, *OURS)}
-    return table(
-        heads,
-        (
-            (policy, *(one.hit.text(3) for one in each), *(one.p90_s.text(2) for one in each))
-            for policy, each in drawn.items()
-        ),
+    drawn = _inside(draws, rows).items()
+    lines = (
+        (policy, *(one.hit.text(3) for one in each), *(one.p90_s.text(2) for one in each)) for policy, each in drawn
     )
+    return table(heads, lines)
+
+
+def _inside(draws: Draws, rows: list[Row]) -> dict[str, list[Reached]]:
+    """The results of each policy inside regions, on each of their rows."""
+    return {policy: [reached(policy, draws[row.name][policy]) for row in rows] for policy in (*REGIONAL, *OURS)}
 
 
 def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
@@ -161,10 +163,7 @@ def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
     if rows is None:
         hits = {name: [one["hit"] for one in each] for name, each in _regions_once(figures).items()}
     else:
-        hits = {
-            policy: [reached(policy, draws[row.name][policy]).hit.median for row in rows]
-            for policy in (*REGIONAL, *OURS)
-        }
+        hits = {policy: [one.hit.median for one in each] for policy, each in _inside(draws, rows).items()}
     heads = (
         "hit ratio in regions, by policy", "no session header", "header from a third of sessions", "header from all",
     )  # fmt: skip

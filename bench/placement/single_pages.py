@@ -72,15 +72,11 @@ def _part(figures: Figures, part: Part) -> list[str]:
     bound = figures["bounds"][part.name]
     best = f"A single cache that never evicts, shared by all workers, would have a hit ratio of {bound:.4f}.\n"
     lines = [f"## {part.title}\n", best, _command(part)]
-    all_rows: list[Row] = figures["rows"][part.name]
-    for load in part.loads:
-        rows = [row for row in all_rows if row["speed_up"] == load]
+    at = {load: [row for row in figures["rows"][part.name] if row["speed_up"] == load] for load in part.loads}
+    for load, rows in at.items():
         lines += [f'<details markdown="1"><summary>{part.title}, {load:g}x: {len(rows)} policies</summary>\n']
         lines += [*_policies(rows), "</details>\n"]
-    for load in part.loads:
-        rows = [row for row in all_rows if row["speed_up"] == load]
-        lines.append(frontier(part.name, part.title, load, rows))
-    return [*lines, ""]
+    return [*lines, *(frontier(part.name, part.title, load, rows) for load, rows in at.items()), ""]
 
 
 def _policies(rows: Sequence[Row]) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from warmroute.contract.receipt import TIERS, cached_tokens
 from warmroute_cli.arguments import KeyFileError, count, key_in, whole
@@ -248,9 +248,6 @@ class IsolationVerdict:
     ok: bool
     finding: str
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def verdicts(seen: Mapping[Relation, Seen], trials: int, tier: str) -> list[IsolationVerdict]:
     """The verdict on each sender. `tier`: the tier in which the first tenant and its share group must find the repeated
@@ -322,7 +319,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nwarmroute audit: {error}" if sys.stderr.isatty() else f"warmroute audit: {error}", file=sys.stderr)
         return 2
     found = verdicts(seen, arguments.trials, arguments.tier)
-    print(json.dumps([each.as_dict() for each in found], indent=2) if arguments.json else shown(found))
+    print(json.dumps([asdict(each) for each in found], indent=2) if arguments.json else shown(found))
     return 0 if all(each.ok for each in found) else 1
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from string import Template
-from types import TracebackType
 from typing import Any, ClassVar, Literal
 
 from warmroute_backend.asking import ask
@@ -57,8 +56,6 @@ class FleetOptions:
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
     id: str
-    region: str
-    role: str
     url: str
     bootstrap_port: int | None
 
@@ -105,9 +102,7 @@ class LocalFleet:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -138,13 +133,13 @@ class LocalFleet:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         relay = self._spawn("relay", _relay_command(self.options.delay_ms))
         started = [
-            (region, name, role, self._spawn(f"{region}-{name}", _engine_command(region, name, role, self.options)))
+            self._spawn(f"{region}-{name}", _engine_command(f"{region}-{name}", role, self.options))
             for region in REGIONS
             for name, role in ENGINES
         ]
-        for region, name, role, child in started:
+        for child in started:
             line = child.listening(deadline_s)
-            self.engines.append(LocalEngine(f"{region}-{name}", region, role, line["url"], line.get("bootstrap_port")))
+            self.engines.append(LocalEngine(child.name, line["url"], line.get("bootstrap_port")))
         relay_urls = relay.listening(deadline_s)["urls"]
         proxies = [(region, self._spawn_proxy(region, relay_urls)) for region in REGIONS]
         for region, child in proxies:
@@ -160,11 +155,8 @@ class LocalFleet:
         return child
 
     def _spawn_proxy(self, region: str, relay_urls: dict[str, str]) -> Child:
-        config = self.run_dir / f"{region}.toml"
-        config.write_text(self._config(region, relay_urls), encoding="utf-8")
-        name = f"{region}-proxy"
-        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
-        child = self.child_type(name, command, self.run_dir)
+        path, config = self.run_dir / f"{region}.toml", self._config(region, relay_urls)
+        child = started_proxy(f"{region}-proxy", path, config, self.child_type)
         self._proxy_children.append(child)
         return child
 
@@ -196,6 +188,13 @@ def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
     return Template(text).substitute({name: toml_value(each) for name, each in values.items() if each is not None})
 
 
+def started_proxy(name: str, path: Path, config: str, child_type: type[Child] = Child) -> Child:
+    """Write a configuration to a file, and start a proxy with it. The proxy's logs are beside the file."""
+    path.write_text(config, encoding="utf-8")
+    command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(path)]
+    return child_type(name, command, path.parent)
+
+
 def wait_ready(child: Child, url: str, deadline_s: float) -> None:
     while True:
         status = ask(f"{url}/ready", HTTP_TIMEOUT_S).status
@@ -212,8 +211,8 @@ def _relay_command(delay_ms: float) -> list[str]:
     return [sys.executable, "-m", "warmroute_lab.wan", "--delay-ms", str(delay_ms), *links]
 
 
-def _engine_command(region: str, name: str, role: str, options: FleetOptions) -> list[str]:
-    command = [sys.executable, "-m", "warmroute_lab.engine", "--role", role, "--engine-id", f"{region}-{name}"]
+def _engine_command(engine_id: str, role: str, options: FleetOptions) -> list[str]:
+    command = [sys.executable, "-m", "warmroute_lab.engine", "--role", role, "--engine-id", engine_id]
     command += ["--host", "127.0.0.1", "--port", "0", "--bootstrap-port", "0", "--dp-size", "1"]
     command += ["--page-size", str(PAGE_SIZE), "--kv-tokens", str(KV_TOKENS), "--context-length", str(CONTEXT_TOKENS)]
     command += ["--speed", str(options.speed), "--seed", str(options.seed)]

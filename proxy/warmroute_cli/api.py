@@ -38,18 +38,15 @@ class Api:
     ) -> Any:
         """The JSON answer to a call. `session`: a session key, which is sent in a header."""
         try:
-            return json.loads(self.text(path, parameters, method=method, session=session, timeout_s=timeout_s))
+            return json.loads(self._answer(path, parameters, method, session, timeout_s))
         except ValueError as error:
             raise ApiError(f"{self._url} does not answer: {error}") from None
 
-    def text(
-        self,
-        path: str,
-        parameters: Mapping[str, str] | None = None,
-        *,
-        method: str = "GET",
-        session: str = "",
-        timeout_s: float = TIMEOUT_S,
+    def text(self, path: str, *, timeout_s: float = TIMEOUT_S) -> str:
+        return self._answer(path, None, "GET", "", timeout_s)
+
+    def _answer(
+        self, path: str, parameters: Mapping[str, str] | None, method: str, session: str, timeout_s: float
     ) -> str:
         target = f"{self._url}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         request = urllib.request.Request(target, method=method)  # noqa: S310 - http, see above

@@ -56,12 +56,20 @@ def _name_parsers(parser: argparse.ArgumentParser) -> None:
                 _name_parsers(each)
 
 
-@wants("a number above 0")
-def above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
-    return value
+def number(words: str, fits: Callable[[float], bool]) -> Reader[float]:
+    """A reader of numbers that fit. Other values are reported as `TEXT is not WORDS`."""
+
+    @wants(words)
+    def read(text: str) -> float:
+        value = float(text)
+        if not fits(value):
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+above_zero: Final = number("a number above 0", lambda value: 0 < value < float("inf"))
 
 
 def integer(words: str, least: int, most: float = float("inf")) -> Reader[int]:

@@ -1,10 +1,8 @@
 """Runs `warmroute tenants` and `warmroute keys` against the database that a proxy's config names."""
 
 import asyncio
-import getpass
 import json
 import os
-import socket
 import sys
 import time
 import tomllib
@@ -13,12 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from rich import box
-from rich.table import Table
-
 from warmroute_cli.installed import missing
-from warmroute_cli.ledger import NEEDED
-from warmroute_cli.usage import console
+from warmroute_cli.ledger import NEEDED, operator_name
+from warmroute_cli.usage import print_rows
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.errors import Refusal
@@ -32,7 +27,7 @@ from warmroute_proxy.server.stores.store_state import Connection, NotDone, Store
 
 def print_keys(keys: Iterable[ListedKey]) -> None:
     rows = [(key.id, key.tenant, key.state, _when(key.made_at), _when(key.expires_at), key.note) for key in keys]
-    _print(("id", "tenant", "state", "made", "expires", "note"), rows)
+    print_rows(("id", "tenant", "state", "made", "expires", "note"), rows)
 
 
 def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> None:
@@ -43,7 +38,7 @@ def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> N
         (each.name, "database, not used" if each.name in names else "database", _when(each.changed_at), _settings(each))
         for each in stored
     ]
-    _print(("name", "where", "changed", "settings"), sorted(rows))
+    print_rows(("name", "where", "changed", "settings"), sorted(rows))
 
 
 def print_changes(changes: Iterable[DirectoryChange]) -> None:
@@ -51,7 +46,7 @@ def print_changes(changes: Iterable[DirectoryChange]) -> None:
         (f"{each.at:%Y-%m-%d %H:%M:%S}", each.who, each.kind, each.action, each.subject, each.tenant, _changed(each))
         for each in changes
     ]
-    _print(("at (UTC)", "who", "what", "done", "which", "tenant", "from, to"), rows)
+    print_rows(("at (UTC)", "who", "what", "done", "which", "tenant", "from, to"), rows)
 
 
 def _changed(change: DirectoryChange) -> str:
@@ -68,15 +63,6 @@ def _words(values: Mapping[str, Any]) -> str:
 
 def _when(time: datetime | None) -> str:
     return "never" if time is None else f"{time:%Y-%m-%d %H:%M}"
-
-
-def _print(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
 
 
 class WrongSetting(ValueError):
@@ -167,7 +153,7 @@ async def _do(arguments: Namespace, config: Config, dsn: str, action: Action) ->
         return await database.call(work, CALL_S)
 
     try:
-        await action(arguments, config, Operator(ask, f"{getpass.getuser()}@{socket.gethostname()}"))
+        await action(arguments, config, Operator(ask, operator_name()))
     finally:
         await database.close()
 

@@ -1,8 +1,10 @@
 """`warmroute ledger`: makes or migrates the tables of the database, restores a dump, or compares receipts."""
 
+import getpass
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from argparse import Namespace
@@ -33,9 +35,9 @@ _OF_A_DAY: Final = re.compile(rb"DROP (CONSTRAINT|INDEX) ")
 
 def restore(arguments: Namespace) -> int:
     """Restore a dump. Exit status 0: restored; 2: the database is unchanged, and the reason is on stderr."""
-    missing = [program for program in _PROGRAMS if shutil.which(program) is None]
-    if missing:
-        print(f"warmroute ledger: {missing[0]} is missing: install PostgreSQL's client programs", file=sys.stderr)
+    absent = [program for program in _PROGRAMS if shutil.which(program) is None]
+    if absent:
+        print(f"warmroute ledger: {absent[0]} is missing: install PostgreSQL's client programs", file=sys.stderr)
         return 2
     address, environment = _without_password(dsn_of(arguments))
     taken = _restore(arguments.dump, address, environment)
@@ -82,6 +84,11 @@ def _without_password(dsn: str) -> tuple[str, dict[str, str]]:
 
 
 NEEDED = ("alembic", "asyncpg", "sqlalchemy")
+
+
+def operator_name() -> str:
+    """The author of a change, as the database notes it."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def run(arguments: Namespace) -> int:

@@ -20,5 +20,5 @@ def go_direct(environ: MutableMapping[str, str]) -> None:
     stated = next((environ[name] for name in _EXCEPTIONS if environ.get(name)), "")
     for name in _EXCEPTIONS:
         listed = [each for each in (environ.get(name) or stated).split(",") if each]
-        if "*" not in listed:
-            environ[name] = ",".join([*listed, *(each for each in LOOPBACK if each not in listed)])
+        missing = [] if "*" in listed else [each for each in LOOPBACK if each not in listed]
+        environ[name] = ",".join([*listed, *missing])

@@ -1,7 +1,7 @@
 """Reads rows of ledgers on this machine, including rows in their journals, even while the proxies run."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,12 +30,9 @@ def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
 
 def folders_in(folder: Path) -> list[Path]:
     """Folders with a ledger: `folder`, or else those directly in it. Raises: sqlite3.OperationalError, without any."""
-    found = [folder] if (folder / LEDGER_FILE).exists() else _below(folder)
+    if (folder / LEDGER_FILE).exists():
+        return [folder]
+    found = sorted(file.parent for file in folder.glob(f"*/{LEDGER_FILE}"))
     if not found:
         raise sqlite3.OperationalError(f"{folder} has no {LEDGER_FILE}, and no folder in it has one")
     return found
-
-
-def _below(folder: Path) -> list[Path]:
-    files: Iterable[Path] = folder.glob(f"*/{LEDGER_FILE}")
-    return sorted(file.parent for file in files)

@@ -1,7 +1,5 @@
 """Lists price books (a model's rates from a date on), or adds books to the database."""
 
-import getpass
-import socket
 import sys
 import time
 from argparse import Namespace
@@ -9,16 +7,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich import box
-from rich.table import Table as Shown
-
 from warmroute.contract.receipt import RATES
 from warmroute.files.documents import toml_in
 from warmroute.files.given import UnreadableFile
 from warmroute_backend.plan.tables import table
 from warmroute_cli.installed import missing
-from warmroute_cli.ledger import NEEDED
-from warmroute_cli.usage import console
+from warmroute_cli.ledger import NEEDED, operator_name
+from warmroute_cli.usage import print_rows
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks, instant_text
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
@@ -58,7 +53,7 @@ def _list(arguments: Namespace, config: Config) -> None:
     if config.database is not None:
         from warmroute_proxy.server.stores.price_admin import PriceAdmin
 
-        for each in PriceAdmin(load_dsn(config.database.dsn_file), _who()).books():
+        for each in PriceAdmin(load_dsn(config.database.dsn_file), operator_name()).books():
             stored.setdefault(each.model, []).append(each.book())
     books = PriceBooks({model.name: model.books for model in config.models}, stored)
     names = [model.name for model in config.models]
@@ -68,13 +63,10 @@ def _list(arguments: Namespace, config: Config) -> None:
         print("\n".join(book_toml(name, book) for name in chosen for book in reversed(books.of(name))), end="")
         return
     now_s = time.time()
-    shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in _HEADS:
-        shown.add_column(head, no_wrap=True)
-    for name in chosen:
-        for book in books.of(name):
-            shown.add_row(*_row(name, book, in_effect=book is books.in_effect(name, now_s)))
-    console().print(shown)
+    rows = [
+        _row(name, book, in_effect=book is books.in_effect(name, now_s)) for name in chosen for book in books.of(name)
+    ]
+    print_rows(_HEADS, rows)
 
 
 def book_toml(model: str, book: PriceBook) -> str:
@@ -111,7 +103,7 @@ def _add(arguments: Namespace, config: Config) -> None:
         each.close()
     if problems:
         raise ConfigError(source, problems)
-    PriceAdmin(load_dsn(config.database.dsn_file), _who()).add(new)
+    PriceAdmin(load_dsn(config.database.dsn_file), operator_name()).add(new)
     for model, book in new:
         print(f"added book {book.name} of {model}, in effect from {instant_text(book.from_s or 0)}")
 
@@ -140,7 +132,3 @@ def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]
         problems.append(f"price: the file must hold 1 to {MAX_BOOKS} tables [[price]], and nothing else")
         return str(arguments.file), []
     return str(arguments.file), found
-
-
-def _who() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis, tenants_api
-from warmroute_cli.names import agent_names, newest, question_of, session_names
+from warmroute_cli.names import MOST, agent_names, newest, question_of, session_names
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import noted, since_of
 from warmroute_proxy.server.base.config_file import ConfigError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from warmroute_cli.past import PastFleet
 
 DECISIONS = {"limit": "1000"}
-NEWEST: Final = {"limit": "200"}
 ID_CHARS: Final = 27
 WIDE: Final = 120
 """If the output has at least this width, a table shows the date of each turn, even if all turns are of one day."""
@@ -80,16 +79,12 @@ def _whole_id(api: "Api | PastFleet", given: str) -> str:
     start = given if given.startswith("wr-") else f"wr-{given}"
     if len(start) >= ID_CHARS or not start[3:]:
         return quote(given, safe="")
-    return _only_one(api, "id", start, "receipt")
-
-
-def _only_one(api: "Api | PastFleet", field: str, start: str, named: str) -> str:
-    values = dict.fromkeys(str(row[field] or "") for row in api.ask("/usage/receipts", NEWEST)["data"])
-    found = [value for value in values if value.startswith(start)]
+    ids = dict.fromkeys(str(turn["id"]) for turn in api.ask("/usage/receipts", {"limit": MOST})["data"])
+    found = [each for each in ids if each.startswith(start)]
     if not found:
-        raise ApiError(f"none of the newest {NEWEST['limit']} turns has a {named} that begins with {start!r}")
+        raise ApiError(f"none of the newest {MOST} turns has a receipt that begins with {start!r}")
     if len(found) > 1:
-        raise ApiError(f"{len(found)} {named}s begin with {start!r}: {', '.join(found[:5])}")
+        raise ApiError(f"{len(found)} receipts begin with {start!r}: {', '.join(found[:5])}")
     return found[0]
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,7 +41,7 @@ class Running(NamedTuple):
     admin_key: str
 
 
-@contextmanager
+@contextlib.contextmanager
 def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
     """Until this context ends, other commands can find the fleet."""
     path = state_dir / FILE
@@ -103,7 +102,7 @@ def _fleets_file() -> Path:
     return Path(folder) / "warmroute" / "fleets"
 
 
-@contextmanager
+@contextlib.contextmanager
 def used(state_dir: Path) -> Iterator[None]:
     """Until this context ends, mark another command's fleet as in use."""
     with (state_dir / USERS).open("a") as users:

@@ -45,9 +45,14 @@ def in_use(state_dir: Path) -> bool:
 
 
 def secret_file(state_dir: Path) -> Path:
-    """The file of the fleet's secret, which is made on first use."""
+    """The file of the fleet's secret. If it is missing or empty, it gets a new secret and mode 0600."""
     path = state_dir / "secret"
-    kept_text(path, secrets.token_hex(32))
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_text(encoding="utf-8").strip():
+            return path
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(secrets.token_hex(32) + "\n")
     return path
 
 
@@ -58,15 +63,3 @@ def api_key(state_dir: Path) -> str:
 
 def admin_key(state_dir: Path) -> str:
     return Secrets(load_secret(secret_file(state_dir), os.environ)).admin_key()
-
-
-def kept_text(path: Path, fresh: str) -> str:
-    """The text of a file. If the file is missing or empty, `fresh` is written to it with mode 0600."""
-    with contextlib.suppress(FileNotFoundError):
-        found = path.read_text(encoding="utf-8").strip()
-        if found:
-            return found
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(fresh + "\n")
-    return fresh

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,6 +46,19 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=WIDTH_OF_PAGES)
 
 
+def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table whose cells are never cut or wrapped."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
 def since_of(arguments: Namespace) -> dict[str, str]:
     """The query parameter for `--since`; empty without that option."""
     if not arguments.since:
@@ -71,11 +84,7 @@ def when(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def losses_text(losses: Mapping[str, int]) -> str:
-    return ", ".join(_losses(losses))
-
-
-def _losses(losses: Mapping[str, int]) -> list[str]:
+def losses_listed(losses: Mapping[str, int]) -> list[str]:
     return [f"{name} {tokens:,}" for name, tokens in sorted(losses.items(), key=lambda loss: -loss[1])]
 
 
@@ -134,4 +143,4 @@ def _row(key: str, sums: Mapping[str, Any]) -> Row:
     counts = [f"{sums[name]:,}" for name in ("turns", "prompt_tokens", "cached_tokens")]
     money = [usd(sums[name]) for name in ("price_nanousd", "saved_nanousd")]
     cells = [key, *counts, "-" if hit is None else f"{hit:.1%}", f"{sums['completion_tokens']:,}", *money]
-    return Row(cells, _losses(sums["losses"] or {}))
+    return Row(cells, losses_listed(sums["losses"] or {}))

@@ -68,7 +68,6 @@ def _panel(shown: Shown) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Write or check the files."""
     parser = argparse.ArgumentParser(prog="python -m scripts.grafana", description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a file is out of date")
     asked = parser.parse_args(argv)

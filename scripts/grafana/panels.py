@@ -48,8 +48,9 @@ def usd(list_side: str, price_side: str = "") -> str:
     return f"({list_side} - {price_side}) / 1e9" if price_side else f"{list_side} / 1e9"
 
 
-def quantile(share: str, metric: str) -> str:
-    return f"histogram_quantile({share}, sum by (le) (rate({metric}_bucket{{{OF}}}{RATE})))"
+def quantile(share: str, metric: str, by: str = "") -> str:
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share}, sum by ({labels}) (rate({metric}_bucket{{{OF}}}{RATE})))"
 
 
 def worker(name: str) -> Query:
@@ -219,11 +220,9 @@ OPERATORS: Final = Board(
             "The prediction and the proxy",
             (
                 Shown("Error of the prediction", "Median share of the prompt, by size.", "percentunit",
-                      (Query(f"histogram_quantile(0.5, sum by (le, size) "
-                             f"(rate(warmroute_prediction_error_ratio_bucket{{{OF}}}{RATE})))", "{{size}}"),)),
+                      (Query(quantile("0.5", "warmroute_prediction_error_ratio", "size"), "{{size}}"),)),
                 Shown("Lag of the event loop", "p99, by what held it.", "s",
-                      (Query(f"histogram_quantile(0.99, sum by (le, held_by) "
-                             f"(rate(warmroute_loop_lag_seconds_bucket{{{OF}}}{RATE})))", "{{held_by}}"),)),
+                      (Query(quantile("0.99", "warmroute_loop_lag_seconds", "held_by"), "{{held_by}}"),)),
                 Shown("Memory of bodies", "Bodies and gathered answers.", "bytes",
                       (Query(total("warmroute_body_memory_bytes"), "bodies"),)),
                 Shown("Conditions", "1 while one is raised: docs/reference/conditions.md.", "short",

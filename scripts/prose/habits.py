@@ -44,9 +44,9 @@ class Text(NamedTuple):
     text: str
 
 
-def habits(path: Path = HABITS) -> list[Habit]:
-    """The rules of a file for textlint's prh; its patterns are written /.../."""
-    rules = yaml.safe_load(path.read_text())["rules"]
+def habits() -> list[Habit]:
+    """The rules, which textlint's prh reads, too; its patterns are written /.../."""
+    rules = yaml.safe_load(HABITS.read_text())["rules"]
     return [Habit(re.compile(rule["pattern"][1:-1]), rule["prh"]) for rule in rules]
 
 

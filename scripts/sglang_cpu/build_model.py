@@ -164,7 +164,6 @@ def tokenizer_config() -> dict[str, object]:
 
 
 def save(out: Path, config: dict[str, object], tensors: dict[str, torch.Tensor]) -> None:
-    """Write a configuration and its weights."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     save_file(tensors, str(out / "model.safetensors"), metadata={"format": "pt"})

@@ -5,8 +5,7 @@
     python -m scripts.tiers BEGAN nightly [STEP...]      the tests that `full` leaves out
     python -m scripts.tiers BEGAN stress [...]           the main tests as on a slow machine (stress.py)
 
-A *tier* is a group of tests that is shown as one row. BEGAN is the time at which `scripts/test` was called, in seconds
-since 1970.
+BEGAN is the time at which `scripts/test` was called, in seconds since 1970.
 """
 
 import signal

@@ -6,8 +6,8 @@ The plugin is loaded by `-p scripts.tiers.counting`. It does nothing unless the 
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -29,6 +29,10 @@ class Count:
     @property
     def ended(self) -> int:
         return self.passed + self.failed + self.skipped
+
+
+def summed(counts: Iterable[Count]) -> Count:
+    return Count(*(sum(column) for column in zip(*map(astuple, counts), strict=True)))
 
 
 class Counter:
@@ -55,14 +59,7 @@ class Counter:
                 setattr(count, what, getattr(count, what) + value)
 
     def total(self) -> Count:
-        counts = self.by_folder.values()
-        return Count(
-            sum(each.planned for each in counts),
-            sum(each.passed for each in counts),
-            sum(each.failed for each in counts),
-            sum(each.skipped for each in counts),
-            sum(each.time_s for each in counts),
-        )
+        return summed(self.by_folder.values())
 
 
 class _Writer:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from scripts.tiers.counting import Count
+from scripts.tiers.counting import summed
 from scripts.tiers.running import Run
 
 PAGE: Final = Path("docs/contribute/nightly.md")
@@ -24,12 +24,7 @@ def record(ran: Run, took_s: float) -> None:
 
 def row(date: str, commit: str, ran: Run, took_s: float) -> str:
     """A row: date, commit, numbers of tests passed, failed and skipped, minutes, and the steps that failed."""
-    count = Count()
-    for each in ran.steps.values():
-        total = each.counter.total()
-        count.passed += total.passed
-        count.failed += total.failed
-        count.skipped += total.skipped
+    count = summed(each.counter.total() for each in ran.steps.values())
     failed = ", ".join(each.step.name for each in ran.failed) or "nothing"
     counts = f"{count.passed:,} passed, {count.failed} failed, {count.skipped} skipped"
     return f"| {date} | `{commit}` | {counts} | {took_s / 60:.0f} | {failed} |\n"

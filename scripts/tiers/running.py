@@ -36,11 +36,6 @@ class Result(Enum):
     CUT = "FAILED, cut at its limit"
     TRACEBACK = "FAILED: its output has a traceback, though every test passed"
 
-    @property
-    def ended(self) -> bool:
-        """Whether the state is final."""
-        return self not in (Result.WAITS, Result.RUNS)
-
 
 @dataclass
 class Running:

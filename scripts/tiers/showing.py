@@ -1,4 +1,4 @@
-"""Shows a run: a line that is updated while it runs, what failed, and a table of tiers (groups of tests) at the end."""
+"""Shows a run: a line that is updated while it runs, what failed, and a table of tiers at the end."""
 
 import shutil
 import sys
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from scripts.tiers.counting import Count
+from scripts.tiers.counting import Count, summed
 from scripts.tiers.running import Result, Run, Running
 from scripts.tiers.steps import BY_FOLDER
 from scripts.tiers.workers import NOTE
@@ -85,10 +85,9 @@ def table(run: Run, set_up_s: float, began_s: float) -> str:
         for row in rows
     ]
     lines.insert(1, "─" * max(map(len, lines)))
-    total = [one.counter.total() for one in run.steps.values()]
-    passed, failed = sum(each.passed for each in total), sum(each.failed for each in total)
-    failures = f"{failed} failed, " if failed else ""
-    lines += ["", f"{failures}{passed:,} passed in {time.time() - began_s:.0f} s"]
+    total = summed(one.counter.total() for one in run.steps.values())
+    failures = f"{total.failed} failed, " if total.failed else ""
+    lines += ["", f"{failures}{total.passed:,} passed in {time.time() - began_s:.0f} s"]
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ says what each covers, and what it leaves to the next list. A *tier* is a group 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +73,7 @@ def containing(word: str, *folders: str) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def main_tests(options: Sequence[str] = (), paths: Sequence[str] = (), processes: int = 5) -> Step:
+def main_tests(options: Sequence[str], paths: Sequence[str], processes: int = 5) -> Step:
     """The tests of `scripts/test`, or all tests of some paths."""
     chosen = options if paths else (f"--cpu-limit={MAX_CPU_S}", *MAIN, *options)
     command = pytest(*(paths or (*WAITING, *COMPUTING)), options=chosen, processes=processes)
@@ -106,7 +106,7 @@ def in_line(*steps: Step) -> tuple[Step, ...]:
     line: list[Step] = []
     for step in steps:
         before = (line[-1].name,) if line else ()
-        line.append(Step(step.name, step.command, (*step.after, *before), step.tier, step.compiled, step.limit_s))
+        line.append(replace(step, after=(*step.after, *before)))
     return tuple(line)
 
 
@@ -211,9 +211,7 @@ def chosen(steps: Sequence[Step], names: Sequence[str]) -> tuple[Step, ...]:
     for name in names:
         kept |= {name, *set_ups_before(by_name[name], by_name)}
     return tuple(
-        Step(step.name, step.command, tuple(each for each in step.after if each in kept), step.tier, step.compiled)
-        for step in steps
-        if step.name in kept
+        replace(step, after=tuple(each for each in step.after if each in kept)) for step in steps if step.name in kept
     )
 
 

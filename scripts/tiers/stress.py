@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -93,7 +92,3 @@ def _busy(loops: int) -> Iterator[None]:
         for child in children:
             child.kill()
             child.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

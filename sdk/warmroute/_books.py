@@ -16,7 +16,8 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
 from warmroute._prices import Price
@@ -25,6 +26,7 @@ from warmroute._session import checked_key
 from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
 from warmroute._warm import MAX_ANSWER_TOKENS, Ping, arguments_of
+from warmroute.contract.bounded import put
 from warmroute.contract.conversations import Asked, Conversation, Conversations
 from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
@@ -72,9 +74,6 @@ def beginnings_of(prompt: Prompt) -> Beginnings | None:
 
 log = logging.getLogger("warmroute")
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
@@ -82,12 +81,10 @@ MAX_FAULTS: Final = 100
 MAX_MODELS: Final = 1000
 
 
+@dataclass(slots=True)
 class _Session:
-    __slots__ = ("counts", "last_turn")
-
-    def __init__(self) -> None:
-        self.counts = Counts()
-        self.last_turn: Turn | None = None
+    counts: Counts = field(default_factory=Counts)
+    last_turn: Turn | None = None
 
 
 class _Shelter:
@@ -146,7 +143,7 @@ class Books:
     def conversation(self, turn: Turn, body: Mapping[str, Any]) -> Conversation | None:
         """The conversation that a prompt without a session continues or begins; None if it has no messages."""
         with self._lock:
-            turn.prompt = self.guard.read_unnamed(body)
+            turn.prompt = self.guard.memory.read_unnamed(body)
             beginnings = beginnings_of(turn.prompt)
             if beginnings is None:
                 return None
@@ -195,7 +192,7 @@ class Books:
             if not turn.ahead:
                 self._last_turn = turn
             if receipt_id is not None and receipt_id not in self._counted:
-                _put(self._pending, receipt_id, turn, MAX_PENDING)
+                put(self._pending, receipt_id, turn, MAX_PENDING)
             if turn.session is not None:
                 session = self._session(turn.session)
                 session.counts.turns += not known and not turn.ahead
@@ -217,12 +214,12 @@ class Books:
                 if turn.receipt_id in self._counted:
                     return
                 self._pending.pop(turn.receipt_id, None)
-                _put(self._counted, turn.receipt_id, None, MAX_COUNTED)
+                put(self._counted, turn.receipt_id, None, MAX_COUNTED)
             (self._ahead if turn.ahead else self._counts).add(measured)
             if turn.session is not None and not turn.ahead:
                 self._session(turn.session).counts.add(measured)
             if measured.rates is not None:
-                _put(self._rates, turn.model, measured.rates, MAX_MODELS)
+                put(self._rates, turn.model, measured.rates, MAX_MODELS)
             self._judge(turn, measured)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
@@ -387,12 +384,5 @@ class Books:
 
     def _session(self, key: str) -> _Session:
         session = self._sessions.get(key) or _Session()
-        _put(self._sessions, key, session, MAX_SESSIONS)
+        put(self._sessions, key, session, MAX_SESSIONS)
         return session
-
-
-def _put(mapping: "OrderedDict[K, V]", key: K, value: V, maximum: int) -> None:
-    mapping[key] = value
-    mapping.move_to_end(key)
-    if len(mapping) > maximum:
-        mapping.popitem(last=False)

@@ -206,12 +206,7 @@ class Cache(_Caller):
             return self._called_ahead(self._arguments(messages, tools, options))
 
     def keep_warm(
-        self,
-        session: str,
-        *,
-        max_usd: float,
-        until: float | datetime | None = None,
-        interval_s: float | None = None,
+        self, session: str, *, max_usd: float, until: float | datetime | None = None, interval_s: float | None = None
     ) -> KeptWarmByThread:
         """Repeat the last prompt of a session in the background, until `max_usd` or `until` is reached.
 
@@ -269,12 +264,7 @@ class AsyncCache(_Caller):
             return await self._called_ahead(self._arguments(messages, tools, options))
 
     def keep_warm(
-        self,
-        session: str,
-        *,
-        max_usd: float,
-        until: float | datetime | None = None,
-        interval_s: float | None = None,
+        self, session: str, *, max_usd: float, until: float | datetime | None = None, interval_s: float | None = None
     ) -> KeptWarmByTask:
         """`Cache.keep_warm`, by a task of the running loop. Use `async with`, or await its `stop()`."""
         return KeptWarmByTask(self._plan(session, max_usd, until, interval_s), self._pinged)

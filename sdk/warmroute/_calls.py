@@ -17,10 +17,19 @@ else:
     _Library = object
 
 
-class Calls(_Library):  # type: ignore[misc]
-    """The mixin of a synchronous client."""
+class _Common(_Library):  # type: ignore[misc]
+    """What both mixins have in common."""
 
     _observer: Observer
+
+    def _process_response_data(self, **parsed: Any) -> Any:
+        if (watch := watch_of(parsed.get("response"))) is not None:
+            watch.observe(parsed.get("data"))
+        return super()._process_response_data(**parsed)
+
+
+class Calls(_Common):
+    """The mixin of a synchronous client."""
 
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
         """The library's `request`, with the session added and usage requested."""
@@ -49,16 +58,9 @@ class Calls(_Library):  # type: ignore[misc]
         self._observer.answered(current_call.get(), answer.get("response"))
         return super()._process_response(**answer)
 
-    def _process_response_data(self, **parsed: Any) -> Any:
-        if (watch := watch_of(parsed.get("response"))) is not None:
-            watch.observe(parsed.get("data"))
-        return super()._process_response_data(**parsed)
 
-
-class AsyncCalls(_Library):  # type: ignore[misc]
+class AsyncCalls(_Common):
     """The mixin of an asynchronous client."""
-
-    _observer: Observer
 
     async def request(
         self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
@@ -88,11 +90,6 @@ class AsyncCalls(_Library):  # type: ignore[misc]
     async def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))
         return await super()._process_response(**answer)
-
-    def _process_response_data(self, **parsed: Any) -> Any:
-        if (watch := watch_of(parsed.get("response"))) is not None:
-            watch.observe(parsed.get("data"))
-        return super()._process_response_data(**parsed)
 
 
 def _may_repeat(call: Call, error: Exception) -> bool:

@@ -16,13 +16,15 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import FrameType
 from typing import Any, Final
 
+from warmroute.contract.bounded import put
 from warmroute.guard.causes import CLIENTS_OWN, WORDS, Cause
 from warmroute.guard.compare import Break
 from warmroute.guard.memory import Memory, Reading, repeated_bytes
 from warmroute.guard.prompt import Prompt
-from warmroute.guard.repair import Rule, Use, repaired, rules_of
+from warmroute.guard.repair import Rule, repaired, rules_of
 
 log = logging.getLogger("warmroute")
 
@@ -171,10 +173,6 @@ class Guard:
     def compares(self) -> bool:
         return self.mode is not Mode.OFF or bool(self.rules)
 
-    def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:
-        """Read the prompt of a call that names no session."""
-        return self.memory.read_unnamed(body)
-
     def check(
         self,
         session: str,
@@ -189,7 +187,7 @@ class Guard:
         `usd_per_token`: the extra price of an uncached token over a cached one.
         """
         found = repaired(self.memory, lineage, body, self.rules, prompt)
-        repairs = tuple(_repair_event(use, session) for use in found.uses)
+        repairs = tuple(GuardEvent(use.cause, use.where, session, 0, None, None, use.rule) for use in found.uses)
         for used in repairs:
             self._note(used)
             self.repairs[str(used.repaired_by)] += 1
@@ -219,9 +217,7 @@ class Guard:
         key = (event.cause, event.session)
         if key in self._warned:
             return False
-        self._warned[key] = None
-        if len(self._warned) > MAX_WARNED:
-            self._warned.popitem(last=False)
+        put(self._warned, key, None, MAX_WARNED)
         return True
 
     def _event(
@@ -254,19 +250,13 @@ def announce(event: GuardEvent) -> None:
 
 def _callers_line() -> tuple[str, int]:
     """File and line of the caller: the innermost frame outside of this package and of the libraries that it uses."""
-    caller = sys._getframe(1)
+    caller: FrameType | None = sys._getframe(1)
     while caller is not None:
         module = str(caller.f_globals.get("__name__", "")).partition(".")[0]
         if module not in _LIBRARIES:
             return caller.f_code.co_filename, caller.f_lineno
-        if caller.f_back is None:
-            break
         caller = caller.f_back
     return "<unknown>", 0
-
-
-def _repair_event(use: Use, session: str) -> GuardEvent:
-    return GuardEvent(use.cause, use.where, session, 0, None, None, use.rule)
 
 
 def _usd(tokens: int, usd_per_token: float | None) -> float | None:

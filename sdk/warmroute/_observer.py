@@ -11,13 +11,16 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from warmroute._backends import WARMROUTE, backend_of, home_of, signal
 from warmroute._books import Books
 from warmroute._guard import Guard, PrefixBroken
 from warmroute._outgoing import (
+    REFUSALS,
     SERVERS,
     Identity,
     Server,
@@ -25,7 +28,6 @@ from warmroute._outgoing import (
     body_of,
     identity_of,
     lower_headers,
-    may_be_refusal,
     printable,
     stream_options_with_usage,
 )
@@ -36,6 +38,7 @@ from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
 from warmroute.contract.homes import lineage_of
+from warmroute.contract.money import NANO_PER_USD
 from warmroute.contract.providers import Provider
 from warmroute.guard.outcome import Keeping
 
@@ -43,23 +46,6 @@ from warmroute.guard.outcome import Keeping
 #
 # Attributes with names that begin with `gen_ai` are those of OpenTelemetry's semantic conventions 1.40
 # (opentelemetry.io/docs/specs/semconv/gen-ai); the others are warmroute's. No attribute has text of a prompt.
-
-OPERATION: Final = "gen_ai.operation.name"
-MODEL: Final = "gen_ai.request.model"
-CONVERSATION: Final = "gen_ai.conversation.id"
-INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
-CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
-OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-RECEIPT: Final = "warmroute.receipt.id"
-REGION: Final = "warmroute.region"
-COST_USD: Final = "warmroute.cost_usd"
-SAVED_USD: Final = "warmroute.saved_usd"
-CAUSE: Final = "warmroute.guard.cause"
-WHERE: Final = "warmroute.guard.where"
-TOKENS_LOST: Final = "warmroute.guard.tokens_lost"
-REPAIRED_BY: Final = "warmroute.guard.repaired_by"
-
-_NANO: Final = 1e9
 
 
 class Telemetry:
@@ -102,18 +88,28 @@ class Telemetry:
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:
     """The span's attributes for a turn, without attributes whose value is unknown."""
-    found: dict[str, object] = {OPERATION: "chat", MODEL: turn.model, CONVERSATION: turn.session}
+    found: dict[str, object] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": turn.model,
+        "gen_ai.conversation.id": turn.session,
+    }
     if (measured := turn.measured) is not None:
-        found |= {INPUT_TOKENS: measured.prompt_tokens, CACHED_TOKENS: measured.cached_tokens}
-        found |= {OUTPUT_TOKENS: measured.completion_tokens, RECEIPT: turn.receipt_id, REGION: measured.region}
+        found["gen_ai.usage.input_tokens"] = measured.prompt_tokens
+        found["gen_ai.usage.cache_read.input_tokens"] = measured.cached_tokens
+        found["gen_ai.usage.output_tokens"] = measured.completion_tokens
+        found["warmroute.receipt.id"] = turn.receipt_id
+        found["warmroute.region"] = measured.region
         if (amounts := measured.amounts_nanousd) is not None:
-            found |= {COST_USD: amounts.cost / _NANO, SAVED_USD: amounts.saved / _NANO}
+            found["warmroute.cost_usd"] = amounts.cost / NANO_PER_USD
+            found["warmroute.saved_usd"] = amounts.saved / NANO_PER_USD
     checked = turn.checked
     event = checked.event if checked is not None and checked.event is not None else turn.miss
     if event is not None:
-        found |= {CAUSE: str(event.cause), WHERE: event.where, TOKENS_LOST: event.tokens_lost}
+        found["warmroute.guard.cause"] = str(event.cause)
+        found["warmroute.guard.where"] = event.where
+        found["warmroute.guard.tokens_lost"] = event.tokens_lost
     if checked is not None and checked.repairs:
-        found |= {REPAIRED_BY: str(checked.repairs[0].repaired_by)}
+        found["warmroute.guard.repaired_by"] = str(checked.repairs[0].repaired_by)
     return {name: value for name, value in found.items() if isinstance(value, (str, int, float))}
 
 
@@ -129,40 +125,25 @@ _RAW_HEADER: Final = "x-stainless-raw-response"
 """openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call: the caller's options, the options to send, and the `Watch` over its answer (None if the call has no
-    usage).
-    """
+    """One call. `given`: the caller's options; `sent`: the options to send."""
 
-    __slots__ = (
-        "added_usage",
-        "answered",
-        "backend",
-        "base_url",
-        "conversation",
-        "given",
-        "reads_raw",
-        "sent",
-        "server",
-        "stream_cls",
-        "telemetry",
-        "tip",
-        "watch",
-    )
-
-    def __init__(self, options: Any, stream_cls: Any) -> None:
-        self.given = self.sent = options
-        self.stream_cls = stream_cls
-        self.base_url = ""
-        self.backend: Provider | None = None
-        self.server: Server | None = None
-        self.added_usage = False
-        self.reads_raw = False
-        self.watch: Watch | None = None
-        self.telemetry: Telemetry | None = None  # if the turn has a span
-        self.answered = False
-        self.conversation: Conversation | None = None
-        self.tip = 0
+    given: Any
+    sent: Any
+    stream_cls: Any
+    base_url: str = ""
+    backend: Provider | None = None
+    server: Server | None = None
+    added_usage: bool = False
+    reads_raw: bool = False
+    watch: Watch | None = None
+    """None if the call has no usage."""
+    telemetry: Telemetry | None = None
+    """Set if the turn has a span."""
+    answered: bool = False
+    conversation: Conversation | None = None
+    tip: int = 0
 
     def add_headers(self, added: Mapping[str, str]) -> None:
         """Send headers besides those of the caller."""
@@ -195,7 +176,7 @@ class Call:
 
     def retry_as_given(self, status: int) -> bool:
         """Whether to repeat a failed call without the field that the SDK added: the field may be the reason."""
-        if not self.added_usage or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
+        if not self.added_usage or self.server is None or SERVERS.takes(self.server) or status not in REFUSALS:
             return False
         self.added_usage = False
         if self.watch is not None:
@@ -210,6 +191,13 @@ class Call:
 
 current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=None)
 """The call that openai's code handles now, from `request` to `_process_response`."""
+
+
+def options_of(url: str, headers: Mapping[str, Any], json_data: Mapping[str, Any]) -> Any:
+    """A call that computes a prompt in the form of openai's options, with the members that `Observer.begin` reads."""
+    return SimpleNamespace(
+        method="post", url=url, headers=headers, json_data=json_data, extra_json=None, idempotency_key=None
+    )
 
 
 class Callers(NamedTuple):
@@ -279,7 +267,7 @@ class Observer:
 
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
         """Prepare a call of `client`, with the arguments of its library's `request`."""
-        call = Call(options, stream_cls)
+        call = Call(options, options, stream_cls)
         with self.books.shelter():
             call.base_url = str(client.base_url)
             call.backend = backend_of(self._backend, call.base_url)

@@ -18,17 +18,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from warmroute._backends import Signal
-from warmroute.contract.identity import (
-    SESSION_FIELDS,
-    SESSION_HEADERS,
-    InvalidSessionKey,
-    session_of,
-)
+from warmroute.contract.bounded import put
+from warmroute.contract.identity import SESSION_FIELDS, SESSION_HEADERS, InvalidSessionKey, session_of
 
 MAX_SERVERS: Final = 1000
 """Servers of which it is remembered whether they accept `stream_options`; the least recently used is dropped."""
 
-_REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
+REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
 """Statuses with which servers refuse unknown fields."""
 
 
@@ -64,19 +60,11 @@ class Servers:
     def learn(self, server: Server, *, takes: bool) -> None:
         """Remember whether `server` accepted the option."""
         with self._lock:
-            self._takes[server] = takes
-            self._takes.move_to_end(server)
-            if len(self._takes) > MAX_SERVERS:
-                self._takes.popitem(last=False)
+            put(self._takes, server, takes, MAX_SERVERS)
 
 
 SERVERS: Final = Servers()
 """All clients of the process share this instance, since some programs make a client for each call."""
-
-
-def may_be_refusal(status: int) -> bool:
-    """Whether an error may mean that the server does not know an added field."""
-    return status in _REFUSALS
 
 
 def lower_headers(*sources: object) -> dict[str, object]:
@@ -134,5 +122,6 @@ def stream_options_with_usage(body: Mapping[str, Any], *, in_extra: bool) -> dic
 
 def printable(value: object, limit: int) -> str | None:
     """A header's value if it can be sent back, else None."""
-    fit = isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable()
-    return value if fit and isinstance(value, str) else None
+    if isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable():
+        return value
+    return None

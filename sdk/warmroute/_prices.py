@@ -64,7 +64,6 @@ _PRICES: Final = {
 
 
 def price_of(model: str) -> Price | None:
-    """The price of a model, or None."""
     name = model.rpartition("/")[2].lower()
     best = max((prefix for prefix in _PRICES if name.startswith(prefix)), key=len, default=None)
     return None if best is None else _PRICES[best]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from warmroute._turns import Turn
 from warmroute.contract.meanings import meaning
+from warmroute.contract.money import NANO_PER_USD
 
-_NANO_PER_USD = 1_000_000_000
 _SHOWN_SESSIONS = 10
 
 
@@ -47,11 +47,9 @@ class Totals:
     @property
     def hit_ratio(self) -> float | None:
         """Cached share of the prompt tokens, 0 to 1."""
-        return (
-            self.cached_tokens / self.cached_of_tokens
-            if self.cached_tokens is not None and self.cached_of_tokens
-            else None
-        )
+        if self.cached_tokens is None or not self.cached_of_tokens:
+            return None
+        return self.cached_tokens / self.cached_of_tokens
 
     @property
     def list_usd(self) -> float | None:
@@ -117,7 +115,7 @@ class CacheReport(Totals):
 
 
 def _usd(amount_nanousd: int | None) -> float | None:
-    return None if amount_nanousd is None else amount_nanousd / _NANO_PER_USD
+    return None if amount_nanousd is None else amount_nanousd / NANO_PER_USD
 
 
 def explain(turn: Turn | None, name: str | None) -> str:

@@ -82,9 +82,8 @@ def _rates(receipt: Mapping[str, Any]) -> Price | None:
         return None
     try:
         found = {name: float(rate) for name, rate in rates.items()}
-        dearest = max(
-            rate for name, rate in found.items() if name != "output"
-        )  # the rate of writes to the cache, if there is one
+        # The dearest rate of the prompt is that of writes to the cache, if there is one.
+        dearest = max(rate for name, rate in found.items() if name != "output")
         return Price(found["input"], found["cached"], found["output"], dearest / found["input"] if dearest else 1.0)
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None

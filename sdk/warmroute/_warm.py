@@ -17,6 +17,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from warmroute.contract.money import NANO_PER_USD
 from warmroute.contract.providers import Provider
 from warmroute.guard.prompt import Prompt
 
@@ -29,8 +30,6 @@ MARGIN: Final = 0.8
 MAX_ANSWER_TOKENS: Final = 16
 """The limit of the answer of a call made ahead through the Responses API, which accepts no smaller
 `max_output_tokens`."""
-
-NANO_PER_USD: Final = 1_000_000_000
 
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 

@@ -16,16 +16,12 @@ _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response
 class Watch:
     """Observes a turn's answer while it is read. The `extensions` of httpx's response hold this object."""
 
-    __slots__ = ("_books", "_turn", "usage")
+    __slots__ = ("_books", "turn", "usage")
 
     def __init__(self, books: Books, turn: Turn) -> None:
         self._books = books
-        self._turn = turn
+        self.turn = turn
         self.usage: Mapping[str, Any] | None = None
-
-    @property
-    def turn(self) -> Turn:
-        return self._turn
 
     def attach(self, response: Any) -> None:
         response.extensions[_EXTENSION] = self
@@ -40,22 +36,21 @@ class Watch:
             if usage := usage_in(data):
                 known = {name: value for name, value in usage.items() if value is not None}
                 self.usage = {**(self.usage or {}), **known}
-            if (not self._turn.streamed and self.usage is not None) or data.get("type") in _LAST_EVENTS:
+            if (not self.turn.streamed and self.usage is not None) or data.get("type") in _LAST_EVENTS:
                 self.finished()
 
     def withholds(self, chunk: object) -> bool:
         """Whether a chunk has usage that only the SDK requested, so that the caller must not get the chunk."""
-        return self._turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
+        return self.turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
 
     def finished(self) -> None:
         """Settle the turn (count its usage): its answer has been read to the end, or dropped."""
         with self._books.shelter():
             if self.usage is not None:
-                self._books.settle(self._turn, self.usage)
+                self._books.settle(self.turn, self.usage)
 
 
 def watch_of(response: Any) -> Watch | None:
-    """The watch in a response, or None."""
     extensions = getattr(response, "extensions", None)
     watch = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
     return watch if isinstance(watch, Watch) else None

@@ -59,6 +59,16 @@ class Said:
             yield b"0\r\n\r\n"
 
 
+def completion(said: Mapping[str, Any], usage: object, *, stream: bool = False, reason: str = "stop") -> Said:
+    """A chat completion, whole or as a stream in which all is said at once."""
+    choice = {"index": 0, "delta" if stream else "message": {"role": "assistant", **said}, "finish_reason": reason}
+    if not stream:
+        return Said(json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
+    chunks = [{"choices": [choice]}, {"choices": [], "usage": usage}]
+    events = [b"data: %b\n\n" % json.dumps(each).encode() for each in chunks]
+    return Said(b"", media="text/event-stream", pieces=[*events, b"data: [DONE]\n\n"])
+
+
 TEMPLATE: Final = templates.PATH.encode()
 """Where a proxy asks for an engine's template, before any client has asked."""
 
@@ -239,7 +249,7 @@ class Scene:
         try:
             for turn in turns:
                 wire = await self._ask(proxy, path, turn(found), leaves_at)
-                found.append(_read(wire, None, self.sent))
+                found.append(_read(wire, self.sent))
         finally:
             proxy.close()
         rows = {row["id"]: row for row in read_rows(proxy.config.proxy.state_dir / "ledger.sqlite")}
@@ -278,7 +288,7 @@ def _connected(proxy: Proxy, client: Client) -> Connection:
     return connection
 
 
-def _read(wire: bytes, row: dict[str, Any] | None, sent: list[tuple[int, Any]]) -> Answered:
+def _read(wire: bytes, sent: list[tuple[int, Any]]) -> Answered:
     """The answer as a client of HTTP reads it."""
     head, _, rest = wire.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
@@ -288,7 +298,7 @@ def _read(wire: bytes, row: dict[str, Any] | None, sent: list[tuple[int, Any]]) 
         body, whole = _unchunked(rest)
     else:
         body, whole = rest, len(rest) == int(headers.get("content-length", -1))
-    return Answered(status, headers, body, row, sent, whole)
+    return Answered(status, headers, body, None, sent, whole)
 
 
 def _unchunked(wire: bytes) -> tuple[bytes, bool]:

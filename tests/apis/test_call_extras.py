@@ -8,9 +8,8 @@ from typing import Any, Final
 import pytest
 from msgspec import Raw
 
-from tests.apis.case import EVENTS
 from tests.apis.folded import of_gemini, of_messages, of_responses
-from tests.apis.played import Answered, Said, Scene
+from tests.apis.played import Answered, Scene, completion
 from warmroute_proxy.dialects.call_extras import carrying, parted
 
 EXTRA: Final = {"google": {"thought_signature": "CiQBVKhc7h9Kt0Wk/+=" + "x" * 2000}}
@@ -21,18 +20,6 @@ CALL: Final = {
 SECOND: Final = {**CALL, "index": 1, "id": "call_x8", "extra_content": None}
 USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
 SCHEMA: Final = {"type": "object"}
-
-
-def whole(*calls: Any) -> Said:
-    choice = {"index": 0, "message": {"role": "assistant", "tool_calls": list(calls)}, "finish_reason": "tool_calls"}
-    return Said(json.dumps({"id": "x", "choices": [choice], "usage": USAGE}).encode())
-
-
-def stream(*calls: Any) -> Said:
-    choice = {"index": 0, "delta": {"role": "assistant", "tool_calls": list(calls)}, "finish_reason": "tool_calls"}
-    chunks = [{"choices": [choice]}, {"choices": [], "usage": USAGE}]
-    events = [b"data: %b\n\n" % json.dumps(each).encode() for each in chunks]
-    return Said(b"", media=EVENTS, pieces=[*events, b"data: [DONE]\n\n"])
 
 
 def messages(answer: dict[str, Any] | None, *, streams: bool) -> dict[str, Any]:
@@ -82,7 +69,7 @@ def read(api: str, answered: Answered, *, streams: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("api", ["messages", "responses", "gemini"])
 def test_a_signature_comes_back_with_its_call(tmp_path: Path, api: str, streams: bool) -> None:
-    says = (stream if streams else whole)(CALL, SECOND)
+    says = completion({"tool_calls": [CALL, SECOND]}, USAGE, stream=streams, reason="tool_calls")
     path, body = BODIES[api]
     if api == "gemini":
         path += ":streamGenerateContent?alt=sse" if streams else ":generateContent"

@@ -28,7 +28,6 @@ import pytest
 from tests.apis.case import CASES, PATHS
 from tests.subjects.documents import config_of
 from warmroute.contract.conversations import Conversations
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.arrival import noted, translate
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
@@ -96,7 +95,7 @@ class Proxy:
             refusal = error if dialect is None else DialectRefusal(dialect, error)
             return Came(None, {}, {"status": refusal.status, "body": json.loads(refusal.body())})
         parsed = read.parsed
-        changes = parsed.changes._replace(dropped_fields=names_of(parsed.dropped.union(parsed.changes.dropped_fields)))
+        changes = parsed.changes._replace(dropped_fields=parsed.dropped_fields(frozenset()))
         receipt = json.loads(json.dumps(changes.members({"prefix_changed": 1})))
         return Came(b"".join(answering_body(parsed, read.body, "", None, None)), receipt, None)
 

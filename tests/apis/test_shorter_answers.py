@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.apis.case import EVENTS, PATHS
-from tests.apis.played import Answered, Said, Scene
+from tests.apis.played import Answered, Said, Scene, completion
 from warmroute_proxy.server.request.shorter_answer import MIN_TOKENS
 
 CONTEXT: Final = 262_144
@@ -50,6 +50,17 @@ TOO_LARGE: Final = {
     "provided {asked}.",
     "vLLM 0.16": "max_tokens={asked} cannot be greater than max_model_len={context}. Please request fewer tokens.",
     "Anthropic": "max_tokens: {asked} > {context}, which is the maximum allowed number of output tokens for claude-x",
+    "Groq": "`max_tokens` must be less than or equal to `{context}`, the maximum value for `max_tokens` is less than "
+    "the `context_window` for this model",
+    "Volcengine": "The parameter `max_tokens` specified in the request are not valid: integer above maximum value, "
+    "expected a value <= {context}, but got {asked} instead.",
+    "OpenAI, a bound": "Invalid 'max_tokens': integer above maximum value. Expected a value <= {context}, but got "
+    "{asked} instead.",
+    "Alibaba": "<400> InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, {context}]",
+    "DeepSeek": "Invalid max_tokens value, the valid range of max_tokens is [1, {context}]",
+    "MiniMax": "field MaxTokens invalid, should be in [1, {context}]",
+    "Bedrock": "The maximum tokens you requested exceeds the model limit of {context}. Try again with a maximum tokens "
+    "value that is lower than {context}.",
 }
 USAGE: Final = {"prompt_tokens": PROMPT, "completion_tokens": 2, "total_tokens": PROMPT + 2}
 
@@ -61,13 +72,10 @@ def refused(message: str, *, context: int = CONTEXT, prompt: int = PROMPT, asked
 
 
 def answers(*, stream: bool = False) -> Said:
-    end = {"index": 0, "finish_reason": "stop"}
-    if not stream:
-        choice = {**end, "message": {"content": "hi"}, "text": "hi"}
-        return Said(json.dumps({"choices": [choice], "usage": USAGE}).encode())
-    chunks = [{"choices": [{**end, "delta": {"role": "assistant", "content": "hi"}}]}, {"choices": [], "usage": USAGE}]
-    events = [b"data: %b\n\n" % json.dumps(each).encode() for each in chunks]
-    return Said(b"", media=EVENTS, pieces=[*events, b"data: [DONE]\n\n"])
+    if stream:
+        return completion({"content": "hi"}, USAGE, stream=True)
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "hi"}, "text": "hi"}
+    return Said(json.dumps({"choices": [choice], "usage": USAGE}).encode())
 
 
 def chat(**more: Any) -> bytes:
@@ -164,9 +172,9 @@ def test_a_request_without_a_limit_is_refused(tmp_path: Path) -> None:
     assert (answered.status, len(answered.sent)) == (400, 1)
 
 
-def test_an_engine_that_refuses_each_length_is_asked_three_times(tmp_path: Path) -> None:
-    answered = played(tmp_path, [refused(SGLANG, prompt=PROMPT + more) for more in range(5)])
-    assert [sent["max_tokens"] for _, sent in answered.sent] == [ASKED, LEFT, LEFT - 1]
+def test_an_engine_that_refuses_each_length_is_asked_seven_times(tmp_path: Path) -> None:
+    answered = played(tmp_path, [refused(SGLANG, prompt=PROMPT + more) for more in range(9)])
+    assert [sent["max_tokens"] for _, sent in answered.sent] == [ASKED, *[LEFT - more for more in range(6)]]
     assert answered.status == 400
 
 

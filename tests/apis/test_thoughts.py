@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.apis.played import Answered, Said, Scene
+from tests.apis.played import Answered, Said, Scene, completion
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
 FIRST = {"role": "user", "content": "one"}
@@ -15,9 +15,7 @@ NEXT = {"role": "user", "content": "two"}
 
 
 def said(name: str) -> Said:
-    message = {"role": "assistant", "content": "Hello", name: "I think."}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return Said(json.dumps({"id": "x", "choices": [choice], "usage": USAGE}).encode())
+    return completion({"content": "Hello", name: "I think."}, USAGE)
 
 
 def chat(name: str) -> Callable[[list[Answered]], bytes]:

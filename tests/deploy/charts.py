@@ -42,6 +42,13 @@ def render(values: dict[str, Any]) -> Rendered:
     return _rendered("east", json.dumps(values), [])
 
 
+def accepted(values: dict[str, Any]) -> Rendered:
+    """The chart with values that it takes."""
+    found = render(values)
+    assert not found.refused, found.refused
+    return found
+
+
 def render_with(name: str, pairs: list[str], files: list[Path]) -> Rendered:
     """The chart as `helm install NAME` takes it: with `--set` of the pairs, and `--values` of at most one file."""
     text = files[0].read_text() if files else "{}"

@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.config_difference import LIVE_LIMITS, LIVE_PROX
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, notes, render
+from .charts import CHART, Rendered, accepted, notes, render
 from .container import ROOT
 
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
@@ -52,35 +52,34 @@ USD = '[[model]]\nname = "m"\nfree = true\n[[budget]]\nname = "b"\ntenants = ["a
 
 @pytest.fixture(scope="module")
 def everything() -> Rendered:
-    found = render(EVERYTHING)
-    assert not found.refused
-    return found
+    return accepted(EVERYTHING)
 
 
 @pytest.fixture(scope="module")
 def plain() -> Rendered:
-    found = render({"embeddedEngines": {"enabled": True}})
-    assert not found.refused
-    return found
+    return accepted({"embeddedEngines": {"enabled": True}})
+
+
+def validate(found: Rendered, version: str = "1.36") -> None:
+    """Check the manifests by the schemas of a version of Kubernetes."""
+    for manifest in found.manifests:
+        if manifest["kind"] not in OF_OPERATORS:
+            kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.33", "1.36"])
 @pytest.mark.parametrize("which", ["plain", "everything"])
 def test_kubernetes_takes_its_manifests(which: str, version: str, request: pytest.FixtureRequest) -> None:
     found: Rendered = request.getfixturevalue(which)
-    of_kubernetes = [manifest for manifest in found.manifests if manifest["kind"] not in OF_OPERATORS]
-    assert {"StatefulSet", "Service", "PodDisruptionBudget"} <= {manifest["kind"] for manifest in of_kubernetes}
-    for manifest in of_kubernetes:
-        kubernetes_validate.validate(manifest, version, strict=True)
+    assert {"StatefulSet", "Service", "PodDisruptionBudget"} <= found.kinds()
+    validate(found, version)
 
 
 @pytest.fixture(scope="module")
 def finding() -> Rendered:
     """Engines are found by their InferencePool."""
     engine = {"models": ["kimi-k2.5"], "kv_events": "off"}
-    found = render({"discovery": {"enabled": True, "kind": "inferencepool", "pool": "sglang", "engine": engine}})
-    assert not found.refused
-    return found
+    return accepted({"discovery": {"enabled": True, "kind": "inferencepool", "pool": "sglang", "engine": engine}})
 
 
 def test_a_proxy_that_finds_engines_may_read_what_it_needs(finding: Rendered) -> None:
@@ -298,11 +297,8 @@ EXTRAS: dict[str, Any] = {
 
 
 def test_what_charts_are_expected_to_have() -> None:
-    found = render(EXTRAS)
-    assert not found.refused
-    for manifest in found.manifests:
-        if manifest["kind"] not in OF_OPERATORS:
-            kubernetes_validate.validate(manifest, "1.36", strict=True)
+    found = accepted(EXTRAS)
+    validate(found)
     pod, template = found.pod(), found.one("StatefulSet")["spec"]["template"]["metadata"]
     assert (pod["priorityClassName"], pod["affinity"]) == ("serving", {"nodeAffinity": {}})
     assert template["labels"]["team"] == "agents"
@@ -323,15 +319,11 @@ def test_what_charts_are_expected_to_have() -> None:
 @pytest.fixture(scope="module")
 def picking() -> Rendered:
     """Pickers for a gateway, in the place of proxies."""
-    found = render({"replicas": 0, "gateway": {"enabled": True, "engine": {"kv_events": "off"}}, "region": "east"})
-    assert not found.refused
-    return found
+    return accepted({"replicas": 0, "gateway": {"enabled": True, "engine": {"kv_events": "off"}}, "region": "east"})
 
 
 def test_kubernetes_takes_the_manifests_of_pickers(picking: Rendered) -> None:
-    for manifest in picking.manifests:
-        if manifest["kind"] not in OF_OPERATORS:
-            kubernetes_validate.validate(manifest, "1.36", strict=True)
+    validate(picking)
 
 
 def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:
@@ -429,8 +421,7 @@ def test_a_budget_is_counted_once_or_the_release_says_that_it_is_not(values: dic
 @pytest.mark.parametrize("name", KINDS)
 def test_the_chart_takes_the_values_of_a_plan(name: str, tmp_path: Path) -> None:
     plan = kind(name)
-    found = render(json.loads(deployment_files(plan, "model", "")["helm/values.json"]))
-    assert not found.refused
+    found = accepted(json.loads(deployment_files(plan, "model", "")["helm/values.json"]))
     config = tmp_path / "warmroute.toml"
     config.write_text(found.config())
     assert [engine.id for engine in load_config(config).engines] == [engine.name for engine in plan.engines]

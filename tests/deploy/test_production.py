@@ -18,7 +18,7 @@ from warmroute_backend.plan.files import deployment_files
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, notes, render, render_with
+from .charts import CHART, Rendered, accepted, notes, render, render_with
 from .container import IMAGE, ROOT
 
 PAGE = (ROOT / "docs/how-to/production.md").read_text()
@@ -99,13 +99,9 @@ def folder(tmp_path: Path) -> Path:
     (edit,) = of("sed", "-i")
     command = re.search(r"^sed -i .*$", PAGE, re.MULTILINE)
     assert command
-    assert installed_from(edit[-1])
+    assert any(edit[-1] in options(words, "--values") for words in of("helm", "install"))
     subprocess.run(["bash", "-euc", command[0]], cwd=tmp_path, check=True)
     return tmp_path
-
-
-def installed_from(values: str) -> bool:
-    return any(values in options(words, "--values") for words in of("helm", "install"))
 
 
 def test_each_installation_renders_and_names_the_secret_that_the_page_makes(folder: Path) -> None:
@@ -129,8 +125,7 @@ def test_each_installation_renders_and_names_the_secret_that_the_page_makes(fold
 def test_a_release_with_a_database_and_prometheus_has_the_secrets_and_values_of_the_page() -> None:
     first, added = examples()
     assert not first.keys() & added.keys(), "what is added would replace what stands there"
-    found = render(first | added)
-    assert not found.refused
+    found = accepted(first | added)
     assert {"Job", "ServiceMonitor", "PrometheusRule"} <= found.kinds()
     assert tomllib.loads(found.config())["proxy"]["admin_key_sha256"] == DIGEST
     made = {}
@@ -183,18 +178,13 @@ def test_the_page_waits_for_and_forwards_what_the_chart_makes(folder: Path) -> N
 
 def test_the_ports_of_the_page_are_those_that_the_network_policy_allows() -> None:
     table = PAGE.partition("| Ports | For |")[2].partition("\n\n")[0]
-    listed = {
-        int(number) for row in re.findall(r"^\| ([\d ,;toand]+) \|", table, re.MULTILINE) for number in row_numbers(row)
-    }
+    cells = re.findall(r"^\| ([\d ,;toand]+) \|", table, re.MULTILINE)
+    listed = {int(number) for cell in cells for number in re.findall(r"\d+", cell)}
     secrets = {kind: {"name": kind.lower()} for kind in ("ledgerDsn", "redisUrl")}
     values = {"secrets": secrets, "tracing": {"endpoint": "http://c:4318"}, "embeddedEngines": {"enabled": True}}
     rules = render(values).one("NetworkPolicy")["spec"]["egress"]
     allowed = {port[end] for rule in rules for port in rule["ports"] for end in ("port", "endPort") if end in port}
     assert listed == allowed
-
-
-def row_numbers(row: str) -> list[str]:
-    return re.findall(r"\d+", row)
 
 
 def test_the_policy_for_engines_fits_the_pods_of_the_chart_and_of_a_plan(folder: Path) -> None:

@@ -1,8 +1,10 @@
 """The page of conditions has each, and the alerts are rules of Prometheus that fire on what the proxy writes."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.machine import seconds
@@ -14,38 +16,32 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/conditions.md").read_text()
 RULES = ROOT / "docs/reference/prometheus-rules.yml"
 
-SERIES = """\
-rule_files: [{rules}]
-evaluation_interval: 15s
-tests:
-  - interval: 15s
-    input_series:
-      - series: 'warmroute_condition{{condition="{condition}",subject="p0",job="proxy",namespace="prod",region="east"}}'
-        values: '0x4 1x40 0x8'
-    alert_rule_test:
-      - eval_time: 1m
-        alertname: {alert}
-      - eval_time: 10m
-        alertname: {alert}
-        exp_alerts:
-          - exp_labels: {{severity: {severity}, subject: p0, job: proxy, namespace: prod, region: east}}
-            exp_annotations:
-              summary: {summary!r}
-              runbook_url: https://github.com/warmroute/warmroute/blob/main/docs/runbooks/{condition}.md
-      - eval_time: 13m
-        alertname: {alert}
-"""
+RUNBOOK = "https://github.com/warmroute/warmroute/blob/main/docs/runbooks/{}.md"
 
 
 def promtool(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / "scripts/promtool", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds(50),
-    )
+        cwd=folder, capture_output=True, text=True, check=False, timeout=seconds(50),
+    )  # fmt: skip
+
+
+def expected(alert: str, minutes: int, labels: dict[str, str], summary: str, page: str) -> list[dict[str, Any]]:
+    """An alert fires at the end of these minutes, and neither before nor after them."""
+    annotations = {"summary": summary, "runbook_url": RUNBOOK.format(page)}
+    firing = [{"exp_labels": labels, "exp_annotations": annotations}]
+    each: dict[int, list[Any]] = {1: [], minutes: firing, minutes + 3: []}
+    return [{"eval_time": f"{at}m", "alertname": alert, "exp_alerts": alerts} for at, alerts in each.items()]
+
+
+def judged(series: list[str], minutes: int, tests: list[dict[str, Any]], folder: Path) -> None:
+    """The rules do as expected if each of the series is 1 for these minutes, from the second one on."""
+    inputs = [{"series": name, "values": f"0x4 1x{4 * minutes} 0x8"} for name in series]
+    whole = {"interval": "15s", "input_series": inputs, "alert_rule_test": tests}
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": [whole]}
+    (folder / "test.yml").write_text(json.dumps(document))
+    done = promtool("test", "rules", "test.yml", folder=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_each_condition_has_its_section_and_no_other() -> None:
@@ -73,7 +69,7 @@ def test_an_alert_fires_while_its_condition_is_raised(condition: Condition, tmp_
     assert found is not None
     assert severity is not None
     summary = found[1].strip('"').replace("{{ $labels.subject }}", "p0")
-    values = {"alert": rule.split("\n")[0], "condition": condition, "severity": severity[1], "summary": summary}
-    (tmp_path / "test.yml").write_text(SERIES.format(rules=RULES, **values))
-    done = promtool("test", "rules", "test.yml", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    subject = {"subject": "p0", "job": "proxy", "namespace": "prod", "region": "east"}
+    labels = ",".join(f'{name}="{value}"' for name, value in {"condition": condition, **subject}.items())
+    tests = expected(rule.split("\n")[0], 10, {"severity": severity[1], **subject}, summary, condition)
+    judged([f"warmroute_condition{{{labels}}}"], 10, tests, tmp_path)

@@ -13,22 +13,17 @@ from pathlib import Path
 
 import pytest
 from tests.machine import seconds
+from tests.subjects.checkout import ROOT, blocks, warmroute_in
 from tests.subjects.copies import CopiedFleet
 from tests.subjects.processes import until
 
-from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_cli.running import Address, announced
 from warmroute_cli.state import locked_state
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 from warmroute_proxy.server.base.config_file import load_config
 
-ROOT = Path(__file__).parents[2]
 USAGE = (ROOT / "docs/reference/usage.md").read_text()
 QUICKSTART = (ROOT / "docs/tutorial/first-hour.md").read_text()
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +126,7 @@ def test_the_config_of_the_quickstart_is_sound(tmp_path: Path) -> None:
 
 def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dict[str, str], tmp_path: Path) -> None:
     run(["bash", "-c", blocks(QUICKSTART, "sh")[0]], environment)
-    command = tmp_path / "warmroute"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
-    command.chmod(0o755)
+    warmroute_in(tmp_path)
     environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}"}
 
     def answered(block: str) -> str:
@@ -179,9 +172,7 @@ def beginnings(text: str) -> set[str]:
 
 def test_the_tutorial_shows_what_its_commands_print(environment: dict[str, str], tmp_path: Path) -> None:
     """The agent is played by a client that calls itself by the same name."""
-    command = tmp_path / "warmroute"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
-    command.chmod(0o755)
+    warmroute_in(tmp_path)
     environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}", "COLUMNS": "80"}
     run([sys.executable, "-c", HELLO], environment)
     pairs = re.findall(r"^```bash\n([^`]*)^```\n+```text\n([^`]*)^```$", QUICKSTART, re.MULTILINE)
@@ -195,8 +186,3 @@ def test_the_tutorial_shows_what_its_commands_print(environment: dict[str, str],
     assert head == shown_head
     assert [line.split()[:3] for line in engines] == [line.split()[:3] for line in shown_engines]
     assert [len(line.split()) for line in engines] == [len(line.split()) for line in shown_engines]
-
-
-def test_every_loss_class_is_documented() -> None:
-    page = (ROOT / "docs/reference/receipt.md").read_text()
-    assert [name for name in LOSS_CLASSES if f"| `{name}` |" not in page] == []

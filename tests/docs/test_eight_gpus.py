@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.docs.test_plan import blocks
 from tests.machine import seconds
 from tests.subjects import patient
+from tests.subjects.checkout import ROOT, blocks, warmroute_in
 from tests.subjects.ports import free_ports
 
 pytestmark = pytest.mark.full
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/eight-gpus.md").read_text()
-PORT_KEYS = ("http", "bootstrap", "distributed", "kv_events", "kv_replay")
+PAGE = (ROOT / "docs/how-to/eight-gpus.md").read_text()
 
 KUBECTL = """\
 import json, pathlib, subprocess, sys, time
@@ -51,20 +50,15 @@ else:
 """
 
 
-def program(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o755)
-
-
 def ported(script: str, ports: list[int]) -> str:
     """The script with ports that are free, in the plan and in the configuration of the proxy."""
     http, admin = ports[:2]
     script = script.replace("127.0.0.1:8000", f"127.0.0.1:{http}").replace("127.0.0.1:8001", f"127.0.0.1:{admin}")
-    edits = [f"s/^port = 8000/port = {http}/; s/^admin_port = 8001/admin_port = {admin}/"]
     plan = "".join(f"s/^{key} = {old}$/{key} = {new}/; " for (key, old), new in zip(DEFAULTS, ports[2:], strict=True))
     change = f"sed -i '{plan}' deployment/plan.toml\n"
-    after = f"sed -i '{edits[0]}' deployment/proxy.toml\n"
+    after = (
+        f"sed -i 's/^port = 8000/port = {http}/; s/^admin_port = 8001/admin_port = {admin}/' deployment/proxy.toml\n"
+    )
     return script.replace("warmroute plan --check", f"{change}warmroute plan --check").replace(
         "openssl rand", f"{after}openssl rand"
     )
@@ -80,22 +74,18 @@ DEFAULTS = (
 def test_each_command_runs_with_embedded_engines(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
-    program(folder, "warmroute", f'#!/bin/sh\nexec {sys.executable} -m {patient.MODULE} "$@"\n')
+    warmroute_in(folder, patient.MODULE)
     kubectl = KUBECTL.format(python=sys.executable, module=patient.MODULE, limit_s=seconds(60))
-    program(folder, "kubectl", f"#!{sys.executable}\n{kubectl}")
+    (folder / "kubectl").write_text(f"#!{sys.executable}\n{kubectl}")
+    (folder / "kubectl").chmod(0o755)
     script = "".join(blocks(PAGE, "sh")).replace("ENGINE=sglang", "ENGINE=embedded")
     assert script.count("ENGINE=embedded") == 1
     environment = {**patient.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
     try:
         done = subprocess.run(
             ["bash", "-euxo", "pipefail", "-c", ported(script, free_ports(12))],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds(120),
-        )
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=seconds(120),
+        )  # fmt: skip
     finally:
         for state in (".warmroute/launch", "pods"):
             stop = [sys.executable, "-m", "warmroute_cli.main", "launch", "stop", "--state-dir", state]

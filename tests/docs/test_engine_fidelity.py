@@ -23,7 +23,7 @@ def tells_apart(function: ast.FunctionDef, helpers: set[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize(("row", "name"), zip(rows(), SHOWN_BY, strict=True), ids=list(SHOWN_BY))
+@pytest.mark.parametrize(("row", "name"), list(zip(rows(), SHOWN_BY, strict=True)), ids=list(SHOWN_BY))
 def test_a_row_says_what_differs_and_why(row: list[str], name: str) -> None:
     what, sglang, embedded, why = row
     assert what.startswith(name)

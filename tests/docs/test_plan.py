@@ -4,12 +4,12 @@ import argparse
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from tests.machine import seconds
+from tests.subjects.checkout import ROOT, blocks, warmroute_in
 
 from bench import plan_targets, plans
 from warmroute_backend.plan.hardware import GPUS, gpus_with
@@ -17,45 +17,27 @@ from warmroute_cli.plan import plan_options
 
 pytestmark = pytest.mark.full
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 REFERENCE = (DOCS / "reference" / "plan.md").read_text()
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.full
 def test_the_page_of_plans_is_what_the_command_prints_today() -> None:
     assert plans.PAGE.read_text() == plans.page(), "run: python -m bench.plans"
 
 
-@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_page_of_targets_is_what_the_search_finds_today() -> None:
     assert plan_targets.PAGE.read_text() == plan_targets.page(), "run: python -m bench.plan_targets"
 
 
-def test_the_cases_with_targets_are_24_and_different() -> None:
-    assert len(set(plan_targets.CASES)) == 24
-    assert all(f"| {case.model} | {case.gpus} |" in plan_targets.PAGE.read_text() for case in plan_targets.CASES)
-
-
 def test_the_examples_of_the_how_to_run_one_after_the_other(tmp_path: Path) -> None:
-    command = tmp_path / "warmroute"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
-    command.chmod(0o755)
+    warmroute_in(tmp_path)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     script = "".join(blocks((DOCS / "how-to" / "plan.md").read_text(), "sh"))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds(50),
-    )
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=seconds(50),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "2 engines, nothing is wrong" in done.stdout
     assert "--max-running-requests 48" in (tmp_path / "deployment/systemd/sglang-decode-0.service").read_text()

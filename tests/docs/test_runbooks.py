@@ -10,47 +10,13 @@ import pytest
 from warmroute_cli.main import parser
 from warmroute_proxy.core.base.trouble import NOT_READY, Trouble
 
-from .test_conditions import ROOT, RULES, promtool
+from .test_conditions import ROOT, RULES, expected, judged
 
 RUNBOOKS = ROOT / "docs/runbooks"
 ALERT = re.compile(
     r"- alert: (\w+)\n.*?severity: (\w+)\n.*?runbook_url: https://\S+/docs/runbooks/(\w+)\.md", re.DOTALL
 )
-URL = "https://github.com/warmroute/warmroute/blob/main/docs/runbooks/"
 ALERTS = ALERT.findall(RULES.read_text())
-
-SERIES = """\
-rule_files: [{rules}]
-evaluation_interval: 15s
-tests:
-  - interval: 15s
-    input_series:
-{series}
-    alert_rule_test:
-{tests}
-"""
-
-TRACES = """\
-rule_files: [{rules}]
-evaluation_interval: 15s
-tests:
-  - interval: 15s
-    input_series:
-      - series: 'warmroute_traces_total{{outcome="dropped",job="proxy",instance="a"}}'
-        values: '0x4 0+1x80 80x120'
-    alert_rule_test:
-      - eval_time: 2m
-        alertname: TracesAreNotExported
-      - eval_time: 15m
-        alertname: TracesAreNotExported
-        exp_alerts:
-          - exp_labels: {{severity: warning, job: proxy, instance: a}}
-            exp_annotations:
-              summary: Traces of a are lost
-              runbook_url: https://github.com/warmroute/warmroute/blob/main/docs/runbooks/traces_not_exported.md
-      - eval_time: 40m
-        alertname: TracesAreNotExported
-"""
 
 
 def test_each_alert_has_its_page_and_no_other_page_is_there() -> None:
@@ -119,26 +85,12 @@ def test_each_trouble_has_an_alert() -> None:
 @pytest.mark.full  # promtool comes by apt
 def test_an_alert_fires_while_a_proxy_has_its_trouble(tmp_path: Path) -> None:
     tests, series = [], []
+    place = {"job": "proxy", "instance": "a", "pod": "p"}
     for trouble in Trouble:
         alert, severity, _ = next(each for each in ALERTS if each[2] == trouble)
         rule = RULES.read_text().partition(f"- alert: {alert}\n")[2]
         summary = re.findall(r'summary: "(.*)"', rule)[0].replace("{{ $labels.instance }}", "a")
-        labels = f'trouble="{trouble}",job="proxy",instance="a",pod="p"'
-        series += [f"      - series: 'warmroute_trouble{{{labels}}}'", "        values: '0x4 1x100 0x8'"]
-        tests += [
-            f"      - {{eval_time: 1m, alertname: {alert}}}",
-            f"      - eval_time: 24m\n        alertname: {alert}\n        exp_alerts:",
-            f"          - exp_labels: {{severity: {severity}, job: proxy, instance: a, pod: p}}",
-            f"            exp_annotations: {{summary: {summary!r}, runbook_url: '{URL}{trouble}.md'}}",
-            f"      - {{eval_time: 28m, alertname: {alert}}}",
-        ]
-    (tmp_path / "test.yml").write_text(SERIES.format(rules=RULES, series="\n".join(series), tests="\n".join(tests)))
-    done = promtool("test", "rules", "test.yml", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.full
-def test_an_alert_fires_while_traces_are_lost(tmp_path: Path) -> None:
-    (tmp_path / "test.yml").write_text(TRACES.format(rules=RULES))
-    done = promtool("test", "rules", "test.yml", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+        labels = ",".join(f'{name}="{value}"' for name, value in {"trouble": trouble, **place}.items())
+        series.append(f"warmroute_trouble{{{labels}}}")
+        tests += expected(alert, 25, {"severity": severity, **place}, summary, trouble)
+    judged(series, 25, tests, tmp_path)

@@ -100,8 +100,12 @@ def status(path: str, body: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("url", LEADS_INSIDE)
 def test_an_address_that_leads_inside_is_refused_by_each_api(url: str) -> None:
+    of_web = url.lower().startswith(("http://", "https://"))
     for path, asked in bodies(url).items():
-        assert [status(path, body) for body in asked] == [400] * len(asked), path
+        expected = [400] * len(asked)
+        if path == RESPONSES:  # what is no address: an empty one, and what a tool wrote, are not shown to the engine
+            expected = [400 if url else 200, 400 if of_web else 200]
+        assert [status(path, body) for body in asked] == expected, path
 
 
 @pytest.mark.parametrize("url", PASSES)

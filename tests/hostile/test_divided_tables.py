@@ -284,8 +284,9 @@ DIVIDED: Final[dict[str, tuple[Callable[[], tuple[Store, Has]], ...]]] = {
 NOT_DIVIDED: Final = {
     "a cache: what is lost there is made again from the request in its own time": """
         body_fields.MAX_PLANS body_fields.MAX_PLAN_CHARS body_fields.MAX_PLAN_NAMES choices.MAX_MASKS
-        conversation.MAX_KEPT_BYTES fingerprint.MAX_KEPT_TOOLS fingerprint.MAX_KEPT_TOOL_CUTS known.MAX_BYTES
-        known.MAX_ENTRY_BYTES parts.MAX_READ request.MAX_KEPT_BYTES secrets.MAX_CACHED tools.MAX_KNOWN_BYTES
+        conversation.MAX_KEPT_BYTES engine.MAX_UNSUPPORTED fingerprint.MAX_KEPT_TOOLS fingerprint.MAX_KEPT_TOOL_CUTS
+        known.MAX_BYTES known.MAX_ENTRY_BYTES parts.MAX_READ request.MAX_KEPT_BYTES secrets.MAX_CACHED
+        tools.MAX_KNOWN_BYTES
     """,
     "divided by tenant by its own rules": """
         earlier_turns.MAX_LOOKED_AT earlier_turns.MAX_ROWS idempotency.MAX_KEYS queries.MAX_OF_OPERATORS
@@ -360,19 +361,20 @@ NOT_DIVIDED: Final = {
         header_lines.MAX_LINES header_lines.MAX_LINE_BYTES hot_prompts.MAX_AGE_S http1.MAX_PIPELINED
         idempotency.MAX_KEY_CHARS identity.MAX_AGENT_NAME_BYTES identity.MAX_KEY_BYTES identity.MAX_PRODUCT_CHARS
         identity.MAX_USER_ID_CHARS incoming_body.MAX_PIECES index.MAX_CUTS index.MAX_SHARERS
-        inference_request.MAX_ATTEMPTS intake.MAX_EXPECTED_OUTPUT_TOKENS intake.MAX_PROMPTS
-        item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT openai_fields.MAX_BIASES
-        openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS openai_fields.MAX_SCHEMA_BYTES
-        openai_fields.MAX_SCHEMA_DEPTH openai_fields.MAX_SCHEMA_PATTERNS openai_fields.MAX_SCHEMA_REPEATS
-        openai_fields.MAX_SMALL_BYTES openai_fields.MAX_SMALL_DEPTH openai_fields.MAX_STOPS openai_fields.MAX_STOP_CHARS
-        openai_fields.MAX_STOP_TOKEN_IDS openai_fields.MAX_SUFFIX_CHARS openai_fields.MAX_TOP_K
-        openai_fields.MAX_TOP_LOGPROBS parts.MAX_LEADING parts.MAX_LINES parts.MAX_TOOLS prices.MAX_BUSY
-        raw_json.MAX_NAMES raw_json.MAX_SHOWN_CHARS request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES
-        responses_socket.MAX_REFUSED responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS
-        responses_socket.MAX_WAITING return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED
-        shorter_answer.MAX_TIMES tool_grammars.MAX_SCHEMA_VALUES tools.MAX_SCHEMA_DEPTH usage.MAX_COUNT
-        volatile.MAX_LINE_CHARS volatile.MAX_SECTION_LINES websocket.MAX_OPEN_S work.MAX_BRACKETS work.MAX_CALLS
-        work.MAX_COMMAS work.MAX_MEMBERS work.MAX_PARTS work.MAX_STEPS work.MAX_TOOLS_BYTES
+        inference_request.MAX_ATTEMPTS inference_request.MAX_CHANGES intake.MAX_EXPECTED_OUTPUT_TOKENS
+        intake.MAX_PROMPTS item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT
+        openai_fields.MAX_BIASES openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS
+        openai_fields.MAX_SCHEMA_BYTES openai_fields.MAX_SCHEMA_DEPTH openai_fields.MAX_SCHEMA_PATTERNS
+        openai_fields.MAX_SCHEMA_REPEATS openai_fields.MAX_SMALL_BYTES openai_fields.MAX_SMALL_DEPTH
+        openai_fields.MAX_STOPS openai_fields.MAX_STOP_CHARS openai_fields.MAX_STOP_TOKEN_IDS
+        openai_fields.MAX_SUFFIX_CHARS openai_fields.MAX_TOP_K openai_fields.MAX_TOP_LOGPROBS parts.MAX_LEADING
+        parts.MAX_LINES parts.MAX_TOOLS prices.MAX_BUSY raw_json.MAX_NAMES raw_json.MAX_SHOWN_CHARS
+        request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
+        responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING return_times.MAX_RETURNS
+        settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES tool_schemas.MAX_SCHEMA_LEVELS
+        tools.MAX_SCHEMA_DEPTH usage.MAX_COUNT volatile.MAX_LINE_CHARS volatile.MAX_SECTION_LINES websocket.MAX_OPEN_S
+        work.MAX_BRACKETS work.MAX_CALLS work.MAX_COMMAS work.MAX_MEMBERS work.MAX_PARTS work.MAX_STEPS
+        work.MAX_TOOLS_BYTES
     """,
 }
 """The other bounds, by the reason why nobody's entries can be driven out of a table there."""

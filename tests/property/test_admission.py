@@ -126,18 +126,18 @@ TestQueue = QueueMachine.TestCase
 COSTS = st.lists(st.integers(1, MAX_COST), min_size=1, max_size=60)
 
 
-def full_queue(costs_by_tenant: dict[str, list[int]]) -> tuple[Queue[int], dict[str, list[int]]]:
+def full_queue(costs_by_tenant: dict[str, list[int]]) -> Queue[int]:
     queue: Queue[int] = Queue(10_000, 10**9, 2 * MAX_PATIENCE_S)
     for tenant, costs in costs_by_tenant.items():
         for cost in costs:
             assert queue.join(Waiter(cost, tenant, "m", 1, 0.0), "w0", 0.0) == []
-    return queue, costs_by_tenant
+    return queue
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), COSTS, min_size=2))
 @searched(150)
 def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_each(costs: dict[str, list[int]]) -> None:
-    queue, _ = full_queue(costs)
+    queue = full_queue(costs)
     served = dict.fromkeys(costs, 0)
     left = {tenant: len(each) for tenant, each in costs.items()}
     for waiter in queue.fair_order(("m", "w0"), 0.0):
@@ -153,7 +153,7 @@ def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_eac
 @given(st.integers(1, 200), st.lists(st.integers(1, MAX_COST), min_size=1, max_size=30))
 @searched(80)
 def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, costs: list[int]) -> None:
-    queue, _ = full_queue({"flood": [MAX_COST] * flood})
+    queue = full_queue({"flood": [MAX_COST] * flood})
     for cost in costs:
         waiter = Waiter(cost, "one", "m", 1, 1.0)
         assert queue.join(waiter, "w0", 0.0) == []

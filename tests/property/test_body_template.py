@@ -12,7 +12,7 @@ from tests.search import searched
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS
-from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.known_body import KnownBodies
 from warmroute_proxy.server.intake.parsed_request import CHAT
 
@@ -97,6 +97,13 @@ def test_no_body_passes_by_resembling_one_that_was_read(
     check_all(whole, headers)
 
 
+def as_the_first(raw: bytes, asks: Caller, kept: KnownBodies, headers: dict[str, str] | None = None) -> Any:
+    """The outcome of a body, which equals its outcome as the first body of its caller."""
+    found = outcome(raw, asks, kept)
+    assert found == outcome(raw, caller(headers or {}), KnownBodies(min_bytes=LEAST))
+    return found
+
+
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "user": "u"}
 
 
@@ -142,8 +149,7 @@ def test_bodies_of_many_clients_do_not_pile_up() -> None:
     assert kept.bytes <= 4 * len(LONG)
     more = json.dumps({**BODY, "messages": [*said, {"role": "user", "content": "more"}]}).encode()
     for number in (0, 7):
-        fresh = caller({"x-session-id": str(number)})
-        assert outcome(more, asks[number], kept) == outcome(more, fresh, KnownBodies(min_bytes=LEAST))
+        as_the_first(more, asks[number], kept, {"x-session-id": str(number)})
 
 
 def test_long_tails_are_kept_once_and_the_oldest_are_forgotten() -> None:
@@ -153,9 +159,7 @@ def test_long_tails_are_kept_once_and_the_oldest_are_forgotten() -> None:
         tool = {"type": "function", "function": {"name": f"tool{number // 4}", "description": LONG}}
         for _ in range(3):
             raw = json.dumps({**BODY, "tools": [tool, tool]}).encode()
-            assert outcome(raw, asks, kept) == outcome(
-                raw, caller({"x-session-id": str(number)}), KnownBodies(min_bytes=LEAST)
-            )
+            as_the_first(raw, asks, kept, {"x-session-id": str(number)})
     tails = {
         id(each.template.tail)
         for known in callers._callers.values()
@@ -198,8 +202,7 @@ def test_a_conversation_does_not_outgrow_the_limit_of_its_messages() -> None:
     fewer = MAX_PARTS - 8
     for count, status in ((fewer, None), (fewer, None), (MAX_PARTS, None), (MAX_PARTS + 1, 400), (fewer + 6, None)):
         raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
-        found = outcome(raw, asks, kept)
-        assert found == outcome(raw, caller({}), KnownBodies(min_bytes=LEAST))
+        found = as_the_first(raw, asks, kept)
         assert (found[0] == 400) == (status == 400)
 
 
@@ -208,8 +211,7 @@ def test_a_conversation_that_outgrows_what_is_kept_is_still_of_its_session() -> 
     said = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "y"}] * 15
     for count in (4, 4, 4, 8, 30):
         raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
-        found = outcome(raw, asks, kept)
-        assert found == outcome(raw, caller({}), KnownBodies(min_bytes=LEAST))
+        found = as_the_first(raw, asks, kept)
         assert found[0]["session"]
 
 
@@ -222,8 +224,7 @@ def test_nothing_goes_on_with_a_conversation_that_was_refused(odd: bytes) -> Non
         part = b'[{"type":"text","text":"hi","x":%b}]' % content
         said = b'[{"role":"user","content":%b},{"role":"assistant","content":"%b"}]' % (part, LONG.encode())
         raw = b'{"model":"m","messages":%b}' % said
-        found = outcome(raw, asks, kept)
-        assert found == outcome(raw, caller({}), KnownBodies(min_bytes=LEAST))
+        found = as_the_first(raw, asks, kept)
         assert (found[0] == 400) == (content is odd)
 
 

@@ -140,12 +140,21 @@ def budget_of(limit: int, *tenants: str) -> Budget:
     return Budget(Scope("b", tenants or ("t",)), "day", limit, 0.8)
 
 
+def answer(lease: Lease, asked: int, taken: Taken, now_s: float = BEGAN_S) -> None:
+    """Ask the store, which answers at once."""
+    lease.asked(asked, now_s)
+    lease.answered(lease.span, taken, now_s)
+
+
 def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S) -> Lease:
     made = Lease(budget_of(LIMIT))
     assert made.wanted(now_s) == 0
-    made.asked(in_hand, now_s)
-    made.answered(made.span, Taken(in_hand, left), now_s)
+    answer(made, in_hand, Taken(in_hand, left), now_s)
     return made
+
+
+def minute_lease() -> Lease:
+    return Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
 
 
 def test_the_first_request_waits_until_the_store_has_answered() -> None:
@@ -197,8 +206,7 @@ def test_slices_grow_while_they_are_used_up_quickly() -> None:
         lease.in_hand = 0
         lease.reserve(0, BEGAN_S)
         asked.append(lease.wanted(BEGAN_S))
-        lease.asked(asked[-1], BEGAN_S)
-        lease.answered(lease.span, Taken(0, LIMIT), BEGAN_S)
+        answer(lease, asked[-1], Taken(0, LIMIT))
     assert asked == sorted(asked)
     assert asked[-1] == LIMIT // LARGEST_PART
 
@@ -207,8 +215,7 @@ def test_what_is_not_touched_is_given_back_once() -> None:
     lease = lease_with(400, 600)
     later = BEGAN_S + IDLE_S + 1
     assert lease.wanted(later) == -400
-    lease.asked(-400, later)
-    lease.answered(lease.span, Taken(0, 1_000), later)
+    answer(lease, -400, Taken(0, 1_000), later)
     assert lease.in_hand == 0
     assert lease.wanted(later + IDLE_S) == 0
 
@@ -228,8 +235,7 @@ def test_a_request_that_cannot_be_granted_takes_nothing_and_keeps_nothing() -> N
     later = BEGAN_S + IDLE_S + 1
     assert SpendReservation((lease,), Amounts(250)).reserve(later) is BudgetVerdict.WAITS
     assert lease.least == 150
-    lease.asked(lease.wanted(later), later)
-    lease.answered(lease.span, Taken(0, 60), later)
+    answer(lease, lease.wanted(later), Taken(0, 60), later)
     assert SpendReservation((lease,), Amounts(250)).reserve(later) is BudgetVerdict.REFUSED
     assert lease.wanted(later + DENIED_S) == -100
 
@@ -243,19 +249,16 @@ def test_what_may_be_above_a_changed_budget_is_given_back_and_not_reserved(chang
     waiting = SpendReservation((lease,), Amounts(50))
     assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
     assert lease.wanted(BEGAN_S) == -100
-    lease.asked(-100, BEGAN_S)
-    lease.answered(lease.span, Taken(0, -100), BEGAN_S)  # what runs has reserved more than there is now
+    answer(lease, -100, Taken(0, -100))  # what runs has reserved more than there is now
     assert waiting.reserve(BEGAN_S) is BudgetVerdict.REFUSED
     running.release()
     running.spend(Amounts(120), BEGAN_S)
     later = BEGAN_S + DENIED_S
     assert waiting.reserve(later) is BudgetVerdict.WAITS
     assert lease.wanted(later) == -180
-    lease.asked(-180, later)
-    lease.answered(lease.span, Taken(0, 80), later)
+    answer(lease, -180, Taken(0, 80), later)
     assert waiting.reserve(later) is BudgetVerdict.WAITS
-    lease.asked(lease.wanted(later), later)
-    lease.answered(lease.span, Taken(80, 0), later)
+    answer(lease, lease.wanted(later), Taken(80, 0), later)
     assert waiting.reserve(later) is BudgetVerdict.GRANTED
 
 
@@ -285,15 +288,13 @@ def test_what_is_leased_of_a_removed_budget_is_given_back_as_its_requests_end() 
     assert running.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     lease.leave()
     assert lease.wanted(BEGAN_S) == -100
-    lease.asked(-100, BEGAN_S)
-    lease.answered(lease.span, Taken(0, 700), BEGAN_S)
+    answer(lease, -100, Taken(0, 700))
     assert lease.wanted(BEGAN_S) == 0
     assert not lease.rests
     running.release()
     running.spend(Amounts(120), BEGAN_S)
     assert lease.wanted(BEGAN_S) == -180
-    lease.asked(-180, BEGAN_S)
-    lease.answered(lease.span, Taken(0, 880), BEGAN_S)
+    answer(lease, -180, Taken(0, 880))
     assert lease.wanted(BEGAN_S) == 0
     assert lease.rests
 
@@ -313,13 +314,11 @@ def test_a_request_that_waits_for_a_budget_passes_once_the_budget_is_removed() -
 def test_a_budget_that_comes_back_is_leased_from_again() -> None:
     lease = lease_with(400, 600)
     lease.leave()
-    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
-    lease.answered(lease.span, Taken(0, 1_000), BEGAN_S)
+    answer(lease, lease.wanted(BEGAN_S), Taken(0, 1_000))
     lease.change(lease.budget)
     waiting = SpendReservation((lease,), Amounts(50))
     assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
-    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
-    lease.answered(lease.span, Taken(100, 900), BEGAN_S)
+    answer(lease, lease.wanted(BEGAN_S), Taken(100, 900))
     assert waiting.reserve(BEGAN_S) is BudgetVerdict.GRANTED
 
 
@@ -327,8 +326,7 @@ def test_with_a_higher_limit_what_is_leased_stays_and_a_refusal_ends_at_once() -
     lease = lease_with(100, 0)
     waiting = SpendReservation((lease,), Amounts(250))
     assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
-    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
-    lease.answered(lease.span, Taken(0, 0), BEGAN_S)
+    answer(lease, lease.wanted(BEGAN_S), Taken(0, 0))
     assert waiting.reserve(BEGAN_S) is BudgetVerdict.REFUSED
     lease.change(budget_of(2 * LIMIT))
     assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is BudgetVerdict.GRANTED
@@ -355,10 +353,9 @@ def test_a_time_is_in_its_period(now_s: float, period: str) -> None:
 
 
 def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_it() -> None:
-    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    minute = minute_lease()
     minute.begin(BEGAN_S)
-    minute.asked(60, BEGAN_S)
-    minute.answered(minute.span, Taken(60, 0), BEGAN_S)
+    answer(minute, 60, Taken(60, 0))
     for used, in_hand in ((5, 55), (25, 30)):
         reservation = SpendReservation((minute,), Amounts(tokens=UsedTokens(20)))
         assert reservation.reserve(BEGAN_S) is BudgetVerdict.GRANTED
@@ -374,7 +371,7 @@ def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_i
 
 
 def test_a_request_gives_back_what_it_has_reserved_where_a_reload_has_lowered_the_limit() -> None:
-    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    minute = minute_lease()
     reservation = SpendReservation((minute,), Amounts(tokens=UsedTokens(50)))
     assert reservation.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     minute.change(minute.budget._replace(limit=40))
@@ -383,24 +380,22 @@ def test_a_request_gives_back_what_it_has_reserved_where_a_reload_has_lowered_th
 
 
 def test_no_request_waits_for_the_store_of_a_limit_by_the_minute() -> None:
-    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    minute = minute_lease()
     twenty = Amounts(tokens=UsedTokens(20))
     assert [SpendReservation((minute,), twenty).reserve(BEGAN_S) for _ in range(2)] == [BudgetVerdict.GRANTED] * 2
     assert minute.wanted(BEGAN_S) == 40  # what was let in is taken off the first slice
-    minute.asked(40, BEGAN_S)
-    minute.answered(minute.span, Taken(40, 20), BEGAN_S)
+    answer(minute, 40, Taken(40, 20))
     assert SpendReservation((minute,), twenty).reserve(BEGAN_S) is BudgetVerdict.GRANTED  # the store had it left
     beyond = SpendReservation((minute,), twenty)
     assert beyond.reserve(BEGAN_S) is BudgetVerdict.REFUSED
     assert beyond.lacking is minute
-    minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
-    minute.answered(minute.span, Taken(0, 0), BEGAN_S)  # another process was quicker
+    answer(minute, minute.wanted(BEGAN_S), Taken(0, 0))  # another process was quicker
     assert minute.wanted(BEGAN_S) == 0
     assert minute.wanted(BEGAN_S + DENIED_S) > 0
 
 
 def test_a_limit_by_the_minute_does_not_hold_while_its_store_is_away() -> None:
-    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    minute = minute_lease()
     minute.begin(BEGAN_S)
     minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
     minute.not_answered(BEGAN_S)

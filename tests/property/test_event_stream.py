@@ -43,6 +43,13 @@ class Applied(Replica):
         self.forgotten += 1
 
 
+def taken(outbox: Outbox, now_s: float) -> Events:
+    """The next message, which must be there."""
+    message = outbox.take(now_s)
+    assert message is not None
+    return message
+
+
 # What happens to a message: it arrives and is confirmed, is lost, or its confirmation is.
 FATES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["arrives", "lost", "unconfirmed"])), max_size=40)
 
@@ -75,8 +82,7 @@ def test_an_event_that_no_peer_would_take_holds_up_nothing() -> None:
     outbox = Outbox(7)
     outbox.add(sent(MAX_MESSAGE_BYTES // CUT_BYTES))
     outbox.add(Lost(2, []))
-    message = outbox.take(100.0)
-    assert message is not None
+    message = taken(outbox, 100.0)
     assert (message.first, message.events, outbox.lost) == (0, [Lost(2, [])], 1)
 
 
@@ -86,9 +92,7 @@ def test_what_waits_and_a_message_are_bounded_by_their_bytes(cuts: int) -> None:
     for _ in range(min(2 * MAX_WAITING, 4 * MAX_WAITING_BYTES // (CUT_BYTES * cuts))):
         outbox.add(sent(cuts))
     assert outbox.waiting * (CUT_BYTES * cuts) <= MAX_WAITING_BYTES
-    message = outbox.take(100.0)
-    assert message is not None
-    assert len(msgspec.msgpack.encode([message])) <= 1 << 20
+    assert len(msgspec.msgpack.encode([taken(outbox, 100.0)])) <= 1 << 20
 
 
 def test_a_refused_message_is_not_sent_again() -> None:
@@ -97,9 +101,7 @@ def test_a_refused_message_is_not_sent_again() -> None:
     assert outbox.take(100.0) is not None
     outbox.refused()
     outbox.add(Lost(1, []))
-    message = outbox.take(100.0)
-    assert message is not None
-    inbox.apply(message, router, 100.0)
+    inbox.apply(taken(outbox, 100.0), router, 100.0)
     assert (router.numbers, outbox.lost, outbox.waiting) == ([1], 1, 1)
 
 
@@ -119,16 +121,12 @@ def test_an_event_that_cannot_be_applied_is_not_applied_again() -> None:
 def test_a_receiver_that_missed_events_forgets_the_requests_of_that_sender() -> None:
     router, inbox, outbox = Applied(), Inbox(), Outbox(7)
     outbox.add(Lost(0, []))
-    first = outbox.take(0.0)
-    assert first is not None
-    inbox.apply(first, router, 0.0)
+    inbox.apply(taken(outbox, 0.0), router, 0.0)
     outbox.confirmed()
     for number in range(1, MAX_WAITING + 2):  # one more than is kept for a proxy that does not answer
         outbox.add(Lost(number, []))
     assert (outbox.waiting, outbox.lost) == (MAX_WAITING, 1)
-    message = outbox.take(1.0)
-    assert message is not None
-    inbox.apply(message, router, 1.0)
+    inbox.apply(taken(outbox, 1.0), router, 1.0)
     assert (router.forgotten, inbox.gaps) == (1, 1)
     assert router.numbers[:2] == [0, 2]
 
@@ -136,9 +134,7 @@ def test_a_receiver_that_missed_events_forgets_the_requests_of_that_sender() -> 
 def test_a_proxy_that_is_silent_is_forgotten_and_one_that_has_nothing_to_say_is_not() -> None:
     router, inbox, outbox = Applied(), Inbox(), Outbox(7)
     for second in range(0, int(4 * SILENT_S), int(ALIVE_EVERY_S)):
-        message = outbox.take(float(second) + 100)
-        assert message is not None
-        inbox.apply(message, router, float(second) + 100)
+        inbox.apply(taken(outbox, float(second) + 100), router, float(second) + 100)
         outbox.confirmed()
         inbox.drop_silent(router, float(second) + 100)
     assert (inbox.senders, router.forgotten) == (1, 0)
@@ -159,16 +155,13 @@ def test_the_books_are_those_of_the_sender_after_lost_messages() -> None:
         chain = Chain([session * 1000 + n for n in range(20)], [4000 * (n + 1) for n in range(20)])
         routing = RoutingRequest("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
         running.append((routing, router.dispatched(routing, router.place(routing, 1.0), 1.0)))
-        message = outbox.take(1.0)
-        assert message is not None
+        message = taken(outbox, 1.0)
         if session % 3:
             inbox.apply(message, other, 1.0)
         if session % 3 == 1:
             outbox.confirmed()
     for routing, ticket in running[:5]:
         router.settled(ticket, routing, 2.0, 20_000, 0, 100)
-    message = outbox.take(2.0)
-    assert message is not None
-    inbox.apply(message, other, 2.0)
+    inbox.apply(taken(outbox, 2.0), other, 2.0)
     assert other.router.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
     assert router.working_set.as_dict(3.0)["a"]["resident"] > 0

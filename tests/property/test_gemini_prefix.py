@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.test_messages_prefix import appends
 from tests.recordings import recorded
 
 from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request
@@ -53,13 +54,6 @@ class Marked:
 
     def open(self, sealed: str) -> str | None:
         return sealed.removeprefix("s:") if sealed.startswith("s:") else None
-
-
-def appends(shorter: bytes, longer: bytes) -> bool:
-    """Whether a chat body is another one with more messages, byte for byte."""
-    before, after = (msgspec.json.decode(each, type=dict[str, msgspec.Raw]) for each in (shorter, longer))
-    messages, more = bytes(before.pop("messages")), bytes(after.pop("messages"))
-    return before == after and more.startswith(messages[:-1] + b",")
 
 
 def read(contents: list[dict[str, Any]], system: Any = None, **more: Any) -> ChatRequest:

@@ -90,25 +90,30 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(head: bytes, statuses:
     assert [int(status) for status in found] == statuses
 
 
+class Asked:
+    """Keeps the heads of requests."""
+
+    def __init__(self) -> None:
+        self.heads: list[Request] = []
+
+    def on_head(self, request: Request) -> None:
+        self.heads.append(request)
+
+    def handle(self, request: Request, exchange: Exchange) -> None: ...
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        return refusal
+
+    def on_status(self, request: Request, status: int) -> None: ...
+
+
 def test_a_plain_head_is_read() -> None:
     """Names in lower case, values without the space around them, and nothing of a client's kept connection."""
-    asked: list[Request] = []
-
-    class Asked:
-        def on_head(self, request: Request) -> None:
-            asked.append(request)
-
-        def handle(self, request: Request, exchange: Exchange) -> None: ...
-
-        def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-            return refusal
-
-        def on_status(self, request: Request, status: int) -> None: ...
-
+    endpoint = Asked()
     head = b"Host: x\r\nAuthorization:Bearer k \r\nConnection: keep-alive\r\ncontent-length: 2"
-    connection = Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty()))
+    connection = Connection(OpenConnections(endpoint, Limits(), lambda: 0.0, plenty()))
     receive(connection, b"%b\r\n%b\r\n\r\nhi" % (FIRST, head))
-    (request,) = asked
+    (request,) = endpoint.heads
     assert (request.method, request.path, request.length) == ("POST", "/v1/chat/completions", 2)
     assert request.headers == {
         "host": "x",
@@ -120,22 +125,10 @@ def test_a_plain_head_is_read() -> None:
 
 def test_a_value_is_the_same_whether_its_head_came_whole_or_in_pieces() -> None:
     """An idempotency key that ends with a space stands for one call, however it was cut on its way."""
-    asked: list[Request] = []
-
-    class Asked:
-        def on_head(self, request: Request) -> None:
-            asked.append(request)
-
-        def handle(self, request: Request, exchange: Exchange) -> None: ...
-
-        def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
-            return refusal
-
-        def on_status(self, request: Request, status: int) -> None: ...
-
+    endpoint = Asked()
     data = FIRST + b"\r\nhost: x\r\nidempotency-key: a1 \t\r\ncontent-length: 2\r\n\r\nhi"
     for cut in (len(data), 50):
-        connection = Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty()))
+        connection = Connection(OpenConnections(endpoint, Limits(), lambda: 0.0, plenty()))
         receive(connection, data[:cut])
         receive(connection, data[cut:])
-    assert [each.headers["idempotency-key"] for each in asked] == ["a1", "a1"]
+    assert [each.headers["idempotency-key"] for each in endpoint.heads] == ["a1", "a1"]

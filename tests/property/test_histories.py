@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.test_messages_prefix import appends
 
 from warmroute_proxy.core.prompt.addresses import PUBLIC
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_chat
@@ -36,13 +37,6 @@ NAMES = st.sampled_from(["title", "url", "query", "tool_name", "source", "data",
 FOREIGN = st.builds(lambda kind, more: {**more, "type": kind}, TYPES, st.dictionaries(NAMES, JSON, max_size=4))
 BLOCKS = st.lists(FOREIGN | WORDS.map(lambda text: {"type": "text", "text": text}), max_size=3)
 RULES = st.sampled_from([frozenset[str](), frozenset({LATE_SYSTEM})])
-
-
-def appends(shorter: bytes, longer: bytes) -> bool:
-    """Whether a chat body is another one with more messages, byte for byte."""
-    before, after = (msgspec.json.decode(each, type=dict[str, msgspec.Raw]) for each in (shorter, longer))
-    told, more = bytes(before.pop("messages")), bytes(after.pop("messages"))
-    return before == after and more.startswith(told[:-1])
 
 
 def few(dropped: dict[str, int]) -> bool:

@@ -12,11 +12,14 @@ from tests.property.test_responses_prefix import ANSWER, REASONING, SAYS, SEAL, 
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import created_request
 from warmroute_proxy.dialects.responses.conversation import MAX_KEPT_BYTES, Continued, ResponsesConversation, continued
+from warmroute_proxy.dialects.responses.item_reading import MAX_CALL_ID_CHARS
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 Item = dict[str, Any]
+CHANGES: list[Item] = [{"reasoning": {"effort": "low"}}, {"text": {"format": {"type": "json_object"}}}]
+UPDATES = st.sampled_from(CHANGES).map(lambda changed: {"type": "configuration_update", **changed})
 SAID: Item = {"role": "user", "content": "hello"}
 
 
@@ -31,7 +34,11 @@ def turn(draw: st.DrawFn) -> tuple[list[Item], list[Item], list[Item]]:
         {"type": "function_call", "call_id": f"c{draw(st.integers(0, 10**9))}", "name": "read", "arguments": "{}"}
         for _ in range(draw(st.integers(0, 2)))
     ]
-    results = [{"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)} for call in calls]
+    results: list[Item] = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)} for call in calls
+    ]
+    for said in draw(st.lists(SAYS | UPDATES, max_size=1)):
+        results.insert(draw(st.integers(0, len(results))), said)
     output: list[Item] = [*draw(st.lists(REASONING, max_size=1)), *draw(st.lists(ANSWER, max_size=2)), *calls]
     return draw(st.lists(SAYS, min_size=1, max_size=2)), output, results
 
@@ -178,7 +185,8 @@ def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
     parts: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 200}]
     tools: Any = [{"type": "additional_tools", "tools": [{"type": "function", "name": "x" * 100_000}]}]
     large: Any = [{"role": "user", "content": "x" * 300_000}]
-    for items, least, most in ((small, 4, 8), (parts, 4, 8), (tools, 20, 21), (large, 6, 7)):
+    calls: Any = [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}] * 100
+    for items, least, most in ((small, 4, 8), (parts, 4, 8), (tools, 20, 21), (large, 6, 7), (calls, 4, 8)):
         conversation, turns = ResponsesConversation(), 0
         while conversation.is_light and conversation.size_bytes <= MAX_KEPT_BYTES and turns < 50:
             conversation = ask(items, {}, conversation, asks=False)[1].prepared()
@@ -186,8 +194,13 @@ def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
         assert least < turns <= most, (turns, conversation.size_bytes)
 
 
-def test_ids_have_a_limit_over_http_too() -> None:
-    for kind in ("web_search_call", "function_call", "function_call_output"):
-        with pytest.raises(BadRequest) as refused:
-            whole([{"type": kind, "call_id": "x" * 257, "name": "f", "arguments": "{}", "output": "x"}], {})
-        assert refused.value.path == "input[0].call_id"
+def test_ids_of_any_length_are_short_in_chat() -> None:
+    """A call and its result have the same id, and other ids have others."""
+    long = "x" * (MAX_CALL_ID_CHARS + 1)
+    calls = [{"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"} for each in (long, f"{long}y")]
+    results = [{"type": "function_call_output", "call_id": each, "output": each[-1]} for each in (f"{long}y", long)]
+    found = msgspec.json.decode(whole([SAID, *calls, *results], {}).body)["messages"]
+    ids = [call["id"] for call in found[1]["tool_calls"]]
+    assert [message["tool_call_id"] for message in found[2:]] == ids[::-1]
+    assert len({*ids}) == 2
+    assert max(map(len, ids)) < 40

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.test_messages_prefix import appends
 from tests.recordings import recorded
 
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
@@ -51,13 +52,6 @@ def read(items: Any, instructions: str | None = None) -> ChatRequest:
     return chat_request(json.dumps(asked).encode(), SEAL, lambda _: Texts(frozenset()))
 
 
-def appends(shorter: bytes, longer: bytes) -> bool:
-    """Whether a chat body is another one with more messages, byte for byte."""
-    before, after = (msgspec.json.decode(each, type=dict[str, msgspec.Raw]) for each in (shorter, longer))
-    messages, more = bytes(before.pop("messages")), bytes(after.pop("messages"))
-    return before == after and more.startswith(messages[:-1] + b",")
-
-
 @st.composite
 def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
     """What is asked, what the model says, and what comes behind that: never an item of the model's."""
@@ -71,10 +65,12 @@ def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
         }
         for at, kind in enumerate(kinds)
     ]  # fmt: skip
-    results = [
+    results: list[dict[str, Any]] = [
         {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": draw(CONTENT | st.just([IMAGE]))}
         for call in calls
     ]
+    for said in draw(st.lists(SAYS, max_size=2)):
+        results.insert(draw(st.integers(0, len(results))), said)
     return [*items, *calls, *results, draw(SAYS)]
 
 
@@ -89,7 +85,7 @@ def test_a_turn_that_appends_appends_only(
 
 @given(turns())
 def test_it_is_a_chat_body(items: list[dict[str, Any]]) -> None:
-    """What the model said is one message, with its reasoning, its text and its calls; every result has its call."""
+    """What the model said is one message, with its reasoning, its text and its calls. Its results follow at once."""
     found = msgspec.json.decode(read(items).body)["messages"]
     said = [item for item in items if item.get("role") == "assistant"]
     thought = "".join(
@@ -110,6 +106,9 @@ def test_it_is_a_chat_body(items: list[dict[str, Any]]) -> None:
         ]
     results = [message["tool_call_id"] for message in found if message["role"] == "tool"]
     assert results == [call["call_id"] for call in calls]
+    if calls:
+        first = found.index(assistant[0]) + 1
+        assert [message["role"] for message in found[first : first + len(calls)]] == ["tool"] * len(calls)
 
 
 @given(CONTENT)

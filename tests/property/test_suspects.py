@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from warmroute_proxy.core.load.suspects import REFUSED_S, Request, Suspects
+from warmroute_proxy.core.load.blame import Request
+from warmroute_proxy.core.load.suspects import REFUSED_S, Suspects
 
 TENANTS = ("a", "b", "c")
 WORKERS = ("w0", "w1")

@@ -53,8 +53,9 @@ def by_hand(rows: list[Entry]) -> dict[str, int]:
         sums["turns"] += -1 if row.outcome == "voided" else 1
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd"):
             sums[name] += getattr(row, name)
-        sums.update(row.loss)
-        if row.kind == "warm":
+        receipt = row.receipt()
+        sums.update(receipt.loss)
+        if receipt.kind == "warm":
             sums["warm_prompt_tokens"] += row.prompt_tokens
             sums["warm_cached_tokens"] += row.cached_tokens
     return dict(sums)

@@ -20,11 +20,12 @@ from tests.subjects.processes import until
 from tests.subjects.stopped import Stopped
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
-from warmroute_backend.plan.deployment import Plan, Ports
+from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import written
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_backend.ports import Ports
 from warmroute_cli import state
 
 COMMAND: Final = [sys.executable, "-m", "warmroute_cli.main", "launch"]

@@ -17,7 +17,8 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.regions.announcements import Announcement, Continued
+from warmroute_proxy.server.processes.peer_processes import Continued
+from warmroute_proxy.server.regions.announcements import Announcement
 from warmroute_proxy.server.regions.forward_claim import Forwards, Noted
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, NEWEST, WAITS_SINCE
 

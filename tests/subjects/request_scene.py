@@ -6,7 +6,7 @@ the engine's connection, the client's exchange, the ledger, admission and the ot
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -113,6 +113,7 @@ class Engine:
 
     is_sglang = True
     refusals = RefusalLog()
+    unsupported: Mapping[tuple[str, str], frozenset[str]] = {}
     info = SimpleNamespace(dp_size=1, page_tokens=1, bootstrap_port=1, priority_sign=0)
 
     def __init__(self, worker: Worker) -> None:
@@ -345,7 +346,7 @@ def _read(scene: Scene, several: bool, stream: bool) -> ReadRequest:
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         opaque=False, counts_first=False, most_tokens=100, demanded_tokens=0, standing=NO_STANDING, engine_priority=0,
         session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
-        dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
+        dropped=frozenset(), nulls=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
         left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), look=lambda _: None,
     )  # fmt: skip
     return ReadRequest(cast("ParsedRequest", made), Body(BODY))

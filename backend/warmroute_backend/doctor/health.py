@@ -103,7 +103,7 @@ def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Fi
     numa_nodes = {device.index: device.numa_node for device in gpus.devices}
     taken: dict[int, float] = {}
     for engine in plan.engines:
-        if engine.node <= node < engine.node + engine.nodes:
+        if node in engine.all_nodes:
             for gpu in range(engine.first_gpu, engine.first_gpu + engine.shape.tp // engine.nodes):
                 if (numa_node := numa_nodes.get(gpu)) is not None:
                     taken[numa_node] = taken.get(numa_node, 0.0) + host_bytes(plan, engine)
@@ -120,7 +120,7 @@ def pinned_bytes(plan: Plan | None) -> float:
         return 0.0
     taken = dict.fromkeys(range(plan.cluster.nodes), 0.0)
     for engine in plan.engines:
-        for node in range(engine.node, engine.node + engine.nodes):
+        for node in engine.all_nodes:
             if node in taken:
                 taken[node] += host_bytes(plan, engine) * engine.shape.gpus / engine.nodes
     return max(taken.values())

@@ -25,9 +25,7 @@ LIMIT_S: Final = 10.0
 
 def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
     """Measure the disk of a folder or, if the folder does not exist, of its nearest parent that does."""
-    nearest = folder
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         free = shutil.disk_usage(nearest).free
         if free < 2 * size_bytes:
@@ -77,16 +75,8 @@ MAX_ENTRIES: Final = 256
 
 def read_rdma(root: Path = Path("/")) -> tuple[Rdma, ...]:
     """All ports of all RDMA devices, in the order of the devices' names."""
-    folder = root / CLASS
-    if not folder.is_dir():
-        return ()
-    found = [_port(device, port) for device in sorted(folder.iterdir()) for port in _ports(device)]
+    found = [_port(device, port) for device in _listed(root / CLASS) for port in _listed(device / "ports")]
     return tuple(found[:MAX_PORTS])
-
-
-def _ports(device: Path) -> list[Path]:
-    folder = device / "ports"
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _port(device: Path, port: Path) -> Rdma:
@@ -121,9 +111,12 @@ _NODE: Final = re.compile(r"node(\d+)")
 def read_host(root: Path = Path("/")) -> Host:
     """Memory, limits and clock of the machine. Limits and clock are always those of this process, not of `root`."""
     memory = _meminfo(root / "proc/meminfo")
+    of_cpus = (text_of(root / "proc/cpuinfo") or "").splitlines()
     return Host(
-        cpus=_cpus(root),
-        cpu_model=_cpu_model(root),
+        cpus=sum(line.startswith("processor") for line in of_cpus) or os.cpu_count() or 1,
+        cpu_model=next(
+            (line.partition(":")[2].strip() for line in of_cpus if line.startswith("model name")), "unknown"
+        ),
         memory_bytes=memory.get("MemTotal"),
         available_bytes=memory.get("MemAvailable"),
         numa_nodes=_numa_nodes(root / "sys/devices/system/node"),
@@ -173,16 +166,6 @@ def _numa_nodes(folder: Path) -> dict[int, int]:
             words = line.split()
             found[int(name[1])] = int(words[-2]) * KIB if len(words) > 1 else 0
     return found
-
-
-def _cpus(root: Path) -> int:
-    listed = [line for line in (text_of(root / "proc/cpuinfo") or "").splitlines() if line.startswith("processor")]
-    return len(listed) or os.cpu_count() or 1
-
-
-def _cpu_model(root: Path) -> str:
-    lines = (text_of(root / "proc/cpuinfo") or "").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _chosen(path: Path) -> str | None:

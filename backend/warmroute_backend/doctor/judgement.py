@@ -54,10 +54,7 @@ def _lack(plan: Plan | None) -> Level:
 
 
 def _over_network(plan: Plan | None) -> bool:
-    if plan is None:
-        return False
-    stored = any(engine.storage == "mooncake" for engine in plan.engines)
-    return plan.cluster.nodes > 1 and (plan.is_split or stored)
+    return plan is not None and plan.cluster.nodes > 1 and (plan.is_split or plan.has_store)
 
 
 def _gpus(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
@@ -266,12 +263,10 @@ def _versions(versions: Versions, plan: Plan | None) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING, "versions", text, f"pip install sglang=={SGLANG}, or compare its pool with the plan"
         )
-    uses_mooncake = plan is not None and (plan.is_split or any(each.storage == "mooncake" for each in plan.engines))
-    if uses_mooncake and "mooncake" not in versions.modules:
+    if plan is not None and (plan.is_split or plan.has_store) and "mooncake" not in versions.modules:
         text = f"the plan moves KV by Mooncake, and Python {versions.python} has no module mooncake"
         yield Finding(Level.PROBLEM, "versions", text, f"pip install {_mooncake_for(versions.cuda)}")
-
-    if plan is not None and any(each.lmcache for each in plan.engines) and "lmcache" not in versions.modules:
+    if plan is not None and plan.has_lmcache and "lmcache" not in versions.modules:
         text = f"the plan keeps KV in LMCache, and Python {versions.python} has no module lmcache"
         yield Finding(Level.PROBLEM, "versions", text, LMCACHE_TODO)
 

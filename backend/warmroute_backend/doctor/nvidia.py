@@ -1,6 +1,7 @@
 """Reads this machine's GPUs by NVML's Python binding (nvidia-ml-py, the extra `doctor`), without changing a setting."""
 
 import contextlib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -73,27 +74,26 @@ def _gpu(nvml: Any, index: int, handle: Any, root: Path) -> Gpu:
     )
 
 
-def _ecc_errors(nvml: Any, handle: Any) -> int:
+def _asked(nvml: Any, question: Callable[..., Any], *arguments: Any, otherwise: Any) -> Any:
+    """The answer of NVML; `otherwise` if the GPU lacks what is asked for, such as ECC or MIG."""
     try:
-        kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
-    except nvml.NVMLError:  # the GPU has no ECC, or ECC is off
-        return 0
+        return question(*arguments)
+    except nvml.NVMLError:
+        return otherwise
+
+
+def _ecc_errors(nvml: Any, handle: Any) -> int:
+    kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    return int(_asked(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter, otherwise=0))
 
 
 def _remap_pending(nvml: Any, handle: Any) -> bool:
-    try:
-        _, _, pending, _ = nvml.nvmlDeviceGetRemappedRows(handle)
-    except nvml.NVMLError:
-        return False
+    _, _, pending, _ = _asked(nvml, nvml.nvmlDeviceGetRemappedRows, handle, otherwise=(0, 0, 0, 0))
     return bool(pending)
 
 
 def _slowed_by(nvml: Any, handle: Any) -> str:
-    try:
-        reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    except nvml.NVMLError:
-        return ""
+    reasons = int(_asked(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle, otherwise=0))
     names = {
         nvml.nvmlClocksThrottleReasonHwThermalSlowdown: "too hot",
         nvml.nvmlClocksThrottleReasonSwThermalSlowdown: "too hot for its limit",
@@ -113,18 +113,13 @@ def _links(nvml: Any, handle: Any) -> list[bool]:
 
 
 def _are_peers(nvml: Any, first: Any, second: Any) -> bool:
-    try:
-        status = nvml.nvmlDeviceGetP2PStatus(first, second, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    except nvml.NVMLError:
-        return False
+    link = nvml.NVML_P2P_CAPS_INDEX_NVLINK
+    status = _asked(nvml, nvml.nvmlDeviceGetP2PStatus, first, second, link, otherwise=None)
     return bool(status == nvml.NVML_P2P_STATUS_OK)
 
 
 def _mig(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # the GPU has no MIG
-        return False
+    current, _ = _asked(nvml, nvml.nvmlDeviceGetMigMode, handle, otherwise=(None, None))
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
 
 

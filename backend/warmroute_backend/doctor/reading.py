@@ -12,7 +12,7 @@ from warmroute_backend.doctor.facts import Finding, Isolation, Level, Machine, V
 from warmroute_backend.doctor.host import measured, number_of, read_host, read_rdma, text_of
 from warmroute_backend.doctor.nvidia import read_gpus
 from warmroute_backend.launch.program import Program
-from warmroute_backend.launch.readiness import is_taken, listener_of
+from warmroute_backend.launch.readiness import by_listener, is_taken
 from warmroute_backend.plan.deployment import Plan
 
 # What stands between GPUs, network cards and this process: IOMMU, PCI bridges, the cgroup, errors of the driver.
@@ -147,23 +147,14 @@ def read_versions(python: str) -> Versions:
             timeout=TIMEOUT_S,
             check=False,
         )
-        return (
-            Versions(**json.loads(done.stdout))
-            if done.returncode == 0
-            else Versions("", problem=_last_line(done.stderr))
-        )
+        if done.returncode != 0:
+            return Versions("", problem=done.stderr.strip().rpartition("\n")[2])
+        return Versions(**json.loads(done.stdout))
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         return Versions("", problem=f"{python} cannot be asked: {error}")
 
 
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
-
-
-ROOT = Path("/")
-
-
-def read(python: str, plan: Plan | None, disk: Path | None, root: Path = ROOT) -> Machine:
+def read(python: str, plan: Plan | None, disk: Path | None, root: Path = Path("/")) -> Machine:
     """Read everything. `disk`: the folder to measure; None: the folder in which the plan keeps KV in files, if any."""
     folder = disk
     if folder is None and plan is not None and any(plan.keeps_files(engine) for engine in plan.engines):
@@ -184,9 +175,7 @@ def ports(programs: tuple[Program, ...]) -> list[Finding]:
     for program in programs:
         for what, port in program.ports:
             if is_taken(port):
-                listener = listener_of(port)
-                by = "" if listener is None else f" by {listener[1]}, pid {listener[0]}"
-                text = f"{program.name}: port {port} ({what}) is in use{by}"
+                text = f"{program.name}: port {port} ({what}) is in use{by_listener(port)}"
                 found.append(Finding(Level.PROBLEM, "ports", text, "end that, or change it in the plan"))
     count = sum(len(program.ports) for program in programs)
     return found or [Finding(Level.OK, "ports", f"all {count} of the plan are free")]

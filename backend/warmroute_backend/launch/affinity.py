@@ -99,9 +99,9 @@ class Affinity:
 
     def store_device(self, first_rank: int) -> str:
         """The `device` in the store's configuration: cards by rank, as JSON. `first_rank`: this node's first rank."""
-        return (
-            json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)}) if self.cards else ""
-        )
+        if not self.cards:
+            return ""
+        return json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)})
 
 
 def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affinity:

@@ -10,11 +10,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from warmroute_backend.launch import readiness, state_file
 from warmroute_backend.launch.comparison import against_plan, disagreements
@@ -24,6 +24,9 @@ from warmroute_backend.launch.program import STAGES, LaunchError
 from warmroute_backend.launch.start_log import phases_s, pool, progress, rotate, tail
 from warmroute_backend.launch.state_file import MAX_STARTS, StartRecord
 from warmroute_backend.launch.states import ALIVE, Backoff, Event, State
+
+if TYPE_CHECKING:
+    from warmroute_backend.launch.node_reports import NodeReports
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -104,18 +107,6 @@ class Limits:
         return min(READ_EVERY_S, self.hang_s / 4)
 
 
-class Nodes(Protocol):
-    """The launchers of the plan's other nodes (`node_reports`)."""
-
-    def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None: ...
-
-    def may_start(self) -> bool: ...
-
-    def stores_serve(self) -> bool: ...
-
-    def troubles(self) -> list[str]: ...
-
-
 class Launcher:
     """Runs all processes of a node. `save` writes the state file, and `show` prints a line. `nodes`: the launchers of
     the other nodes; None if the plan has one node. `troubles`: what is wrong with those launchers.
@@ -129,7 +120,7 @@ class Launcher:
         limits: Limits,
         save: Callable[[], None],
         show: Callable[[str], None],
-        nodes: Nodes | None = None,
+        nodes: "NodeReports | None" = None,
     ) -> None:
         self.processes = list(processes)
         self._state_dir = state_dir
@@ -202,7 +193,7 @@ class Launcher:
                 with contextlib.suppress(OSError):  # a full disk: the log is not rotated
                     rotate(process.log)
 
-    def _look_at(self, nodes: Nodes, *, goes: bool) -> None:
+    def _look_at(self, nodes: "NodeReports", *, goes: bool) -> None:
         """Report to the launchers of other nodes, and show what is wrong with them."""
         states = {process.name: str(process.state) for process in self.processes}
         stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
@@ -247,10 +238,7 @@ class Launcher:
 
     def _may_start_again(self, process: Process) -> bool:
         """Whether nothing is left of the last run, and all programs that the process needs serve."""
-        return process.is_gone() and self._has_needs(process)
-
-    def _has_needs(self, process: Process) -> bool:
-        return not self._lacking(process)
+        return process.is_gone() and not self._lacking(process)
 
     def _lacking(self, process: Process) -> list[str]:
         ready = {each.name for each in self.processes if each.state is State.READY}
@@ -262,7 +250,7 @@ class Launcher:
         """
         if process.state not in {State.STARTING, State.READY, State.DRAINING}:
             return False
-        return process.is_of_its_program and not self._has_needs(process)
+        return process.is_of_its_program and bool(self._lacking(process))
 
     def _stage_is_open(self, process: Process) -> bool:
         if self._nodes is not None:

@@ -69,7 +69,8 @@ def unready(programs: Iterable[Program]) -> Iterator[str]:
             if port in taken:
                 yield f"{program.name} and {taken[port]} both listen on port {port}: change one in the plan"
             elif is_taken(port):
-                yield f"{program.name}: port {port} ({what}) is in use{_by(port)}: end that, or change it in the plan"
+                text = f"{program.name}: port {port} ({what}) is in use{by_listener(port)}"
+                yield f"{text}: end that, or change it in the plan"
             taken[port] = program.name
 
 
@@ -97,24 +98,14 @@ def is_listening(port: int) -> bool:
     return bool(_inodes(port))
 
 
-def listener_of(port: int) -> tuple[int, str] | None:
-    """Pid and command of the process that listens on a port, if this user may see it."""
+def by_listener(port: int) -> str:
+    """The words ` by NAME, pid NUMBER` for the process that listens on a port; empty if this user may not see it."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
-    if not wanted:
-        return None
-    for process in PROC.iterdir():
-        if process.name.isdecimal() and _has(process, wanted):
-            name = (process / "comm").read_text().strip()
-            return int(process.name), name
-    return None
-
-
-def _by(port: int) -> str:
-    try:
-        found = listener_of(port)
-    except OSError:  # the process ended meanwhile
-        return ""
-    return "" if found is None else f" by {found[1]}, pid {found[0]}"
+    with contextlib.suppress(OSError):  # the process ended meanwhile
+        for process in PROC.iterdir() if wanted else ():
+            if process.name.isdecimal() and _has(process, wanted):
+                return f" by {(process / 'comm').read_text().strip()}, pid {process.name}"
+    return ""
 
 
 def _inodes(port: int) -> set[str]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute_backend.launch.identity import Identity
+from warmroute_backend.launch.identity import MARK, Identity
 from warmroute_backend.launch.program import LaunchError
 from warmroute_backend.launch.states import State
 
@@ -151,7 +151,7 @@ def load(folder: Path) -> Record | None:
         return _record(document)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise LaunchError(
-            f"{path} is damaged: look for processes with {'WARMROUTE_LAUNCH'} in their environment, end them, remove it"
+            f"{path} is damaged: look for processes with {MARK} in their environment, end them, remove it"
         ) from None
 
 

@@ -21,11 +21,12 @@ from warmroute_backend.launch.affinity import Near, affinity, described
 from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import EngineKind, Expected, Program
 from warmroute_backend.plan.argv import CONFIG_FOLDER, LAUNCH, LMCACHE_CONFIG, argv, environment, mooncake_file
-from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import master_command, mooncake_configs
 from warmroute_backend.plan.lmcache import DAEMON as LMCACHE
-from warmroute_backend.plan.lmcache import ENVIRONMENT, HEALTH, config_text, daemon_command, has_daemon
+from warmroute_backend.plan.lmcache import ENVIRONMENT, HEALTH, config_text, daemon_command
 from warmroute_backend.plan.tiers import host_tokens
+from warmroute_backend.ports import Ports
 from warmroute_backend.sglang import command as cpu
 from warmroute_backend.sglang.installation import Installation
 
@@ -87,19 +88,19 @@ def here(plan: Plan) -> Plan:
 def topology(plan: Plan, setting: Setting) -> Topology:
     """The programs of the setting's node. In a trial, the plan is from `here`, and all its programs are returned."""
     if setting.kind == "sglang":
-        engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
+        engines = [each for each in plan.engines if setting.node in each.all_nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
-        master = [_master(plan)] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
+        master = [_master(plan)] if setting.node == 0 and plan.has_store else []
         daemon = [_lmcache(plan, setting)] if any(engine.lmcache for engine in engines) else []
         return Topology((*master, *daemon, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     if setting.kind == "embedded":
         programs = [_embedded(plan, engine, setting) for engine in plan.engines]
     else:
         programs = [_cpu(plan, engine, setting) for engine in plan.engines]
-        if any(engine.storage == "mooncake" for engine in plan.engines):
+        if plan.has_store:
             assert setting.installation is not None
             programs.append(_master(plan, str(setting.installation.master)))
-        if has_daemon(plan):
+        if plan.has_lmcache:
             programs.append(_lmcache(plan, setting))
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
 
@@ -122,7 +123,7 @@ def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) ->
 def config_files(plan: Plan, setting: Setting) -> dict[str, str]:
     """The configurations of stores that engines read: name of a file in the state directory -> its text."""
     found = {name: json.dumps(made, indent=2) + "\n" for name, made in mooncake_files(plan, setting).items()}
-    return found | ({LMCACHE_CONFIG: config_text(plan)} if has_daemon(plan) else {})
+    return found | ({LMCACHE_CONFIG: config_text(plan)} if plan.has_lmcache else {})
 
 
 def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
@@ -175,7 +176,8 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
         variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
     if engine.lmcache:
-        command = tuple(_local(word, setting.state_dir) for word in command)
+        planned, own = f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}", str(setting.state_dir / LMCACHE_CONFIG)
+        command = tuple(own if word == planned else word for word in command)
     fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
     made = Program(
         name=engine.name,
@@ -205,11 +207,6 @@ def _master(plan: Plan, program: str = "mooncake_master") -> Program:
         ports=(("http", plan.site.store_port), ("metrics", plan.site.store_metrics_port)),
         ready_path="",
     )
-
-
-def _local(word: str, state_dir: Path) -> str:
-    """Replace a path in the plan's folder of configurations by the path in the state directory."""
-    return str(state_dir / LMCACHE_CONFIG) if word == f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}" else word
 
 
 def _lmcache(plan: Plan, setting: Setting) -> Program:
@@ -245,7 +242,7 @@ def _embedded(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     if engine.role == "prefill":
         command += ["--bootstrap-port", str(engine.ports.bootstrap)]
     if engine.role != "decode":
-        command += ["--kv-events-config", _kv_events(engine)]
+        command += ["--kv-events-config", cpu.kv_events(engine.ports)]
     if engine.hicache is not None:
         ratio = max(1.0, host_tokens(plan, engine) / max(1, expected.tokens))
         command += ["--enable-hierarchical-cache", "--hicache-ratio", f"{ratio:.3f}"]
@@ -266,14 +263,7 @@ def _embedded(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
 
 def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     assert setting.installation is not None
-    ports = cpu.Ports(
-        http=engine.ports.http,
-        kv_events=engine.ports.kv_events,
-        kv_replay=engine.ports.kv_replay,
-        distributed=engine.ports.distributed,
-        bootstrap=engine.ports.bootstrap,
-    )
-    command = cpu.arguments(engine.role, ports, setting.installation, tiers=False, transfer="mooncake_tcp")
+    command = cpu.arguments(engine.role, engine.ports, setting.installation, tiers=False, transfer="mooncake_tcp")
     stores = engine.storage == "mooncake"
     if engine.role == "decode":
         command += cpu.offload() if stores else []
@@ -312,27 +302,15 @@ def _file_tier(engine: PlannedEngine, setting: Setting) -> tuple[tuple[str, str]
     return (("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", str(folder)),)
 
 
-def _kv_events(engine: PlannedEngine) -> str:
-    config: Mapping[str, object] = {
-        "publisher": "zmq",
-        "topic": "kv-events",
-        "endpoint": f"tcp://{LOCAL}:{engine.ports.kv_events}",
-        "bind": True,
-        "replay_endpoint": f"tcp://{LOCAL}:{engine.ports.kv_replay}",
-    }
-    return json.dumps(config)
-
-
 def _notes(plan: Plan, kind: EngineKind) -> list[str]:
     """What a trial does differently from the plan."""
     found = []
-    stores = any(engine.storage == "mooncake" for engine in plan.engines)
     if kind == "embedded":
-        found += ["the Mooncake store is a folder of files that all engines share"] if stores else []
-        return found + (["engines run without LMCache, and without another tier"] if has_daemon(plan) else [])
+        found += ["the Mooncake store is a folder of files that all engines share"] if plan.has_store else []
+        return found + (["engines run without LMCache, and without another tier"] if plan.has_lmcache else [])
     tiny = f"the model is the tiny one, each engine one rank with {cpu.POOL_TOKENS:,} tokens"
     found.append(f"{tiny}, KV moves by Mooncake over TCP")
-    if stores:
+    if plan.has_store:
         found.append(f"each engine gives {CPU_SEGMENT_BYTES >> 20} MiB to the Mooncake store")
     if any(engine.speculation is not None for engine in plan.engines):
         found.append("no drafts: on a CPU, speculation runs without a pair and without HiCache only")

@@ -215,7 +215,7 @@ def _together(plan: Plan) -> Iterator[str]:
 def _host_memory(plan: Plan) -> Iterator[str]:
     usable = plan.cluster.gpu.host_memory_gib - RESERVE_GIB
     for node in range(plan.cluster.nodes):
-        here = [engine for engine in plan.engines if engine.node <= node < engine.node + engine.nodes]
+        here = [engine for engine in plan.engines if node in engine.all_nodes]
         pinned = sum(host_bytes(plan, engine) * (engine.shape.gpus // max(1, engine.nodes)) for engine in here) / GIB
         if pinned > usable:
             names = ", ".join(engine.name for engine in here if host_bytes(plan, engine))
@@ -230,7 +230,7 @@ def _store_disk(plan: Plan) -> Iterator[str]:
     of Mooncake).
     """
     disk_gb, folder = plan.site.store_disk_gb, plan.site.storage_dir
-    if disk_gb and not any(engine.storage == "mooncake" for engine in plan.engines):
+    if disk_gb and not plan.has_store:
         yield f"store_disk_gb {disk_gb} is of the Mooncake store, which no engine has; set 0, or storage to mooncake."
     elif disk_gb < 0 or 0 < disk_gb < plan.cluster.per_node:
         yield f"store_disk_gb {disk_gb}: set 0, or at least 1 for each of a node's {plan.cluster.per_node} GPUs."
@@ -278,7 +278,7 @@ def _collisions(plan: Plan) -> Iterator[str]:
     for engine in plan.engines:
         each = max(1, engine.shape.gpus // max(1, engine.nodes))
         ports = engine.ports
-        for node in range(engine.node, engine.node + engine.nodes):
+        for node in engine.all_nodes:
             for gpu in range(engine.first_gpu, engine.first_gpu + each):
                 taken[node, f"GPU {gpu}"].append(engine.name)
         for port in (ports.http, ports.bootstrap, ports.distributed, ports.kv_events, ports.kv_replay):

@@ -10,17 +10,17 @@ from typing import Final, NamedTuple
 
 from warmroute_backend.costs import Role
 from warmroute_backend.plan import reasons
-from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine, Ports
+from warmroute_backend.plan.argv import HTTP_PORT
+from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
 from warmroute_backend.plan.layout import (
     DISPATCH_TOKENS,
     Layout,
-    Wanted,
-    default_kv_type,
     fitted,
     holds,
     layouts,
+    least_context,
     on_nodes,
     smallest_engine,
     stages_of,
@@ -29,8 +29,8 @@ from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, draft_of, speculation
 from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per_s
 from warmroute_backend.plan.tiers import add_tiers
+from warmroute_backend.ports import Ports
 
-HTTP_PORT: Final = 30000
 BOOTSTRAP_PORT: Final = 8998
 DISTRIBUTED_PORT: Final = 20000
 EVENTS_PORT: Final = 5557
@@ -70,15 +70,14 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def _plan(request: PlanRequest) -> Plan | None:
-    wanted = _wanted(request)
-    sides = _sides(request, wanted)
+    sides = _sides(request)
     if sides is None:
         return None
     draft = _draft(request, sides)
     engines = []
     for role, first_gpu, layout in _spread(request, sides):
-        drafting = _with_draft(request, wanted, layout, draft)
-        if not holds(wanted, drafting):
+        drafting = _with_draft(request, layout, draft)
+        if not holds(request, drafting):
             return None if request.speculation else _plan(replace(request, speculation=False))
         engines.append(_engine(request, role, first_gpu, drafting, draft))
     plan = Plan(
@@ -96,28 +95,6 @@ def _plan(request: PlanRequest) -> Plan | None:
     return replace(plan, choices=tuple(choices))
 
 
-def _wanted(request: PlanRequest) -> Wanted:
-    traffic = request.traffic
-    least = request.context_tokens or (traffic.input_tokens + traffic.output_tokens if traffic else 8192)
-    return Wanted(
-        gpu=request.cluster.gpu,
-        model=request.model,
-        objective=request.objective,
-        kv_type=request.kv_type or default_kv_type(request.cluster.gpu, request.model),
-        context_tokens=least,
-        traffic=traffic,
-        attention_dp=request.attention_dp,
-        fraction=request.fraction,
-        window_ratio=request.window_ratio,
-        tp=request.tp,
-        chunk_tokens=request.chunk_tokens,
-        most_fraction=request.most_fraction,
-        dcp=request.dcp,
-        pp=request.pp,
-        all_to_all=request.all_to_all or "none",
-    )
-
-
 def average_load(request: PlanRequest) -> Load:
     traffic = request.traffic
     if traffic is None:
@@ -128,57 +105,57 @@ def average_load(request: PlanRequest) -> Load:
 # --- division into engines ---------------------------------------------------------------------------------------
 
 
-def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
+def _sides(request: PlanRequest) -> list[Side] | None:
     """The roles, with their GPUs and the layout of their engines; None if an engine of a role does not fit."""
     cluster = request.cluster
     split = request.split
     if split is None:
-        split = _chosen_split(request, wanted)
+        split = _chosen_split(request)
     if split == AGGREGATED:
-        layout = _engine_of(wanted, cluster, cluster.gpus, "aggregated")
+        layout = _engine_of(request, cluster.gpus, "aggregated")
         return None if layout is None else [Side("aggregated", cluster.gpus, layout)]
     sides: list[Side] = []
     for role, gpus in zip(("prefill", "decode"), split, strict=True):
         groups = request.decode_dp if role == "decode" else None
-        of_side = replace(wanted, attention_dp=groups or wanted.attention_dp)
-        layout = _engine_of(of_side, cluster, gpus, role)  # type: ignore[arg-type]
+        of_side = replace(request, attention_dp=groups or request.attention_dp)
+        layout = _engine_of(of_side, gpus, role)  # type: ignore[arg-type]
         if layout is None:
             return None
         sides.append(Side(role, gpus, layout))  # type: ignore[arg-type]
     return sides
 
 
-def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
+def _engine_of(request: PlanRequest, gpus: int, role: Role) -> Layout | None:
     """An engine on at most `gpus` GPUs. The engine spans nodes if one node does not hold the model, if the engine has
     pipeline stages, or if DeepEP moves tokens to experts on all nodes. Otherwise the engine is inside one node."""
-    wide = _wide(wanted, cluster, gpus, role)
+    cluster, wide = request.cluster, _wide(request, gpus, role)
     if wide is not None:
-        layout = next(layouts(wanted, wide, role), None) if wide <= gpus else None
+        layout = next(layouts(request, wide, role), None) if wide <= gpus else None
     else:
-        layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
-        size = wanted.tp if wanted.tp is not None and wanted.tp > cluster.per_node else 2 * cluster.per_node
-        while layout is None and size <= gpus and wanted.tp in {None, size}:
-            layout = next(layouts(wanted, size, role), None)
+        layout = smallest_engine(request, min(gpus, cluster.per_node), role)
+        size = request.tp if request.tp is not None and request.tp > cluster.per_node else 2 * cluster.per_node
+        while layout is None and size <= gpus and request.tp in {None, size}:
+            layout = next(layouts(request, size, role), None)
             size *= 2
     return layout if layout is not None and on_nodes(layout.shape, cluster.per_node) else None
 
 
-def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None:
+def _wide(request: PlanRequest, gpus: int, role: Role) -> int | None:
     """GPUs of an engine with pipeline stages or DeepEP; None for an engine with neither."""
-    stages = stages_of(wanted.pp, role)
-    if stages == 1 and wanted.all_to_all != "deepep":
+    stages = stages_of(request.pp, role)
+    if stages == 1 and request.all_to_all != "deepep":
         return None
-    return stages * (wanted.tp or (gpus if stages == 1 else min(cluster.per_node, gpus // stages)))
+    return stages * (request.tp or (gpus if stages == 1 else min(request.cluster.per_node, gpus // stages)))
 
 
-def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
+def _chosen_split(request: PlanRequest) -> tuple[int, int]:
     """GPUs of prefill and of decode. For latency on two or more nodes, they follow from the work of prefill and of
     decode; otherwise engines are aggregated.
     """
     cluster = request.cluster
     if cluster.nodes < 2 or request.objective != "latency" or request.lmcache:
         return AGGREGATED
-    engine = _engine_of(wanted, cluster, cluster.gpus // 2, "aggregated")
+    engine = _engine_of(request, cluster.gpus // 2, "aggregated")
     if engine is None:
         return AGGREGATED
     units = cluster.gpus // engine.shape.gpus
@@ -228,7 +205,7 @@ def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
     return draft if shape.running_requests // shape.attention_dp <= found.largest_batch else None
 
 
-def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Draft | None) -> Layout:
+def _with_draft(request: PlanRequest, layout: Layout, draft: Draft | None) -> Layout:
     """The layout with memory for the draft model. For latency, the number of running requests is also lowered to the
     most with which drafts pay.
     """
@@ -236,7 +213,7 @@ def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Dra
         return layout
     shape = layout.shape
     steps = request.draft_steps or PUBLISHED_STEPS
-    found = speculation(wanted.gpu, wanted.model, shape, average_load(request), draft, steps)
+    found = speculation(request.cluster.gpu, request.model, shape, average_load(request), draft, steps)
     running = shape.running_requests // shape.attention_dp
     if request.objective == "latency":
         running = max(1, min(running, found.largest_batch or running))
@@ -251,7 +228,7 @@ def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Dra
         draft_bytes=draft.parameters_bytes // shape.attention_tp,
         draft_is_mtp=draft.path is None,
     )
-    return fitted(wanted, shape)
+    return fitted(request, shape)
 
 
 def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, draft: Draft | None) -> PlannedEngine:
@@ -269,7 +246,7 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
         ep=layout.ep,
         fraction=layout.fraction,
         context_tokens=0,
-        ports=Ports(HTTP_PORT, BOOTSTRAP_PORT, DISTRIBUTED_PORT, EVENTS_PORT, REPLAY_PORT),
+        ports=_ports(0),
         lmcache=request.lmcache,
         speculation=found,
     )
@@ -284,17 +261,18 @@ def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
         of_role[engine.role] += 1
         slot = of_node.setdefault(engine.node, 0)
         of_node[engine.node] += 1
-        yield replace(
-            engine,
-            name=f"{engine.role}-{number}",
-            ports=Ports(
-                HTTP_PORT + slot,
-                BOOTSTRAP_PORT + slot,
-                DISTRIBUTED_PORT + RANK_PORTS * slot,
-                EVENTS_PORT + 2 * RANK_PORTS * slot,
-                REPLAY_PORT + 2 * RANK_PORTS * slot,
-            ),
-        )
+        yield replace(engine, name=f"{engine.role}-{number}", ports=_ports(slot))
+
+
+def _ports(slot: int) -> Ports:
+    """The ports of an engine. `slot`: its number on its node."""
+    return Ports(
+        http=HTTP_PORT + slot,
+        bootstrap=BOOTSTRAP_PORT + slot,
+        distributed=DISTRIBUTED_PORT + RANK_PORTS * slot,
+        kv_events=EVENTS_PORT + 2 * RANK_PORTS * slot,
+        kv_replay=REPLAY_PORT + 2 * RANK_PORTS * slot,
+    )
 
 
 def _with_context(plan: Plan, request: PlanRequest) -> Plan:
@@ -311,17 +289,16 @@ def _with_context(plan: Plan, request: PlanRequest) -> Plan:
 
 def _why_not(request: PlanRequest) -> str:
     """The sentence that says why the cluster does not hold the request."""
-    wanted = _wanted(request)
     cluster, split = request.cluster, request.split or AGGREGATED
     where = f"{request.model.name} on {cluster}"
     role: Role = "aggregated" if split == AGGREGATED else "prefill"
-    wide = _wide(wanted, cluster, split[0] or cluster.gpus, role)
-    gpus = wide or wanted.tp or min(max(split) or cluster.per_node, cluster.per_node)
-    while wide is wanted.tp is None and gpus > 1 and request.model.heads % gpus:
+    wide = _wide(request, split[0] or cluster.gpus, role)
+    gpus = wide or request.tp or min(max(split) or cluster.per_node, cluster.per_node)
+    while wide is request.tp is None and gpus > 1 and request.model.heads % gpus:
         gpus //= 2
-    tries = layouts(replace(wanted, context_tokens=-1), gpus, role)
+    tries = layouts(replace(request, context_tokens=-1), gpus, role)
     best = max((found.memory for found in tries), key=lambda found: found.tokens, default=None)
-    if wide is not None and (uneven := _uneven(wanted, cluster, wide, role)) is not None:
+    if wide is not None and (uneven := _uneven(request, wide, role)) is not None:
         return f"{where}: {uneven}"
     if best is None and request.divides_kv:
         return f"{where}: --dcp {request.dcp} does not divide the GPUs of an attention group."
@@ -333,12 +310,12 @@ def _why_not(request: PlanRequest) -> str:
             f"{best.free_before_weights / 2**30:.1f} GiB, SGLang keeps {best.slack / 2**30:.1f} for activations and "
             f"graphs (fraction {best.fraction:.3f}, and weights alone need {best.least_fraction:.3f})."
         )
-    return f"{where}: a rank holds {best.tokens:,} tokens of KV, and {wanted.context_tokens:,} are needed."
+    return f"{where}: a rank holds {best.tokens:,} tokens of KV, and {least_context(request):,} are needed."
 
 
-def _uneven(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> str | None:
+def _uneven(request: PlanRequest, gpus: int, role: Role) -> str | None:
     """Why the GPUs or experts of an engine with pipeline stages or DeepEP do not divide evenly; None if they do."""
-    stages = stages_of(wanted.pp, role)
+    cluster, experts, stages = request.cluster, request.model.experts, stages_of(request.pp, role)
     if gpus < stages or -(-gpus // cluster.per_node) > cluster.nodes:
         return f"{stages} stages have no GPUs each."
     nodes, rest = divmod(gpus, cluster.per_node)
@@ -347,9 +324,9 @@ def _uneven(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> str | No
             f"an engine of {gpus} GPUs in {stages} stage{'s' * (stages > 1)} takes no even part of nodes with "
             f"{cluster.per_node}: each node has whole stages, or a part of one."
         )
-    if wanted.all_to_all == "deepep" and role == "aggregated" and wanted.model.experts % gpus:
+    if request.all_to_all == "deepep" and role == "aggregated" and experts % gpus:
         return (
-            f"{wanted.model.experts} experts do not divide among {gpus} GPUs, and aggregated engines have no redundant "
+            f"{experts} experts do not divide among {gpus} GPUs, and aggregated engines have no redundant "
             "ones; take other GPUs, or --pd."
         )
     return None

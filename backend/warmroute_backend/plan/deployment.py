@@ -19,6 +19,7 @@ from warmroute_backend.plan.words import (
     Objective,
     Storage,
 )
+from warmroute_backend.ports import Ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,6 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    http: int
-    bootstrap: int
-    distributed: int
-    kv_events: int
-    kv_replay: int
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedEngine:
     """One SGLang server: its GPUs and all of its settings."""
 
@@ -98,6 +90,11 @@ class PlannedEngine:
     def ranks(self) -> int:
         """The number of schedulers, each with a separate cache."""
         return self.shape.attention_dp
+
+    @property
+    def all_nodes(self) -> range:
+        """The numbers of the nodes that have a part of the engine's GPUs."""
+        return range(self.node, self.node + self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +177,16 @@ class Plan:
 
     @property
     def inside_node(self) -> bool:
-        return len({node for engine in self.engines for node in range(engine.node, engine.node + engine.nodes)}) == 1
+        return len({node for engine in self.engines for node in engine.all_nodes}) == 1
+
+    @property
+    def has_store(self) -> bool:
+        """Whether an engine uses the Mooncake store."""
+        return any(engine.storage == "mooncake" for engine in self.engines)
+
+    @property
+    def has_lmcache(self) -> bool:
+        return any(engine.lmcache for engine in self.engines)
 
     def keeps_files(self, engine: PlannedEngine) -> bool:
         """Whether an engine writes KV below the site's storage folder."""

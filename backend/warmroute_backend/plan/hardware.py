@@ -60,10 +60,6 @@ class Gpu:
     def memory_bytes(self) -> int:
         return self.memory_mib * MIB
 
-    def measured_dense(self, weight_format: str) -> float:
-        """The measured share of a format's peak; 0 if it was not measured."""
-        return self.fp8_share if weight_format == "fp8" else self.bf16_share
-
     @property
     def is_blackwell(self) -> bool:
         """Whether the GPU has compute capability 10. SGLang then prefers other kernels, and fp8 KV for sparse

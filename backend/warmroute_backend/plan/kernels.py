@@ -145,7 +145,8 @@ def dense_tflops(gpu: Gpu, model: Model) -> float:
     found = kernels(gpu).dense
     if weight_format not in found or not gpu.fp8_tflops:
         weight_format = "bf16"
-    return peak_tflops(gpu, weight_format) * (gpu.measured_dense(weight_format) or found[weight_format])
+    measured = gpu.fp8_share if weight_format == "fp8" else gpu.bf16_share
+    return peak_tflops(gpu, weight_format) * (measured or found[weight_format])
 
 
 def experts_tflops(gpu: Gpu, model: Model, columns: float) -> float:

@@ -24,8 +24,8 @@ from warmroute_backend.plan.memory import (
     window_of,
 )
 from warmroute_backend.plan.model import CacheKind, Model
-from warmroute_backend.plan.request import WHOLE_GROUP
-from warmroute_backend.plan.words import AllToAll, KvType, Objective
+from warmroute_backend.plan.request import WHOLE_GROUP, PlanRequest
+from warmroute_backend.plan.words import AllToAll, KvType
 
 PAGE_TOKENS: Final = 64
 """Sparse attention allows only this page size. HiCache and KV events work well from this size on; with SGLang's default
@@ -71,29 +71,6 @@ class Layout:
     memory: Memory
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The requirements of an engine. `context_tokens`: the request that a rank must hold. If `fraction` or
-    `attention_dp` is None, it has still to be chosen.
-    """
-
-    gpu: Gpu
-    model: Model
-    objective: Objective
-    kv_type: KvType
-    context_tokens: int
-    traffic: Traffic | None
-    attention_dp: int | None = None
-    fraction: float | None = None
-    window_ratio: float | None = None
-    tp: int | None = None
-    chunk_tokens: int | None = None
-    most_fraction: bool = False
-    dcp: int | None = None
-    pp: int | None = None
-    all_to_all: AllToAll = "none"
-
-
 def divides_kv(model: Model, shape: EngineShape) -> bool:
     """Whether an engine can divide the KV of a sequence among `dcp` GPUs. Only engines with latent attention can. With
     sparse attention, SGLang allows it only without HiCache and without disaggregation
@@ -101,22 +78,22 @@ def divides_kv(model: Model, shape: EngineShape) -> bool:
     return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
 
 
-def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
+def layouts(request: PlanRequest, gpus: int, role: Role) -> Iterator[Layout]:
     """Engines of exactly `gpus` GPUs that hold the context, the preferred engine first."""
-    model = wanted.model
-    stages = stages_of(wanted.pp, role)
+    model = request.model
+    stages = stages_of(request.pp, role)
     tp = gpus // stages
-    if gpus % stages or (wanted.all_to_all == "deepep" and not takes_deepep(wanted.gpu, model)):
+    if gpus % stages or (request.all_to_all == "deepep" and not takes_deepep(request.cluster.gpu, model)):
         return
-    for attention_dp in _attention_groups(wanted, tp):
+    for attention_dp in _attention_groups(request, tp):
         if tp % attention_dp or model.heads % (tp // attention_dp):
             continue
-        found = _sized(wanted, tp, attention_dp, role, stages)
-        if wanted.all_to_all == "deepep" and (model.experts + found.shape.redundant_experts) % tp:
+        found = _sized(request, tp, attention_dp, role, stages)
+        if request.all_to_all == "deepep" and (model.experts + found.shape.redundant_experts) % tp:
             continue
         if found.shape.dcp > 1 and not divides_kv(model, found.shape):
             continue
-        if holds(wanted, found):
+        if holds(request, found):
             yield found
 
 
@@ -146,30 +123,37 @@ def redundant_experts(model: Model, gpus: int, per_node: int, role: Role) -> int
     return copies + -(model.experts + copies) % gpus
 
 
-def holds(wanted: Wanted, layout: Layout) -> bool:
-    """Whether a rank has memory for the wanted context and for one request of the traffic."""
+def holds(request: PlanRequest, layout: Layout) -> bool:
+    """Whether a rank has memory for the context that is needed and for one request of the traffic."""
     found = layout.memory
-    if wanted.context_tokens < 0:  # any memory will do
+    least = least_context(request)
+    if least < 0:  # any memory will do
         return True
-    one = min(request_tokens(wanted.traffic), max(1, found.tokens))
-    return found.tokens >= wanted.context_tokens and requests_held(found, wanted.model, layout.shape, one) > 0
+    one = min(request_tokens(request.traffic), max(1, found.tokens))
+    return found.tokens >= least and requests_held(found, request.model, layout.shape, one) > 0
 
 
-def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None:
+def least_context(request: PlanRequest) -> int:
+    """The tokens that a rank must hold for one request."""
+    traffic = request.traffic
+    return request.context_tokens or (traffic.input_tokens + traffic.output_tokens if traffic else 8192)
+
+
+def smallest_engine(request: PlanRequest, most_gpus: int, role: Role) -> Layout | None:
     """The engine that is preferred among those of at most `most_gpus` GPUs. For latency, the largest; for throughput,
     the smallest with enough memory for KV (`POOL_SHARE`), or the largest if no engine has enough.
     """
     sizes = [1 << power for power in range(most_gpus.bit_length()) if 1 << power <= most_gpus]
-    if wanted.tp is not None:
-        sizes = [size for size in sizes if size == wanted.tp]
-    if wanted.objective == "latency":
+    if request.tp is not None:
+        sizes = [size for size in sizes if size == request.tp]
+    if request.objective == "latency":
         sizes.reverse()
     largest = None
     for gpus in sizes:
-        layout = next(layouts(wanted, gpus, role), None)
+        layout = next(layouts(request, gpus, role), None)
         if layout is None:
             continue
-        if wanted.objective == "latency" or layout.memory.pool >= POOL_SHARE * (
+        if request.objective == "latency" or layout.memory.pool >= POOL_SHARE * (
             layout.memory.pool + layout.memory.weights
         ):
             return layout
@@ -177,54 +161,54 @@ def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None
     return largest
 
 
-def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
+def _attention_groups(request: PlanRequest, gpus: int) -> list[int]:
     """The numbers of attention groups to try. If the GPUs of one group would hold copies of the same KV, more groups
     hold more tokens.
     """
-    if wanted.attention_dp is not None:
-        return [wanted.attention_dp] if gpus % wanted.attention_dp == 0 else []
-    model = wanted.model
-    if wanted.all_to_all == "deepep":
+    if request.attention_dp is not None:
+        return [request.attention_dp] if gpus % request.attention_dp == 0 else []
+    model = request.model
+    if request.all_to_all == "deepep":
         return [gpus]
     most = gpus if model.is_latent else max(1, gpus // model.kv_heads)
     groups = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
-    return groups if wanted.objective == "latency" else groups[::-1]
+    return groups if request.objective == "latency" else groups[::-1]
 
 
-def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) -> Layout:
+def _sized(request: PlanRequest, tp: int, attention_dp: int, role: Role, stages: int) -> Layout:
     """The engine with as many running requests as its pool holds. The number changes the pool, because the CUDA graphs
     for more requests take more memory.
     """
-    model = wanted.model
-    chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
-    if wanted.all_to_all == "deepep" and role == "prefill":
-        chunk = wanted.chunk_tokens or DEEPEP_CHUNK_TOKENS * attention_dp
-    most = MOST_RUNNING[wanted.objective]  # 256 requests with 4 draft tokens each fill `DISPATCH_TOKENS`
+    gpu, model = request.cluster.gpu, request.model
+    all_to_all: AllToAll = request.all_to_all or "none"
+    chunk = request.chunk_tokens or default_chunk(gpu, attention_dp)
+    if all_to_all == "deepep" and role == "prefill":
+        chunk = request.chunk_tokens or DEEPEP_CHUNK_TOKENS * attention_dp
+    most = MOST_RUNNING[request.objective]  # 256 requests with 4 draft tokens each fill `DISPATCH_TOKENS`
+    kv_type = request.kv_type or default_kv_type(gpu, model)
     shape = EngineShape(
-        role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, page_tokens(model),
-        window_ratio=wanted.window_ratio or default_window_ratio(model), pp=stages, all_to_all=wanted.all_to_all,
-        redundant_experts=redundant_experts(model, tp, wanted.gpu.per_node, role)
-        if wanted.all_to_all == "deepep"
-        else 0,
+        role, tp, attention_dp, chunk, most * attention_dp, most, kv_type, page_tokens(model),
+        window_ratio=request.window_ratio or default_window_ratio(model), pp=stages, all_to_all=all_to_all,
+        redundant_experts=redundant_experts(model, tp, gpu.per_node, role) if all_to_all == "deepep" else 0,
     )  # fmt: skip
-    if wanted.dcp is not None and role != "prefill":
-        shape = replace(shape, dcp=shape.attention_tp if wanted.dcp == WHOLE_GROUP else wanted.dcp)
-    shape = _with_window_ratio(wanted, shape)
-    layout = fitted(wanted, shape)
-    running = max(1, min(most, requests_held(layout.memory, model, shape, request_tokens(wanted.traffic))))
-    return fitted(wanted, replace(shape, running_requests=running * attention_dp, graph_batch=running))
+    if request.dcp is not None and role != "prefill":
+        shape = replace(shape, dcp=shape.attention_tp if request.dcp == WHOLE_GROUP else request.dcp)
+    shape = _with_window_ratio(request, shape)
+    layout = fitted(request, shape)
+    running = max(1, min(most, requests_held(layout.memory, model, shape, request_tokens(request.traffic))))
+    return fitted(request, replace(shape, running_requests=running * attention_dp, graph_batch=running))
 
 
-def _with_window_ratio(wanted: Wanted, shape: EngineShape) -> EngineShape:
+def _with_window_ratio(request: PlanRequest, shape: EngineShape) -> EngineShape:
     """The shape with the least ratio of the pools, to a hundredth, at which the window pool does not limit the number
     of requests. A smaller ratio leaves more memory to the other pool, which then holds more requests."""
-    if wanted.model.kind is not CacheKind.WINDOW or wanted.window_ratio is not None:
+    if request.model.kind is not CacheKind.WINDOW or request.window_ratio is not None:
         return shape
-    tokens = request_tokens(wanted.traffic)
+    tokens = request_tokens(request.traffic)
     for hundredth in range(1, 100):
         tried = replace(shape, window_ratio=hundredth / 100)
-        found = fitted(wanted, tried).memory
-        needed = chunk_of_rank(tried) + found.tokens // tokens * window_of(wanted.model, tried, tokens)
+        found = fitted(request, tried).memory
+        needed = chunk_of_rank(tried) + found.tokens // tokens * window_of(request.model, tried, tokens)
         if found.window_tokens >= WINDOW_SPARE * needed:
             return tried
     return replace(shape, window_ratio=1.0)
@@ -236,27 +220,27 @@ def default_chunk(gpu: Gpu, attention_dp: int) -> int:
     return max(of_gpu, RANK_CHUNK_TOKENS * attention_dp)
 
 
-def fitted(wanted: Wanted, shape: EngineShape) -> Layout:
-    gpu, model = wanted.gpu, wanted.model
-    chosen = most_fraction if wanted.most_fraction else default_fraction
-    fraction = wanted.fraction or round(chosen(gpu, model, shape), 3)
-    return Layout(shape, expert_groups(wanted, shape), fraction, memory(gpu, model, shape, fraction))
+def fitted(request: PlanRequest, shape: EngineShape) -> Layout:
+    gpu, model = request.cluster.gpu, request.model
+    chosen = most_fraction if request.most_fraction else default_fraction
+    fraction = request.fraction or round(chosen(gpu, model, shape), 3)
+    return Layout(shape, expert_groups(request, shape), fraction, memory(gpu, model, shape, fraction))
 
 
 def request_tokens(traffic: Traffic | None) -> int:
     return traffic.input_tokens + traffic.output_tokens if traffic else REQUEST_TOKENS
 
 
-def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
+def expert_groups(request: PlanRequest, shape: EngineShape) -> int:
     """`--ep-size`, the number of groups among which experts are divided. With DeepEP, and for throughput with attention
     groups, it is the number of GPUs, so that each GPU has whole experts. Otherwise it is the least number that gives
     each GPU a multiple of 128 columns of an expert, since 128 columns share a scale in fp8."""
-    model = wanted.model
+    model = request.model
     if not model.experts:
         return 1
     if shape.all_to_all == "deepep":
         return shape.tp
-    if shape.attention_dp > 1 and wanted.objective == "throughput" and model.experts % shape.tp == 0:
+    if shape.attention_dp > 1 and request.objective == "throughput" and model.experts % shape.tp == 0:
         return shape.tp
     groups = 1
     if model.weight_format == "fp8":

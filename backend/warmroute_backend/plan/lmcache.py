@@ -21,10 +21,6 @@ ENVIRONMENT: Final = (("LMCACHE_TRACK_USAGE", "false"), ("LMCACHE_DISABLE_BANNER
 (`lmcache/usage_telemetry/identity.py`)."""
 
 
-def has_daemon(plan: Plan) -> bool:
-    return any(engine.lmcache for engine in plan.engines)
-
-
 def config_text(plan: Plan) -> str:
     """The text of the file that `--lmcache-config-file` names."""
     return f"mp_host: {LOCAL}\nmp_port: {plan.site.lmcache_port}\n"

@@ -114,13 +114,11 @@ def _warm(plan: Plan) -> str:
 
 
 def _choices(plan: Plan) -> str:
-    lines = [f"{_filled(f'{choice.topic}: {choice.value}')}\n{_sentence(choice.because)}" for choice in plan.choices]
-    return "Choices\n" + "\n".join(lines)
-
-
-def _sentence(text: str) -> str:
-    """A reason, which stands below its choice, in lines of a terminal's width."""
-    return _filled(text[:1].upper() + text[1:], indent="    ")
+    lines = ["Choices"]
+    for choice in plan.choices:
+        lines.append(_filled(f"{choice.topic}: {choice.value}"))
+        lines.append(_filled(choice.because[:1].upper() + choice.because[1:], indent="    "))
+    return "\n".join(lines)
 
 
 def _filled(text: str, indent: str = "") -> str:

@@ -6,52 +6,33 @@ key is an error that states the nearest known key, since a misspelt setting woul
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
-from warmroute_backend.plan.deployment import HiCache, Plan, PlannedEngine, Ports, Price, Site, Speculation, Traffic
+from warmroute_backend.plan.deployment import HiCache, Plan, PlannedEngine, Price, Site, Speculation, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
 from warmroute_backend.plan.memory import EngineShape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.tables import known, record, table
 from warmroute_backend.plan.words import OBJECTIVES
+from warmroute_backend.ports import Ports
 
 _RATE: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
 VERSION: Final = 1
 MAX_ENGINES: Final = 512
 
-_SHAPE_KEYS: Final = {
-    "role": "role",
-    "tp": "tp",
-    "attention_dp": "attention_dp",
-    "chunk_tokens": "chunk_tokens",
-    "running_requests": "running_requests",
-    "graph_batch": "graph_batch",
-    "kv_dtype": "kv_type",
-    "page_tokens": "page_tokens",
-    "draft_layers": "draft_layers",
-    "draft_tokens": "draft_tokens",
-    "draft_bytes": "draft_bytes",
-    "draft_is_mtp": "draft_is_mtp",
-    "window_ratio": "window_ratio",
-    "dcp": "dcp",
-    "pp": "pp",
-    "all_to_all": "all_to_all",
-    "redundant_experts": "redundant_experts",
-}
-_ENGINE_KEYS: Final = {
-    "name": "name",
-    "node": "node",
-    "nodes": "nodes",
-    "first_gpu": "first_gpu",
-    "ep": "ep",
-    "memory_fraction": "fraction",
-    "context_tokens": "context_tokens",
-    "storage": "storage",
-    "lmcache": "lmcache",
-}
 _NESTED: Final[Mapping[str, type]] = {"ports": Ports, "hicache": HiCache, "speculation": Speculation}
+_RENAMED: Final = {"kv_type": "kv_dtype", "fraction": "memory_fraction"}
+"""Field -> its key in the file, if the key is not the field's name."""
+
+_SHAPE_KEYS: Final = {_RENAMED.get(each.name, each.name): each.name for each in fields(EngineShape)}
+_ENGINE_KEYS: Final = {
+    _RENAMED.get(each.name, each.name): each.name
+    for each in fields(PlannedEngine)
+    if each.name not in {"shape", *_NESTED}
+}
+"""Key of a table [[engine]] -> the field of the engine or, for `_SHAPE_KEYS`, of its shape."""
 
 
 def written(plan: Plan, model: str) -> str:
@@ -136,10 +117,8 @@ def _engine(given: object, where: str) -> PlannedEngine:
     nested: dict[str, object] = {
         key: record(kind, given[key], f"{where}.{key}") for key, kind in _NESTED.items() if key in given
     }
-    keys = {name: key for key, name in (*_ENGINE_KEYS.items(), *_SHAPE_KEYS.items())}
-    return record(
-        PlannedEngine, {**own, **nested, "shape": record(EngineShape, shape, where, keys=keys)}, where, keys=keys
-    )
+    made = {**own, **nested, "shape": record(EngineShape, shape, where, keys=_RENAMED)}
+    return record(PlannedEngine, made, where, keys=_RENAMED)
 
 
 def _table(document: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

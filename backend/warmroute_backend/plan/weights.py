@@ -5,8 +5,7 @@ of an engine, attention among the GPUs of an attention group, and some tensors n
 size of the checkpoint, so that a format that is known only roughly does not change it.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from warmroute_backend.plan.model import CacheKind, Model
 
@@ -23,8 +22,7 @@ _PLAIN_BYTES: Final = 2
 """Bytes of a parameter of embeddings, routers and vision towers, which are bf16 in every format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(NamedTuple):
     """Bytes of a checkpoint's weights, by how they are divided."""
 
     experts: float
@@ -54,15 +52,7 @@ class Weights:
 def weights(model: Model) -> Weights:
     counted = _counted(model)
     scale = model.checkpoint_bytes / counted.total if model.checkpoint_bytes else 1.0
-    return Weights(
-        *(
-            each * scale
-            for each in (
-                counted.experts, counted.attention, counted.replicated, counted.dense, counted.embedding,
-                counted.head, counted.mtp,
-            )
-        )
-    )  # fmt: skip
+    return Weights(*(each * scale for each in counted))
 
 
 def _counted(model: Model) -> Weights:

@@ -6,10 +6,10 @@ Mooncake over TCP. The speculative server is a single server with an EAGLE-3 dra
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from warmroute_backend.ports import Ports
 from warmroute_backend.sglang.installation import Installation
 
 Transfer = Literal["nixl", "mooncake_tcp"]
@@ -53,17 +53,6 @@ MAX_TIMEOUT_S = 240
 """The longest wait on any machine, below SGLang's default of 300 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of a server. Each request to a decode server names the `bootstrap` port of a prefill server."""
-
-    http: int
-    kv_events: int
-    kv_replay: int
-    distributed: int
-    bootstrap: int
-
-
 def arguments(
     role: Role, ports: Ports, found: Installation, *, tiers: bool = True, transfer: Transfer = "nixl"
 ) -> list[str]:
@@ -72,7 +61,8 @@ def arguments(
     """
     command = [str(found.python), str(found.launcher), "--model-path", str(found.model)]
     command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
-    command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits(), *_reports(ports)]
+    command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits()]
+    command += ["--enable-cache-report", "--enable-metrics", "--kv-events-config", kv_events(ports)]
     if role == "aggregated":
         return command + (hicache() if tiers else [])
     return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports, transfer))
@@ -121,7 +111,8 @@ def _limits() -> list[str]:
     return [*command, "--hicache-ratio", str(HOST_POOL_RATIO)]
 
 
-def _reports(ports: Ports) -> list[str]:
+def kv_events(ports: Ports) -> str:
+    """The value of `--kv-events-config` for a server of this machine."""
     events = {
         "publisher": "zmq",
         "topic": "kv-events",
@@ -129,7 +120,7 @@ def _reports(ports: Ports) -> list[str]:
         "bind": True,
         "replay_endpoint": f"tcp://{HOST}:{ports.kv_replay}",
     }
-    return ["--enable-cache-report", "--enable-metrics", "--kv-events-config", json.dumps(events)]
+    return json.dumps(events)
 
 
 def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:

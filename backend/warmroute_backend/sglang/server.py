@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warmroute_backend.asking import ask
-from warmroute_backend.sglang.command import HOST, Ports, Role, arguments, environment
+from warmroute_backend.ports import Ports
+from warmroute_backend.sglang.command import HOST, Role, arguments, environment
 from warmroute_backend.sglang.installation import installation
 from warmroute_backend.sglang.speed import slowness
 
@@ -59,14 +60,7 @@ class Server:
     """A server of a role, whose log and storage tier are in `folder`. A restart keeps the server's addresses."""
 
     def __init__(
-        self,
-        role: Role,
-        folder: Path,
-        *,
-        name: str = "",
-        flags: Sequence[str] = (),
-        port: int = 0,
-        tiers: bool = True,
+        self, role: Role, folder: Path, *, name: str = "", flags: Sequence[str] = (), port: int = 0, tiers: bool = True
     ) -> None:
         """`flags` are added to the usual flags, and win over them. `port`: the HTTP port, or 0 for any free port.
         `tiers`: whether a single server has HiCache.

@@ -7,7 +7,17 @@ from typing import Final
 from warmroute.contract import headers, receipt
 from warmroute.contract.money import Rates, price_nanousd
 from warmroute_lab.conform.shapes import Asked
-from warmroute_lab.conform.trial import Cell, Trial, failed, found_again, new_session, not_tried, passed, problem
+from warmroute_lab.conform.trial import (
+    Outcome,
+    Trial,
+    failed,
+    found_again,
+    new_session,
+    not_tried,
+    passed,
+    problem,
+    unanswered,
+)
 from warmroute_lab.conform.wire import LEFT, Exchange, NotReached
 
 LONG_ANSWER: Final = 64
@@ -23,49 +33,45 @@ COST_HEADERS: Final = ("x-litellm-response-cost",)
 """Headers in which servers state a cost in USD (docs.litellm.ai/docs/proxy/response_headers)."""
 
 
-def several(trial: Trial) -> Cell:
-    check = "n > 1"
+def several(trial: Trial) -> Outcome:
     if trial.api in ("anthropic", "responses"):
-        return not_tried(check, "this API has one answer a request")
+        return not_tried("this API has one answer a request")
     found = trial.send(Asked(trial.prompt(), ["Say something."], answers=2))
-    if 400 <= found.status < 500:
-        return not_tried(check, f"refused: {problem(found)}")
-    if not found.ok:
-        return failed(check, problem(found), found)
+    if outcome := unanswered(found):
+        return outcome
     if found.answers != 2:
-        return failed(check, f"asked for 2 answers, got {found.answers}", found)
+        return failed(f"asked for 2 answers, got {found.answers}", found)
     prompt, cached = found.counts.prompt, found.counts.cached
     if prompt is None:
-        return failed(check, "the answer has no usage", found)
+        return failed("the answer has no usage", found)
     if found_again(found, prompt):
-        return failed(check, f"{cached:,} of {prompt:,} tokens of a new prompt are reported as cached", found)
-    return passed(check, f"2 answers, a prompt of {prompt:,} tokens counted once")
+        return failed(f"{cached:,} of {prompt:,} tokens of a new prompt are reported as cached", found)
+    return passed(f"2 answers, a prompt of {prompt:,} tokens counted once")
 
 
-def cancelled(trial: Trial) -> Cell:
+def cancelled(trial: Trial) -> Outcome:
     """Whether the server closes the receipt if the client of a request disconnects, and serves the next turn."""
-    check = "cancel"
     asked = Asked(
         trial.prompt(), ["Count to a thousand."], stream=True, session=new_session(), signal=headers.AFFINITY,
         answer_tokens=LONG_ANSWER,
     )  # fmt: skip
     left = trial.send(asked, cancel=True)
     if left.status != 200:
-        return failed(check, problem(left), left)
+        return failed(problem(left), left)
     if left.broken != LEFT:
-        return failed(check, f"no stream that could be left: {left.broken or 'it was answered whole'}", left)
+        return failed(f"no stream that could be left: {left.broken or 'it was answered whole'}", left)
     problems, is_seen = _settled(trial, left)
     if problems:
-        return failed(check, problems, left)
+        return failed(problems, left)
     after = trial.send(asked._replace(stream=False, answer_tokens=4))
     if not after.ok:
-        return failed(check, f"the next turn was {problem(after)}", left, after)
+        return failed(f"the next turn was {problem(after)}", left, after)
     if not is_seen:
-        return not_tried(check, "the next turn is served; without a receipt, nothing shows that this one was settled")
+        return not_tried("the next turn is served; without a receipt, nothing shows that this one was settled")
     if after.counts.cached is None or after.counts.prompt is None:
-        return not_tried(check, "the next turn is served; without a count of cached tokens no more is seen")
+        return not_tried("the next turn is served; without a count of cached tokens no more is seen")
     then = "found" if found_again(after, after.counts.prompt) else "did not find"
-    return passed(check, f"settled; the next turn is served, and {then} the prompt")
+    return passed(f"settled; the next turn is served, and {then} the prompt")
 
 
 def _settled(trial: Trial, left: Exchange) -> tuple[str, bool]:
@@ -86,8 +92,7 @@ def _settled(trial: Trial, left: Exchange) -> tuple[str, bool]:
     return f"its receipt is not settled within {SETTLED_WITHIN_S:g} s", True
 
 
-def repeated(trial: Trial) -> Cell:
-    check = "retry"
+def repeated(trial: Trial) -> Outcome:
     key = {"idempotency-key": new_session()}
     asked = Asked(
         trial.prompt(), ["Say yes."], session=new_session(), signal=headers.AFFINITY, extra_headers=key
@@ -95,21 +100,21 @@ def repeated(trial: Trial) -> Cell:
     first, again = trial.send(asked), trial.send(asked)
     for each in (first, again):
         if not each.ok:
-            return failed(check, problem(each), each)
+            return failed(problem(each), each)
     if first.counts.prompt != again.counts.prompt:
         text = f"the prompt has {first.counts.prompt} tokens, and {again.counts.prompt} when it is sent again"
-        return failed(check, text, first, again)
+        return failed(text, first, again)
     if first.answer.get("id") is not None and first.answer.get("id") == again.answer.get("id"):
-        return passed(check, "the same Idempotency-Key gets the same answer, once")
+        return passed("the same Idempotency-Key gets the same answer, once")
     cached = again.counts.cached
     if cached is None:
-        return not_tried(check, "computed again; the usage has no count of cached tokens")
-    return passed(check, f"computed again, {cached:,} tokens cached; Idempotency-Key has no effect")
+        return not_tried("computed again; the usage has no count of cached tokens")
+    return passed(f"computed again, {cached:,} tokens cached; Idempotency-Key has no effect")
 
 
-def sums(trial: Trial) -> Cell:
+def sums(trial: Trial) -> Outcome:
     """Whether the counts of all answers so far add up."""
-    check, wrong, seen = "counts add up", [], 0
+    wrong, seen = [], 0
     for each in trial.sent:
         counts = each.counts
         if not each.ok or counts.prompt is None:
@@ -120,13 +125,13 @@ def sums(trial: Trial) -> Cell:
         elif None not in (counts.total, counts.completion) and counts.total != counts.prompt + (counts.completion or 0):
             wrong.append((f"{counts.prompt} + {counts.completion} tokens are {counts.total} in total", each))
     if wrong:
-        return failed(check, f"{len(wrong)} of {seen} answers: {wrong[0][0]}", *[each for _, each in wrong[:2]])
-    return passed(check, f"in {seen} answers") if seen else not_tried(check, "no answer has a usage")
+        return failed(f"{len(wrong)} of {seen} answers: {wrong[0][0]}", *[each for _, each in wrong[:2]])
+    return passed(f"in {seen} answers") if seen else not_tried("no answer has a usage")
 
 
-def prices(trial: Trial) -> Cell:
+def prices(trial: Trial) -> Outcome:
     """Whether the price in each answer follows from its receipt or, without a receipt, from the given rates."""
-    check, stated, wrong = "prices match", 0, []
+    stated, wrong = 0, []
     for each in trial.sent:
         if not each.ok:
             continue
@@ -135,12 +140,12 @@ def prices(trial: Trial) -> Cell:
             stated += 1
             wrong += [(text, each) for text in problems[:1]]
     if wrong:
-        return failed(check, f"{len(wrong)} of {stated} answers: {wrong[0][0]}", *[each for _, each in wrong[:2]])
+        return failed(f"{len(wrong)} of {stated} answers: {wrong[0][0]}", *[each for _, each in wrong[:2]])
     if stated:
-        return passed(check, f"{stated} prices recompute")
+        return passed(f"{stated} prices recompute")
     if any(_stated_usd(each) is not None for each in trial.sent):
-        return not_tried(check, "answers state a cost without rates: give --price")
-    return not_tried(check, "answers state no price")
+        return not_tried("answers state a cost without rates: give --price")
+    return not_tried("answers state no price")
 
 
 def _price_problems(exchange: Exchange, rates: Rates | None) -> list[str] | None:

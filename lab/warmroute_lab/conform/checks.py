@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from warmroute.contract.money import Rates, nano_from_pico
 from warmroute_lab.conform import answers, codex
 from warmroute_lab.conform.answers import LONG_ANSWER
 from warmroute_lab.conform.shapes import ANSWER_TOKENS, SIGNALS, Asked
 from warmroute_lab.conform.trial import (
     Cell,
+    Cost,
+    Outcome,
     Spent,
     Trial,
     TrialOptions,
@@ -34,63 +35,50 @@ rotation sends the turns of a session to different workers."""
 NO_COUNT: Final = "the usage has no count of cached tokens"
 
 
-def cached_whole(trial: Trial) -> Cell:
-    """Whether an answer that is not streamed says that its prompt was cached."""
-    return _cached(trial, "cached tokens, whole", stream=False)
-
-
-def cached_streamed(trial: Trial) -> Cell:
-    return _cached(trial, "cached tokens, streamed", stream=True)
-
-
-def _cached(trial: Trial, check: str, *, stream: bool) -> Cell:
+def cached(trial: Trial, *, stream: bool) -> Outcome:
+    """Whether an answer says that its prompt was cached."""
     asked = Asked(trial.prompt(), ["Say yes."], stream=stream)
     first = trial.send(asked)
     if not first.ok:
-        return failed(check, problem(first), first)
+        return failed(problem(first), first)
     prompt = first.counts.prompt
     if prompt is None:
-        return failed(check, "the answer has no usage", first)
+        return failed("the answer has no usage", first)
     again = first
     for _ in range(REPEATS):
         again = trial.send(asked)
         if not again.ok:
-            return failed(check, problem(again), again)
+            return failed(problem(again), again)
         if found_again(again, prompt):
-            return passed(check, f"{again.counts.cached:,} of {again.counts.prompt:,} tokens of a repeated prompt")
+            return passed(f"{again.counts.cached:,} of {again.counts.prompt:,} tokens of a repeated prompt")
     if again.counts.cached is None:
-        return failed(check, NO_COUNT, again)
-    return failed(check, f"{again.counts.cached:,} of {prompt:,} tokens of a prompt sent {REPEATS + 1} times", again)
+        return failed(NO_COUNT, again)
+    return failed(f"{again.counts.cached:,} of {prompt:,} tokens of a prompt sent {REPEATS + 1} times", again)
 
 
-def sticks_name(signal: str) -> str:
-    return f"sticks by {signal}" if signal else "sticks without a signal"
-
-
-def sticks(trial: Trial, signal: str) -> Cell:
+def sticks(trial: Trial, signal: str) -> Outcome:
     """Whether the turns of a session find their prompt in a cache, if `signal` names the session."""
-    check = sticks_name(signal)
     system, session = trial.prompt(), new_session()
     questions = [f"Question {at}: what is next?" for at in range(1 + trial.options.turns)]
     first = trial.send(Asked(system, questions[:1], session=session, signal=signal))
     if not first.ok or first.counts.prompt is None:
-        return failed(check, problem(first), first)
+        return failed(problem(first), first)
     misses = []
     for at in range(1, len(questions)):
         for _ in range(BETWEEN[at % len(BETWEEN)]):
             trial.send(Asked(trial.prompt(100), ["Say no."], session=new_session(), signal=signal))
         turn = trial.send(Asked(system, questions[: at + 1], session=session, signal=signal))
         if not turn.ok:
-            return failed(check, problem(turn), turn)
+            return failed(problem(turn), turn)
         if turn.counts.cached is None:
-            return not_tried(check, NO_COUNT)
+            return not_tried(NO_COUNT)
         if not found_again(turn, first.counts.prompt):
             misses.append(turn)
     hits = trial.options.turns - len(misses)
     finding = f"{hits} of {trial.options.turns} turns found their prompt"
     if not misses:
-        return passed(check, finding)
-    return failed(check, finding, first, misses[0]) if signal else not_tried(check, finding)
+        return passed(finding)
+    return failed(finding, first, misses[0]) if signal else not_tried(finding)
 
 
 def sticks_requests(turns: int) -> int:
@@ -98,26 +86,25 @@ def sticks_requests(turns: int) -> int:
     return 1 + turns + sum(BETWEEN[at % len(BETWEEN)] for at in range(1, turns + 1))
 
 
-def isolated(trial: Trial) -> Cell:
-    check = "isolation of two keys"
+def isolated(trial: Trial) -> Outcome:
     if not trial.options.two_tenants:
-        return not_tried(check, "give --other-key-file")
+        return not_tried("give --other-key-file")
     asked = Asked(trial.prompt(), ["Say yes."])
     first, control = trial.send(asked), trial.send(asked)
     baseline, other = trial.send(Asked(trial.prompt(), ["Say yes."]), 1), trial.send(asked, 1)
     for each in (first, control, baseline, other):
         if not each.ok:
-            return failed(check, problem(each), each)
+            return failed(problem(each), each)
     if other.counts.cached is None or first.counts.prompt is None:
-        return not_tried(check, NO_COUNT)
+        return not_tried(NO_COUNT)
     if baseline.counts.prompt is not None and found_again(baseline, baseline.counts.prompt):
-        return not_tried(check, "shows nothing: new prompts are reported as cached, too")
+        return not_tried("shows nothing: new prompts are reported as cached, too")
     if other.counts.cached > (baseline.counts.cached or 0):
         finding = f"{other.counts.cached:,} tokens of the first key's prompt are cached for the second"
-        return failed(check, finding, first, other)
+        return failed(finding, first, other)
     if not found_again(control, first.counts.prompt):
-        return not_tried(check, "shows nothing: the first key did not find its own prompt either")
-    return passed(check, "a prompt that the first key has sent is new to the second")
+        return not_tried("shows nothing: the first key did not find its own prompt either")
+    return passed("a prompt that the first key has sent is new to the second")
 
 
 LEAST_BYTES_PER_TOKEN: Final = 1
@@ -133,40 +120,23 @@ TURN_TOKENS: Final = 100
 """Prompt tokens that each further turn adds: the last answer, a question, the template."""
 
 WRITE_SHARES: Final = {"anthropic": 4}
-"""API -> d, if tokens written to its cache cost 1/d more than input. Anthropic's cost 1.25 times as much."""
+"""API -> `Cost.written_share`. Tokens written to Anthropic's cache cost 1.25 times as much as input."""
 
 
 class Check(NamedTuple):
-    """A check, and how many requests it sends at most. Its result (`Cell.check`) has the same name."""
+    """A check, and how many requests it sends at most."""
 
     name: str
-    run: Callable[[Trial], Cell]
+    run: Callable[[Trial], Outcome]
     requests: int
-
-
-class Cost(NamedTuple):
-    """The maximum number of requests and tokens of checks. `written_share`: see `WRITE_SHARES`; 0: cache writes cost as
-    input."""
-
-    requests: int
-    prompt_tokens: int
-    completion_tokens: int
-    written_share: int = 0
-
-    def nanousd(self, rates: Rates) -> int:
-        """The price if nothing is cached and all prompts are written to a cache."""
-        prompt = self.prompt_tokens * rates.input
-        written = -(-prompt // self.written_share) if self.written_share else 0
-        return nano_from_pico(prompt + written + self.completion_tokens * rates.output)
 
 
 def checks_of(api: str, options: TrialOptions) -> list[Check]:
     """The checks of an API, in their order; those that look at all answers come last."""
-    cached = 1 + REPEATS
     return [
         Check("answers name themselves", codex.identity, 1),
-        Check("cached tokens, whole", cached_whole, cached),
-        Check("cached tokens, streamed", cached_streamed, cached),
+        Check("cached tokens, whole", partial(cached, stream=False), 1 + REPEATS),
+        Check("cached tokens, streamed", partial(cached, stream=True), 1 + REPEATS),
         *_sticks(api, options),
         Check("cancel", answers.cancelled, 2),
         Check("retry", answers.repeated, 2),
@@ -184,8 +154,8 @@ def checks_of(api: str, options: TrialOptions) -> list[Check]:
 
 
 def _of_codex() -> Iterator[Check]:
-    for name in codex.LENGTHENS:
-        yield Check(name, codex.lengthens(name), 2)
+    for name, members in codex.LENGTHENS.items():
+        yield Check(name, codex.lengthens(members), 2)
     yield Check("takes foreign items", codex.history, 1)
     yield Check("items have one id", codex.streamed_items, 1)
     yield Check("a cut answer is incomplete", codex.cut, 1)
@@ -196,8 +166,8 @@ def _of_codex() -> Iterator[Check]:
 
 def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
     for signal in SIGNALS[api]:
-        run = partial(sticks, signal=signal)
-        yield Check(sticks_name(signal), run, sticks_requests(options.turns))
+        name = f"sticks by {signal}" if signal else "sticks without a signal"
+        yield Check(name, partial(sticks, signal=signal), sticks_requests(options.turns))
 
 
 def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
@@ -214,16 +184,16 @@ def results_of(checks: list[Check], trial: Trial) -> Iterator[Cell]:
     why = ""
     for check in checks:
         if why:
-            yield not_tried(check.name, why)
+            yield Cell(check.name, *not_tried(why))
             continue
         try:
-            cell = check.run(trial)
+            outcome = check.run(trial)
         except Spent as spent:
             why = str(spent)
-            cell = not_tried(check.name, why)
+            outcome = not_tried(why)
         except Exception as error:  # an unexpected answer may break this check, but not the others
             text = trial.endpoint.hider.text(str(error))[:80]
-            cell = failed(check.name, f"the check broke off: {type(error).__name__}: {text}", *trial.sent[-1:])
-        yield cell
+            outcome = failed(f"the check broke off: {type(error).__name__}: {text}", *trial.sent[-1:])
+        yield Cell(check.name, *outcome)
         if trial.sent and trial.sent[0].status != 200 and not why:
             why = "the first request was not answered"

@@ -14,8 +14,8 @@ from warmroute.contract.money import Rates, usd
 from warmroute.files.printable import printable
 from warmroute_cli.arguments import above_zero, count, key_in, rates_of
 from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted, width
-from warmroute_lab.conform.checks import Check, Cost, checks_of, cost_of, results_of
-from warmroute_lab.conform.trial import FAIL, NOT_TRIED, Allowed, Cell, Trial, TrialOptions
+from warmroute_lab.conform.checks import Check, checks_of, cost_of, results_of
+from warmroute_lab.conform.trial import FAIL, NOT_TRIED, Cell, Cost, Trial, TrialOptions
 from warmroute_lab.conform.wire import MAX_DEPTH, Endpoint, Hider, NotReached
 
 APIS: Final = ("openai", "anthropic", "gemini", "responses")
@@ -110,7 +110,7 @@ def run(arguments: Namespace) -> int:
         model = arguments.model or endpoint.models()[0]
         results: Results = {}
         for api, checks in plans.items():
-            results[api] = _tried(Trial(endpoint, api, model, options, Allowed(*costs[api][:3])), checks, not results)
+            results[api] = _tried(Trial(endpoint, api, model, options, costs[api]), checks, not results)
     except (NotReached, ValueError) as error:
         print(printable(hider.text(f"warmroute conform: {error}")), file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 """Requests and answers of four APIs, as far as the checks need them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -69,13 +70,19 @@ def shape_of(api: str, model: str, asked: Asked) -> Shape:
     return make(model, asked, given)
 
 
-def _openai(model: str, asked: Asked, given: dict[str, str]) -> Shape:
-    messages: list[dict[str, Any]] = [{"role": "system", "content": asked.system}]
-    for at, text in enumerate(asked.turns):
+def _talk(turns: Sequence[str]) -> list[dict[str, Any]]:
+    """The messages of these turns of a user, with an answer between each two."""
+    messages: list[dict[str, Any]] = []
+    for at, text in enumerate(turns):
         messages += [{"role": "assistant", "content": "Noted."}] if at else []
         messages.append({"role": "user", "content": text})
+    return messages
+
+
+def _openai(model: str, asked: Asked, given: dict[str, str]) -> Shape:
+    messages = [{"role": "system", "content": asked.system}, *_talk(asked.turns)]
     if asked.with_call:
-        function = {"name": TOOL, "arguments": '{"path": "src/main/handlers/sessions.py"}'}
+        function = {"name": TOOL, "arguments": json.dumps(_PATH)}
         calls = [{"id": _CALL, "type": "function", "function": function}]
         messages.append({"role": "assistant", "content": "", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": _CALL, "content": LINES})
@@ -93,10 +100,7 @@ def _openai(model: str, asked: Asked, given: dict[str, str]) -> Shape:
 
 
 def _anthropic(model: str, asked: Asked, given: dict[str, str]) -> Shape:
-    messages: list[dict[str, Any]] = []
-    for at, text in enumerate(asked.turns):
-        messages += [{"role": "assistant", "content": "Noted."}] if at else []
-        messages.append({"role": "user", "content": text})
+    messages = _talk(asked.turns)
     if asked.with_call:
         messages.append(
             {"role": "assistant", "content": [{"type": "tool_use", "id": _CALL, "name": TOOL, "input": _PATH}]}
@@ -142,13 +146,9 @@ def _gemini(model: str, asked: Asked, given: dict[str, str]) -> Shape:
 
 
 def _responses(model: str, asked: Asked, given: dict[str, str]) -> Shape:
-    items: list[dict[str, Any]] = []
-    for at, text in enumerate(asked.turns):
-        items += [{"role": "assistant", "content": "Noted."}] if at else []
-        items.append({"role": "user", "content": text})
+    items = _talk(asked.turns)
     if asked.with_call:
-        arguments = '{"path": "src/main/handlers/sessions.py"}'
-        items.append({"type": "function_call", "call_id": _CALL, "name": TOOL, "arguments": arguments})
+        items.append({"type": "function_call", "call_id": _CALL, "name": TOOL, "arguments": json.dumps(_PATH)})
         items.append({"type": "function_call_output", "call_id": _CALL, "output": LINES})
     body: dict[str, Any] = {
         "model": model, "instructions": asked.system, "input": items, "max_output_tokens": asked.answer_tokens,

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from warmroute.contract.money import Rates
+from warmroute.contract.money import Rates, nano_from_pico
 from warmroute_lab.conform.shapes import Asked, shape_of
 from warmroute_lab.conform.wire import Endpoint, Exchange
 
@@ -26,17 +26,27 @@ class Cell(NamedTuple):
         return {"check": self.check, "state": self.state, "finding": self.finding, "shown_by": shown}
 
 
-def passed(check: str, finding: str) -> Cell:
-    return Cell(check, "pass", finding)
+Outcome = tuple[State, str, Sequence[Exchange]]
+"""A cell without the name of the check."""
 
 
-def failed(check: str, finding: str, *shown_by: Exchange) -> Cell:
-    """The cell of a check that failed."""
-    return Cell(check, "fail", finding, shown_by)
+def passed(finding: str) -> Outcome:
+    return "pass", finding, ()
 
 
-def not_tried(check: str, finding: str) -> Cell:
-    return Cell(check, "not tried", finding)
+def failed(finding: str, *shown_by: Exchange) -> Outcome:
+    return FAIL, finding, shown_by
+
+
+def not_tried(finding: str) -> Outcome:
+    return NOT_TRIED, finding, ()
+
+
+def unanswered(exchange: Exchange) -> Outcome | None:
+    """The outcome of a check whose request was refused or failed; None if it was answered."""
+    if 400 <= exchange.status < 500:
+        return not_tried(f"refused: {problem(exchange)}")
+    return None if exchange.ok else failed(problem(exchange), exchange)
 
 
 WORDS: Final = (
@@ -64,18 +74,26 @@ class Spent(Exception):
     """The endpoint reports more tokens than were announced, so nothing more is sent. The message has both numbers."""
 
 
-class Allowed(NamedTuple):
-    """The announced limits of requests and tokens."""
+class Cost(NamedTuple):
+    """The maximum number of requests and tokens of checks. `written_share`: d, if tokens written to a cache cost 1/d
+    more than input; 0: they cost as input."""
 
     requests: int
     prompt_tokens: int
     completion_tokens: int
+    written_share: int
+
+    def nanousd(self, rates: Rates) -> int:
+        """The price if nothing is cached and all prompts are written to a cache."""
+        prompt = self.prompt_tokens * rates.input
+        written = -(-prompt // self.written_share) if self.written_share else 0
+        return nano_from_pico(prompt + written + self.completion_tokens * rates.output)
 
 
 class Trial:
     """Sends requests through one API within `allowed`, and keeps requests and answers in order (`sent`)."""
 
-    def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Allowed) -> None:
+    def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Cost) -> None:
         self.endpoint = endpoint
         self.api = api
         self.model = model

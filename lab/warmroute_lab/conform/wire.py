@@ -189,7 +189,7 @@ class Endpoint:
 
     def models(self) -> list[str]:
         """The models that the server lists. The names are not checked for keys."""
-        status, body = self._get("/v1/models", key_headers("openai", self._keys[0]))
+        status, body = self._get("/v1/models")
         try:
             found = [str(model["id"]) for model in (_object(body) or {})["data"]]
         except (KeyError, TypeError):
@@ -198,10 +198,9 @@ class Endpoint:
             raise NotReached("/v1/models lists none: name one by --model")
         return found
 
-    def receipt(self, receipt_id: str, tenant: int = 0) -> dict[str, Any] | None:
+    def receipt(self, receipt_id: str) -> dict[str, Any] | None:
         """A receipt that the server keeps, as the server sends it; None if the server does not have it."""
-        path = f"/v1/usage/receipts/{quote(receipt_id, safe='')}"
-        status, body = self._get(path, key_headers("openai", self._keys[tenant]))
+        status, body = self._get(f"/v1/usage/receipts/{quote(receipt_id, safe='')}")
         return _object(body) if status == 200 else None
 
     def send(self, api: str, shape: Shape, tenant: int = 0, *, cancel: bool = False) -> Exchange:
@@ -231,10 +230,10 @@ class Endpoint:
                 text = self._problem(error)
                 return found._replace(broken=text) if found.status else found._replace(error=text)
 
-    def _get(self, path: str, given: dict[str, str]) -> tuple[int, bytes]:
+    def _get(self, path: str) -> tuple[int, bytes]:
         with closing(self._connection()) as connection:
             try:
-                connection.request("GET", self._base + path, headers=given)
+                connection.request("GET", self._base + path, headers=key_headers("openai", self._keys[0]))
                 response = connection.getresponse()
                 return response.status, response.read(MAX_ANSWER_BYTES)
             except (OSError, HTTPException, ValueError) as error:

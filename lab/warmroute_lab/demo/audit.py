@@ -40,7 +40,6 @@ class ClientTurn:
     harness: str
     n: int  # the request's number in the recording
     turn: int  # what the receipt must say
-    via: str  # "sdk" or "base_url"
     ingress: str
     started_at: float
     ended_at: float

@@ -151,7 +151,6 @@ async def _client_turn(
         harness=recording.harness,
         n=request.n,
         turn=request.turn,
-        via="sdk" if recording.name in THROUGH_SDK else "base_url",
         ingress=ingress,
         started_at=started_at,
         ended_at=time.time(),

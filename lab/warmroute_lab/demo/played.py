@@ -13,7 +13,6 @@ sums of the ledger with SGLang's counters.
 import asyncio
 import json
 import shutil
-import sys
 import time
 import urllib.request
 from argparse import Namespace
@@ -28,7 +27,7 @@ from warmroute_backend.sglang import NotInstalledError, Server, StartError, wait
 from warmroute_backend.sglang.command import CONTEXT_TOKENS
 from warmroute_cli import state
 from warmroute_cli.installed import called_as
-from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
+from warmroute_cli.processes import FleetError, stop_all, stopping_on_signals
 from warmroute_cli.state import locked_state
 from warmroute_lab.demo import report, results
 from warmroute_lab.demo.audit import ClientTurn, audit
@@ -44,6 +43,7 @@ from warmroute_lab.fleet import (
     Policy,
     Proxy,
     render,
+    started_proxy,
     wait_ready,
 )
 from warmroute_lab.recordings import RecordedRequest, RecordedSession, load_recordings
@@ -246,9 +246,7 @@ def _sglang_pass(
     recordings: Sequence[RecordedSession],
 ) -> Pass:
     key = state.api_key(state_dir)
-    config = run_dir / "proxy.toml"
-    config.write_text(_config(state_dir, run_dir, key, *servers), encoding="utf-8")
-    child = Child("proxy", [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)], run_dir)
+    child = started_proxy("proxy", run_dir / "proxy.toml", _config(state_dir, run_dir, key, *servers))
     try:
         deadline_s = time.monotonic() + PROXY_TIMEOUT_S
         line = child.listening(deadline_s)

@@ -1,10 +1,10 @@
 """What a person sees of a demo: progress while it runs, a table, one receipt, and what is wrong."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console
@@ -43,20 +43,15 @@ CAVEAT = (
 )
 
 
-class Advance(Protocol):
-    """Called when one more turn is done."""
-
-    def __call__(self, turn: ClientTurn, /) -> None: ...
-
-
 def console() -> Console:
     """The terminal, or a page of fixed width if there is none."""
     return Console(highlight=False, width=min(WIDTH, width()))
 
 
 @contextmanager
-def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
-    """A progress bar that counts turns; a few plain lines if the output is not a terminal."""
+def progress(out: Console, title: str, total: int) -> Iterator[Callable[[ClientTurn], None]]:
+    """A progress bar that counts turns; a few plain lines if the output is not a terminal. Yields a function, to be
+    called with each turn that is done."""
     done = 0
     if not out.is_terminal:
         step = max(1, total // PLAIN_LINES)

@@ -14,7 +14,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_sig
 from warmroute_cli.state import locked_state
 from warmroute_lab.demo import report
 from warmroute_lab.demo.played import write_json
-from warmroute_lab.fleet import PAGE_SIZE, START_TIMEOUT_S, STOP_GRACE_S, render, wait_ready
+from warmroute_lab.fleet import PAGE_SIZE, START_TIMEOUT_S, STOP_GRACE_S, render, started_proxy, wait_ready
 from warmroute_proxy.server.base.secrets import key_sha256
 
 TURN_TIMEOUT_S: Final = 300.0
@@ -119,10 +119,8 @@ class TightFleet:
         deadline_s = _start_deadline_s()
         for number, port in enumerate(self._ports):
             others = [f"http://127.0.0.1:{other}" for other in self._ports if other != port]
-            config = self._run_dir / f"proxy{number}.toml"
-            config.write_text(self._config(number, port, others, engines), encoding="utf-8")
-            command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
-            self._proxies.append(Child(f"proxy{number}", command, self._run_dir))
+            path, config = self._run_dir / f"proxy{number}.toml", self._config(number, port, others, engines)
+            self._proxies.append(started_proxy(f"proxy{number}", path, config))
         for child in self._proxies:
             url = child.listening(deadline_s)["url"]
             wait_ready(child, url, deadline_s)
@@ -190,8 +188,7 @@ def run(arguments: Namespace) -> int:
             with TightFleet(state_dir, run_dir, load, wait_s) as fleet:
                 found[name] = figures(asyncio.run(play(fleet.urls, fleet.api_key, load)), load.speed)
     if arguments.json:
-        rows = {name: {key: getattr(row, key) for key in Figures.__slots__} for name, row in found.items()}
-        write_json(arguments.json, rows)
+        write_json(arguments.json, {name: asdict(row) for name, row in found.items()})
     show(out, load, found)
     return 0 if found["with"].computed_tokens < found["without"].computed_tokens else 1
 
@@ -272,9 +269,8 @@ async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], numbe
             texts += [text] if text else []
     now_s = time.monotonic()
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return ClientTurn(number, usage["prompt_tokens"], cached, (first_s or now_s) - began_s, now_s - began_s), "".join(
-        texts
-    )
+    turn = ClientTurn(number, usage["prompt_tokens"], cached, (first_s or now_s) - began_s, now_s - began_s)
+    return turn, "".join(texts)
 
 
 def text_of(session: int, turn: int, size: float) -> str:

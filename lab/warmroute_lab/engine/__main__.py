@@ -83,9 +83,6 @@ def _hicache(args: argparse.Namespace) -> HiCache | None:
     return HiCache(
         ratio=args.hicache_ratio,
         size_gb=args.hicache_size,
-        write_policy=args.hicache_write_policy,
-        prefetch_policy=args.hicache_storage_prefetch_policy,
-        bytes_per_token=args.kv_bytes_per_token,
         storage_backend=args.hicache_storage_backend,
         extra_config=args.hicache_storage_backend_extra_config,
     )

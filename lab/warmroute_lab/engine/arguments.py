@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from warmroute_lab.engine.events.kv_publisher import MAX_PORT, KvEventsConfig, read_config
-from warmroute_lab.engine.model.hicache import BYTES_PER_TOKEN, HiCache
+from warmroute_lab.engine.model.hicache import BYTES_PER_TOKEN, PREFETCH_POLICY, WRITE_POLICY, HiCache
 from warmroute_lab.engine.settings import Settings
 
 
@@ -51,9 +51,9 @@ def _add_hicache(parser: argparse.ArgumentParser) -> None:
     add("--enable-hierarchical-cache", action="store_true", help="a host tier below the device")
     add("--hicache-ratio", type=_at_least(float, 1), default=defaults.ratio, help="host capacity per device capacity")
     add("--hicache-size", type=_at_least(float, 0), default=defaults.size_gb, help="GB on the host; 0: by the ratio")
-    add("--hicache-write-policy", choices=["write_through"], default=defaults.write_policy)
+    add("--hicache-write-policy", choices=[WRITE_POLICY], default=WRITE_POLICY)
     add("--hicache-storage-backend", choices=["file"], help="a storage tier below the host")
-    add("--hicache-storage-prefetch-policy", choices=["wait_complete"], default=defaults.prefetch_policy)
+    add("--hicache-storage-prefetch-policy", choices=[PREFETCH_POLICY], default=PREFETCH_POLICY)
     add("--hicache-storage-backend-extra-config", metavar="JSON", help="prefetch_threshold (tokens), file_storage_path")
 
 

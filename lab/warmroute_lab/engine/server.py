@@ -78,8 +78,7 @@ async def _listen(
     try:
         return await loop.create_server(lambda: HttpProtocol(handle, connections), host, port, backlog=BACKLOG)
     except OSError as error:
-        message = f"cannot listen on {_url_host(host)}:{port}: {error.strerror or error}"
-        raise StartError(message) from None
+        raise StartError(f"cannot listen on {_url_host(host)}:{port}: {error.strerror or error}") from None
 
 
 def _log_pool(settings: Settings) -> None:

@@ -38,7 +38,7 @@ class Settings:
     role_switch: bool = False
     """Whether the engine can switch between prefill and decode while it runs."""
     request_log: Path | None = None
-    """The file that gets one line of JSON for each ended request."""
+    """The file to which a line of JSON is appended for each ended request: its entry of `/engine/finished`."""
 
     costs: Costs = field(default_factory=Costs)
 
@@ -46,7 +46,3 @@ class Settings:
     def bigram(self) -> bool:
         """Whether pages consist of pairs of tokens, as with draft models of the EAGLE family."""
         return self.speculative_algorithm is not None
-
-    @property
-    def max_input_tokens(self) -> int:
-        return min(self.context_length, self.kv_tokens) - 1

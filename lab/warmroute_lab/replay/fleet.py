@@ -6,6 +6,7 @@ their best.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -153,7 +154,7 @@ class ReplayFleet:
         """Usable workers of the decode side of a split fleet."""
         self.set_up(worker.index for worker in workers)
 
-    def set_up(self, indexes: Any) -> None:
+    def set_up(self, indexes: Iterable[int]) -> None:
         self.up = set(indexes)
         usable = [worker for worker in self.workers if worker.index in self.up]
         self.prefills = [worker for worker in usable if worker.role != "decode"]

@@ -133,10 +133,10 @@ class Fork(NamedTuple):
 
     branches: int
     head_tokens: int
-    cold: bool = False
+    cold: bool
 
 
-def fork_trace(fork: Fork, name: str, seed: int = 1) -> Trace:
+def fork_trace(fork: Fork, name: str, seed: int) -> Trace:
     """The trace of one fork, equal for equal seeds."""
     random = np.random.default_rng(seed)
     head = mixed(np.arange(fork.head_tokens // BLOCK_TOKENS, dtype=np.uint64) + np.uint64(1 << 63), 0)
@@ -183,10 +183,6 @@ _BURSTY: Final = ToolCalls(
 )  # fmt: skip
 
 
-def _fork(fork: Fork, name: str, seed: int) -> Trace:
-    return fork_trace(fork, name, seed)
-
-
 MADE_UP: Final[Mapping[str, Callable[[int], Trace]]] = {
     "toolagent": lambda seed: tool_calls_trace(ToolCalls(seed=seed), "toolagent (made up)"),
     "bursty": lambda seed: tool_calls_trace(replace(_BURSTY, seed=seed), "bursty (made up)"),
@@ -195,7 +191,7 @@ MADE_UP: Final[Mapping[str, Callable[[int], Trace]]] = {
     "waves": lambda seed: agents_trace(replace(_WAVES, seed=seed), "waves (made up)"),
     **{
         f"fork-{branches}-{thousands}k{suffix}": partial(
-            _fork,
+            fork_trace,
             Fork(branches, thousands * 1024, cold=bool(suffix)),
             f"fork-{branches}-{thousands}k{suffix} (made up)",
         )

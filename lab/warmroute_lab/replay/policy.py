@@ -37,14 +37,17 @@ class Policy:
     report_every_s = 0.0
     """How often `report` is called; 0: never."""
 
+    send: Callable[[ReplayTurn, Worker, float], None]
+    """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
+
+    is_last: Callable[[ReplayTurn], bool]
+    """`is_last(turn)`: whether it is its session's last turn, as if clients said so. Set by the simulation."""
+
+    later: Callable[[float, Callable[[float], None]], None]
+    """`later(when_s, call)`: call `call(when_s)` at that time of the virtual clock. Set by the simulation."""
+
     def __init__(self, fleet: ReplayFleet) -> None:
         self.fleet = fleet
-        self.send: Callable[[ReplayTurn, Worker, float], None] = _cannot_send
-        """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
-        self.is_last: Callable[[ReplayTurn], bool] = _cannot_look
-        """`is_last(turn)`: whether it is its session's last turn, as if clients said so. Set by the simulation."""
-        self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
-        """`later(when_s, call)`: call `call(when_s)` at that time of the virtual clock. Set by the simulation."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
         """The worker that computes this turn's prompt; None if the turn waits."""
@@ -72,18 +75,6 @@ class Policy:
         """Read the engines' reports."""
 
 
-def _cannot_call(when_s: float, call: Callable[[float], None]) -> None:
-    raise RuntimeError(f"no simulation runs: {call} at {when_s} s")
-
-
-def _cannot_look(turn: ReplayTurn) -> bool:
-    raise RuntimeError(f"no simulation runs: {turn}")
-
-
-def _cannot_send(turn: ReplayTurn, worker: Worker, now_s: float) -> None:
-    raise RuntimeError(f"no simulation runs: {turn} to {worker} at {now_s} s")
-
-
 class InRegion(Policy):
     """Runs a separate policy in each region, for policies that know no regions. Turns stay in the region of arrival."""
 
@@ -92,7 +83,7 @@ class InRegion(Policy):
         self._fleets = {
             name: ReplayFleet(fleet.workers) for name in dict.fromkeys(each.region for each in fleet.workers)
         }
-        self.changed(0.0)
+        self._set_up()
         self._policies = {name: make(region_fleet) for name, region_fleet in self._fleets.items()}
         self.exact = any(policy.exact for policy in self._policies.values())
 
@@ -114,10 +105,13 @@ class InRegion(Policy):
         self._policies[turn.origin].lost(turn, now_s)
 
     def changed(self, now_s: float) -> None:
+        self._set_up()
+        for policy in self._policies.values():
+            policy.changed(now_s)
+
+    def _set_up(self) -> None:
         for name, region_fleet in self._fleets.items():
             region_fleet.set_up({each.index for each in self.fleet.workers if each.region == name} & self.fleet.up)
-        for policy in getattr(self, "_policies", {}).values():
-            policy.changed(now_s)
 
     def restarted(self, worker: Worker, now_s: float) -> None:
         self._policies[worker.region].restarted(worker, now_s)

@@ -199,11 +199,10 @@ class Production(Policy):
     exact = False
     report_every_s = REPORT_EVERY_S
 
-    def __init__(
-        self, fleet: ReplayFleet, trace: Trace, proxies: Proxies | None = None, feeds: Sequence[Feed] = ()
-    ) -> None:
+    def __init__(self, fleet: ReplayFleet, trace: Trace, proxies: Proxies, feeds: Sequence[Feed] = ()) -> None:
+        """`feeds`: the feed of each worker; empty without KV events."""
         super().__init__(fleet)
-        self._proxies = proxies or Proxies()
+        self._proxies = proxies
         self._by_name = {worker.name: worker for worker in fleet.workers}
         self._core = {worker: self._core_worker(worker) for worker in fleet.workers}
         self._regions = list(dict.fromkeys(worker.region for worker in fleet.workers))

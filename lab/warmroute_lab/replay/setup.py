@@ -1,6 +1,5 @@
 """What to replay: the fleet, the policies, the loads. A run has one trace, `Setup`, policy and speed-up."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -94,9 +93,8 @@ class Setup:
     """A fleet. Each region has `prefills` workers that compute prompts and, if the fleet is split, `decodes` workers
     that generate. `kv_tokens` and `host_tokens` are per worker, `store_tokens` per region.
 
-    If `each_turn`, every turn comes in at a random region; otherwise all turns of a session come in at one random
-    region, as those of `home_share` of the sessions always do. `naming_share`, `routers`, `share_lag_s` (None: routers
-    share nothing), `share_loss`, `event_lag_s`, `hinting_share` and `ending_share` are for the production policy.
+    `rtt_s`, `each_turn` and `home_share` are those of `Ingress`. `naming_share`, `routers`, `share_lag_s`,
+    `share_loss`, `event_lag_s`, `hinting_share` and `ending_share` are for the production policy: see `Proxies`.
     """
 
     prefills: int = 8
@@ -271,7 +269,7 @@ def _check_changes(setup: Setup) -> None:
         _check_up(setup, up)
 
 
-def _check_up(setup: Setup, up: Sequence[int] | set[int]) -> None:
+def _check_up(setup: Setup, up: set[int]) -> None:
     for region in range(setup.regions):
         if not any(index // setup.prefills == region for index in up):
             raise TraceError("a region would be without any worker")

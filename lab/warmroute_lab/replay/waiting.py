@@ -36,7 +36,7 @@ class ProxyQueue:
         policy: Policy,
         router: Router,
         go: Callable[[ReplayTurn, RoutingRequest, Decision, float], None],
-        memory_wait_s: float = 0.0,
+        memory_wait_s: float,
     ) -> None:
         """`go` is called to dispatch a turn that has waited."""
         self._policy = policy

@@ -155,4 +155,4 @@ def shown(found: list[Finding]) -> str:
         if finding.todo and finding.level is not Level.OK:
             lines.append(f"{'':<8} {'':<{width}}  -> {finding.todo}")
     count = sum(finding.level is Level.PROBLEM for finding in found)
-    return "\n".join([*lines, f"{count} problem{'s' * (count != 1)}"])
+    return "\n".join([*lines, number_of(count, "problem")])

@@ -239,9 +239,10 @@ def _of_trace(arguments: Namespace) -> int:
     if hint := missing(("numpy",), "replay"):
         raise ValueError(hint)
     from warmroute_cli.ladder import what_if
+    from warmroute_lab.replay.loaders import load_all
 
     rates = rates_by_model(arguments.price).get("")
-    trace = what_if.read_trace(arguments.paths)
+    trace = load_all(arguments.paths)
     case = what_if.first_case(arguments.paths, arguments.as_it_is, arguments.kv_tokens)
     cases = [what_if.changed(case, text) for text in arguments.what_if]
     first = what_if.ladder_of(trace, case, case.rates or rates, arguments.by)

@@ -49,11 +49,11 @@ def log_source(arguments: Namespace) -> LogTurns:
     if arguments.by == "kind":
         raise ValueError("--by kind is for ledgers: logs do not say it")
     name = format_of_all(arguments)
-    formats = list({path.resolve(): path for path in arguments.paths}.values())
+    paths = list({path.resolve(): path for path in arguments.paths}.values())
     notes: list[str] = []
     reports = Reports(rates, arguments.kv_tokens)
-    about = {"kind": name, "paths": [str(path) for path in formats], "kv_tokens": arguments.kv_tokens}
-    return LogTurns(about, _turns(formats, name, reports, notes), notes)
+    about = {"kind": name, "paths": [str(path) for path in paths], "kv_tokens": arguments.kv_tokens}
+    return LogTurns(about, _turns(paths, name, reports, notes), notes)
 
 
 def format_of_all(arguments: Namespace) -> str:

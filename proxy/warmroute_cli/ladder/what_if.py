@@ -14,7 +14,7 @@ from warmroute.contract.money import Rates
 from warmroute.files.given import GivenFile
 from warmroute_cli.arguments import count, rates_of
 from warmroute_cli.replay.replay_options import kv_tokens, workers
-from warmroute_lab.replay.loaders import begins_as_record, load_all
+from warmroute_lab.replay.loaders import begins_as_record
 from warmroute_lab.replay.record import MAX_BYTES
 from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
 from warmroute_lab.replay.trace import Trace
@@ -57,11 +57,6 @@ class Difference:
             "more_nanousd": self.more_nanousd,
             "causes": causes,
         }
-
-
-def read_trace(paths: list[Path]) -> Trace:
-    """Read one trace from all files. Raises: TraceError, UnreadableFile."""
-    return load_all(paths)
 
 
 def first_case(paths: list[Path], given: str | None, device_tokens: int | None) -> Case:

@@ -100,7 +100,7 @@ def stop(arguments: argparse.Namespace) -> int:
     """Stop all processes through their launcher; if the launcher does not run, stop them directly."""
     record = _record(arguments.state_dir)
     deadline_s = time.monotonic() + arguments.wait
-    if signal_process(record.launcher, signal.SIGTERM) if _is_same_boot(record) else False:
+    if _is_same_boot(record) and signal_process(record.launcher, signal.SIGTERM):
         while is_alive(record.launcher):
             if time.monotonic() > deadline_s:
                 raise LaunchError(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from warmroute.files.printable import number_of
 from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits, Waker
@@ -66,10 +67,6 @@ def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Pat
     return path
 
 
-def exports(state_dir: Path, port: int) -> list[str]:
-    return [f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1", f"export OPENAI_API_KEY={state.api_key(state_dir)}"]
-
-
 def start(arguments: argparse.Namespace) -> int:
     """Run a plan until a signal. Raises: LaunchError, PlanError, ConfigError, SecretError."""
     plan = _checked(Path(arguments.what), arguments.node)
@@ -107,7 +104,8 @@ def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Co
     def up() -> None:
         _show(f"{arguments.what}: {len(adopted.processes)} processes serve; Ctrl-C stops them")
         if config is not None and arguments.engine != "sglang" and arguments.proxy_config is None:
-            _show("\n".join(exports(state_dir, config.proxy.port)))
+            _show(f"export OPENAI_BASE_URL=http://{LOCAL}:{config.proxy.port}/v1")
+            _show(f"export OPENAI_API_KEY={state.api_key(state_dir)}")
 
     limits = Limits(
         Backoff(limit=arguments.restarts), arguments.drain_s, arguments.hang_s, arguments.on_hang == "restart"
@@ -148,8 +146,7 @@ def _checked(path: Path, node: int) -> Plan:
     plan, _ = load_plan(path)
     wrong = problems(plan)
     if wrong:
-        shown = "\n".join(wrong)
-        raise LaunchError(f"{path} has {len(wrong)} problem{'s' * (len(wrong) > 1)}:\n{shown}")
+        raise LaunchError("\n".join([f"{path} has {number_of(len(wrong), 'problem')}:", *wrong]))
     if not 0 <= node < plan.cluster.nodes:
         raise LaunchError(f"--node {node}: {plan.cluster} has the nodes 0 to {plan.cluster.nodes - 1}")
     return plan

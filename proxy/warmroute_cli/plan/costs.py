@@ -8,9 +8,9 @@ At these prices, the traffic earns exactly the cost of the GPUs and the margin. 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_UP, Decimal
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace as sooner
 
@@ -120,9 +120,6 @@ class Goodput:
     tokens_per_s_gpu: float
     """Answer tokens per second that each GPU generates at `requests_per_s`."""
     beyond: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets) -> list[Goodput]:

@@ -70,8 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
     found, model = load_plan(arguments.check)
     wrong = problems(found)
     if wrong:
-        print(f"{arguments.check}: {len(wrong)} problem{'s' * (len(wrong) > 1)}", file=sys.stderr)
-        print("\n".join(wrong), file=sys.stderr)
+        print("\n".join([f"{arguments.check}: {number_of(len(wrong), 'problem')}", *wrong]), file=sys.stderr)
         return 1
     if arguments.out is not None:
         _write(arguments.out, deployment_files(found, model, page(found)))
@@ -213,9 +212,9 @@ class Made:
             "processes": processes(made),
             "choices": [asdict(choice) for choice in made.choices],
             "warm_sessions_of_65536": warm_sessions(made, 65_536),
-            "sizing": [{**each.sizing.as_dict(), "missed": list(each.missed)} for each in played],
+            "sizing": [{**asdict(each.sizing), "missed": list(each.missed)} for each in played],
             "not_played": dict(self.search.ruled_out) if self.search is not None else {},
-            "goodput": [each.as_dict() for each in self.goodput],
+            "goodput": [asdict(each) for each in self.goodput],
             "kinds": [each.as_dict() for each in self.kinds],
             "prices": self.prices.as_dict() if self.prices is not None else None,
         }

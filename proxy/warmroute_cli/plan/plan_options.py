@@ -2,9 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from warmroute_backend.plan.words import ALL_TO_ALLS, CACHE_DIR, KV_TYPES, OBJECTIVES, RDMA_RESOURCE, STORAGES
-from warmroute_cli.arguments import above_zero, count, wants
+from warmroute_cli.arguments import above_zero, count, number, wants
+
+_share: Final = number("a share between 0 and 1", lambda value: 0 <= value < 1)
 
 
 def add(plan: argparse.ArgumentParser) -> None:
@@ -28,7 +31,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--output", type=count, metavar="TOKENS", help="tokens per answer")
     group.add_argument("--requests-per-s", type=above_zero, default=1.0, metavar="N", help="rate (%(default)g)")
     group.add_argument(
-        "--cached", type=share, default=0.9, metavar="SHARE", help="cached share of a prompt (%(default)g)"
+        "--cached", type=_share, default=0.9, metavar="SHARE", help="cached share of a prompt (%(default)g)"
     )
 
 
@@ -51,7 +54,7 @@ def _add_targets(group: argparse._ArgumentGroup) -> None:
         "--gpu-hour", type=gpu_hours, metavar="USD|GPU=USD,...", help="price of a GPU hour; prints token prices"
     )
     group.add_argument(
-        "--margin", type=share, default=0.0, metavar="SHARE", help="margin on token prices (%(default)g)"
+        "--margin", type=_share, default=0.0, metavar="SHARE", help="margin on token prices (%(default)g)"
     )
 
 
@@ -65,8 +68,8 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--all-to-all", choices=ALL_TO_ALLS, help="exchange of expert tokens (--moe-a2a-backend)")
     group.add_argument("--chunk", type=count, metavar="TOKENS", help="--chunked-prefill-size")
     group.add_argument("--kv-dtype", choices=KV_TYPES)
-    group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")
-    group.add_argument("--swa-ratio", type=share, metavar="SHARE", help="--swa-full-tokens-ratio")
+    group.add_argument("--mem-fraction", type=_share, metavar="SHARE", help="--mem-fraction-static")
+    group.add_argument("--swa-ratio", type=_share, metavar="SHARE", help="--swa-full-tokens-ratio")
     group.add_argument("--hicache", choices=("on", "off"))
     group.add_argument("--storage", choices=STORAGES, help="storage tier of HiCache")
     group.add_argument(
@@ -108,15 +111,6 @@ def gpu_hours(text: str) -> dict[str, float]:
         return {ANY_GPU: above_zero(text)}
     pairs = [each.partition("=") for each in text.split(",")]
     return {name.strip().upper(): above_zero(usd) for name, _, usd in pairs}
-
-
-@wants("a share between 0 and 1")
-def share(text: str) -> float:
-    """Read a number from 0 to below 1."""
-    value = float(text)
-    if not 0 <= value < 1:
-        raise ValueError(text)
-    return value
 
 
 @wants("GPUs of prefill and decode such as 4+4, or off")

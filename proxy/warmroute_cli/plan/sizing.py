@@ -6,9 +6,9 @@ from a GPU.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from warmroute_backend.costs import Costs, Role
 from warmroute_backend.plan.choose import average_load
@@ -76,9 +76,6 @@ class Sizing:
     def busiest(self) -> float:
         return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 # --- one plan ----------------------------------------------------------------------------------------------------
 
@@ -111,8 +108,7 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
         raise PlanError(f"{trace.name}: a request of {largest:,} tokens does not fit a rank's {least:,}.")
     fleet = ReplayFleet(workers)
     tiers = any(engine.hicache is not None for engine in plan.engines)
-    stores = any(engine.storage == "mooncake" for engine in plan.engines)
-    proxies = Proxies(host_cache=tiers, store=stores, queue=True, memory_wait_s=MEMORY_WAIT_S)
+    proxies = Proxies(host_cache=tiers, store=plan.has_store, queue=True, memory_wait_s=MEMORY_WAIT_S)
     policy = Production(fleet, trace, proxies, [])
     kind = SplitSimulation if plan.is_split else Simulation
     share = warm_up_share(trace)
@@ -261,11 +257,10 @@ def division(plan: Plan) -> str:
     elif engine.speculation is not None and engine.speculation.steps != PUBLISHED_STEPS:
         tail += f", drafts of {engine.speculation.steps}"
     hosts = any(each.hicache is not None for each in plan.engines)
-    stores = "mooncake" if any(each.storage == "mooncake" for each in plan.engines) else "none"
     if not hosts and not engine.lmcache:
         tail += ", no HiCache"
-    elif stores != default_storage(plan.cluster):
-        tail += ", store" if stores == "mooncake" else ", no store"
+    elif plan.has_store != (default_storage(plan.cluster) == "mooncake"):
+        tail += ", store" if plan.has_store else ", no store"
     return " + ".join(sides) + tail
 
 

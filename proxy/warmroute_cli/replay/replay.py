@@ -90,7 +90,7 @@ def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]
         policies = None if arguments.policy is None or "all" in arguments.policy else tuple(arguments.policy)
         loads = None if arguments.speed_up is None else tuple(dict.fromkeys(arguments.speed_up))
         source = source._replace(policies=policies, speed_ups=loads)
-        _, ready_made, notes = source.ready_made()
+        _, ready_made, notes = _ready_made(source)
         runs = list(ready_made)
     else:
         chosen_policies, chosen_loads = _chosen(arguments)
@@ -169,18 +169,10 @@ class TraceSource(NamedTuple):
     speed_ups: tuple[float, ...] | None = None
     """Speed-ups of a scenario; None: those that the scenario defines."""
 
-    def ready_made(self) -> Scenario:
-        """The scenario with its trace, made once per process."""
-        assert self.scenario is not None
-        return _ready_made(self)
-
-    def trace(self) -> Trace:
-        """The trace, read once per process."""
-        return _trace(self)
-
 
 @lru_cache(maxsize=1)
 def _ready_made(source: TraceSource) -> Scenario:
+    """The scenario with its trace, made once per process."""
     from warmroute_lab.replay.scenarios.by_name import scenario
 
     assert source.scenario is not None
@@ -189,8 +181,9 @@ def _ready_made(source: TraceSource) -> Scenario:
 
 @lru_cache(maxsize=1)
 def _trace(source: TraceSource) -> Trace:
+    """The trace, read once per process."""
     if source.scenario is not None:
-        return source.ready_made().trace
+        return _ready_made(source).trace
     if source.made_up is not None:
         from warmroute_lab.replay.made_up import made_up
 
@@ -207,13 +200,13 @@ def _trace(source: TraceSource) -> Trace:
 
 
 def _one(source: TraceSource, chosen: Run, progress: Progress | None = None) -> Result:
-    result = run(source.trace(), chosen.setup, chosen.policy, chosen.speed_up, progress)
+    result = run(_trace(source), chosen.setup, chosen.policy, chosen.speed_up, progress)
     result.policy = chosen.label
     return result
 
 
 def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
-    requests = len(source.trace().requests)
+    requests = len(_trace(source).requests)
     gc.freeze()  # the trace stays in memory: the collector need not walk it
     results = []
     for each in runs:
@@ -227,7 +220,7 @@ def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 
-    source.trace()  # so that its errors are raised here, and only once
+    _trace(source)  # so that its errors are raised here, and only once
     results: dict[int, Result] = {}
     processes = min(os.cpu_count() or 1, len(runs))
     with (

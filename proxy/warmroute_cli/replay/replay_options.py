@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.arguments import above_zero, count, integer, tokens, wants
+from warmroute_cli.arguments import above_zero, count, integer, number, tokens, wants
 
 MAX_WORKERS: Final = 1024
 SCENARIOS: Final = ("regions", "pd")
@@ -15,6 +15,7 @@ MADE_UP: Final = (
 )  # fmt: skip
 _CHANGES: Final = ("add", "remove", "restart")
 _count: Final = integer(f"a whole number from 1 to {MAX_WORKERS}", 1, MAX_WORKERS)
+_share: Final = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -126,14 +127,6 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
 @wants("a number from 0 on")
 def _not_negative(text: str) -> float:
     return 0.0 if float(text) == 0 else above_zero(text)
-
-
-@wants("a number from 0 to 1")
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError(text)
-    return value
 
 
 @wants("a number of workers, or two like 4:4")

@@ -12,9 +12,9 @@ from warmroute.contract.meanings import MEANINGS
 from warmroute.contract.money import usd
 from warmroute.files.printable import number_of
 from warmroute_cli.api import Api, ApiError
-from warmroute_cli.names import agent_names, session_names
+from warmroute_cli.names import MOST, agent_names, session_names
 from warmroute_cli.tables import Column, Row, fitted, width
-from warmroute_cli.usage import losses_text
+from warmroute_cli.usage import losses_listed
 
 BREAKS: Final = ("prefix_changed", "moved", "not_computed_yet", "evicted", "forgotten", "salt_changed", "unknown")
 """Loss classes that the report shows as broken prefixes: tokens that could have been cached."""
@@ -33,7 +33,6 @@ COLUMNS: Final = (
 )  # fmt: skip
 MAX_LISTED: Final = 5
 MAX_READ: Final = 50
-MAX_ROWS: Final = "200"
 
 
 def show(api: Api, since_s: float) -> None:
@@ -63,8 +62,8 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
     yield f"cost:      {usd(sums['price_nanousd'])} USD, {usd(sums['saved_nanousd'])} USD saved by the cache"
     losses = sums["losses"] or {}
     if losses:
-        yield f"computed:  {losses_text(losses)}"
-    rows = api.ask("/usage/receipts", {"limit": MAX_ROWS, **since})["data"]
+        yield f"computed:  {', '.join(losses_listed(losses))}"
+    rows = api.ask("/usage/receipts", {"limit": MOST, **since})["data"]
     yield from by_agent(rows, width())
     lost = sum(losses.get(name, 0) for name in BREAKS)
     if not lost:

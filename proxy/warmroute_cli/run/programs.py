@@ -167,7 +167,6 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "XDG_STATE_HOME": "$folder/state",
             "OPENCODE_DISABLE_MODELS_FETCH": "1",
         },
-        arguments=(),
         files={"opencode.json": _OPENCODE},
         cleared=("OPENCODE_CONFIG_CONTENT", "OPENCODE_CONFIG_DIR"),
         sources=("https://opencode.ai/docs/config/", "https://opencode.ai/docs/cli/#environment-variables"),

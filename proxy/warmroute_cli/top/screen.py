@@ -98,9 +98,9 @@ def _head(reading: FleetReading, rates: Rates, choice: Choice, clock: str, colum
     right = "q quit  ? help"
     yield Line(left.ljust(columns - len(right) - 1) + f" {right}", "bold")
     gained, all_of = rates.gained, reading.counters
-    now, ever = _percent(gained.hit_ratio), _percent(all_of.hit_ratio)
-    turns = rates.a_minute(gained.turns)
-    yield Line(f"hit ratio {now} now, {ever} since start   turns {_number(turns)}/min, {all_of.turns:,.0f} in all")
+    now, ever = _figure(gained.hit_ratio, ".1%"), _figure(all_of.hit_ratio, ".1%")
+    turns = _figure(rates.a_minute(gained.turns), ",.1f")
+    yield Line(f"hit ratio {now} now, {ever} since start   turns {turns}/min, {all_of.turns:,.0f} in all")
     saved = rates.a_minute(gained.list_nanousd - gained.price_nanousd)
     saved_ever = all_of.list_nanousd - all_of.price_nanousd
     price = _usd(rates.a_minute(gained.price_nanousd))
@@ -121,10 +121,10 @@ def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Itera
         "head",
     )
     for row in rows[offset : offset + fits]:
-        device, host, storage = [_tier(row.tiers.get(name)) for name in TIERS]
+        device, host, storage = [_figure(row.tiers.get(name), ".0%") for name in TIERS]
         text = (
             f"{row.id[:18]:<18} {row.role[:10]:<10} {row.state[:8]:<8} {row.running:>4} {row.prefill_tokens:>8,}"
-            f" {_tier(row.kv_share):>4} {device:>4} {host:>4} {storage:>5} {row.queue_s:>5.1f}s"
+            f" {_figure(row.kv_share, '.0%'):>4} {device:>4} {host:>4} {storage:>5} {row.queue_s:>5.1f}s"
         )
         yield Line(text, "" if row.state in {"up", "open"} else "bad")
     if len(rows) > fits:
@@ -152,20 +152,12 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
-def _tier(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _share(amount: float, of: float) -> str:
     return f"{amount / of:.0%}" if of else "-"
-
-
-def _number(amount: float | None) -> str:
-    return "-" if amount is None else f"{amount:,.1f}"
 
 
 def _usd(nano: float | None) -> str:

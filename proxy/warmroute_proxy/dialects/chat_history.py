@@ -150,6 +150,8 @@ def _is_read(piece: Members, kind: str) -> bool:
     text = piece.get("text")
     if (kind == "text" and (text is None or not is_text(text))) or (kind.endswith("_url") and kind not in piece):
         return False
+    if kind == "image_url" and not is_object(piece[kind]):  # Mistral's shape
+        return False
     return all(_is_address(value) for name, value in piece.items() if name.endswith("_url"))
 
 

@@ -17,6 +17,10 @@ _T = TypeVar("_T")
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _STANDARD: Final = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None, ord(" "): None}
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # "image/jpg" is often sent
+_OTHER_BEGINNINGS: Final = (b"<", b"\n<", b"\r\n<", b"\xef\xbb\xbf<", b"{", b"%PDF", b"version http")
+"""Of pages, of JSON, of a PDF, and of the pointer that Git LFS leaves in place of a file."""
+
+_OTHER_BRANDS: Final = frozenset({b"ftyphei", b"ftyphev", b"ftypmif"})
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _NULL: Final = 0x6E
 _WINDOW_CHARS: Final = 1_048_576
@@ -89,7 +93,15 @@ def as_base64(data: str) -> str | None:
 def data_image(media_type: str, data: str) -> ChatPart | None:
     """An image part from data in the request; None if engines could not read it."""
     found = as_base64(data) if media_type.lower() in IMAGE_TYPES else None
-    return None if found is None else image_at(f"data:{media_type};base64,{found}")
+    return None if found is None or _is_other(found) else image_at(f"data:{media_type};base64,{found}")
+
+
+def _is_other(data: str) -> bool:
+    """Whether the data is surely none of `IMAGE_TYPES`. Clients take the type from a file's name, but a file `.png` may
+    hold the page of an error, and a photo of a phone may be HEIC.
+    """
+    head = base64.b64decode(data[:16])
+    return head.startswith(_OTHER_BEGINNINGS) or head[4:11] in _OTHER_BRANDS
 
 
 def image_at(url: str | Raw) -> ChatPart:

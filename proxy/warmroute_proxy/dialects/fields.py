@@ -2,7 +2,8 @@
 
 Engines parse the members that a proxy passes on, and some values end an engine's process: a count of log probabilities
 above the vocabulary, a token id outside of it, a `top_k` that overflows (sglang #40076, #8383, #31908, #36856). So a
-member on the list passes only if its value is within the bounds there. `null` counts as an absent member.
+member on the list passes only if its value is within the bounds there. `null` counts as an absent member, and no
+engine gets it: SGLang refuses `"n": null`, which OpenAI takes.
 
 The tenant's `unlisted` setting decides what happens to a member that is not on the list:
 
@@ -25,6 +26,7 @@ MAX_NAME_CHARS: Final = 64
 """The length of a field's name in a receipt or an error."""
 
 _NONE: Final[frozenset[str]] = frozenset()
+_NULL: Final = msgspec.Raw(b"null")
 
 Check = Callable[[Any], str | None]
 """Takes the decoded value, and returns what is wrong with it, or None."""
@@ -139,13 +141,14 @@ def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
 class Members(NamedTuple):
     """The members of a body after the check.
 
-    `values` are the decoded members. Members in `dropped` must not reach an engine. `bounded`: all that reaches an
-    engine is on the list, within bounds, and needs no grant.
+    `values` are the decoded members. Members in `dropped` must not reach an engine, and neither must those in `nulls`,
+    which are null. `bounded`: all that reaches an engine is on the list, within bounds, and needs no grant.
     """
 
     values: dict[str, Any]
     dropped: frozenset[str]
     bounded: bool
+    nulls: frozenset[str] = _NONE
 
 
 class FieldsReader:
@@ -162,10 +165,13 @@ class FieldsReader:
     def read(self, members: Mapping[str, msgspec.Raw], allowed: Permissions) -> Members:
         """Check and decode all members. Raises `FieldError` for the first that must not pass."""
         values = {name: field.read(name, members[name], allowed) for name, field in self._fields}
+        nulls = _NONE
+        if None in values.values():
+            nulls = frozenset([name for name, value in values.items() if value is None and members[name] == _NULL])
         unlisted = self._unlisted
         if unlisted and allowed.unlisted == "refuse":
             problem = "is not a field of this API that the proxy knows; remove it"
             raise FieldError(min(unlisted), problem, "unknown_field")
         if unlisted and allowed.unlisted == "pass":
-            return Members(values, _NONE, bounded=False)
-        return Members(values, unlisted, bounded=not self._grants)
+            return Members(values, _NONE, bounded=False, nulls=nulls)
+        return Members(values, unlisted, bounded=not self._grants, nulls=nulls)

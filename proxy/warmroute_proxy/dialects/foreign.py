@@ -21,7 +21,7 @@ MAX_DEPTH: Final = 16
 _TEXT_MEMBERS: Final = frozenset(
     {
         "text", "title", "url", "content", "output", "outputs", "results", "code", "logs", "stdout", "stderr", "source",
-        "transcript",
+        "transcript", "connector_text",
     }
 )  # fmt: skip
 """Members that hold a text, or a value with texts in it."""

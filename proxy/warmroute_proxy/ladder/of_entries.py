@@ -15,16 +15,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-import msgspec
-
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry import Entry, StoredReceipt
 from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, turns_in
 from warmroute_proxy.ladder.steps import CAUSES, UNEXPLAINED
 from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
-
-BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
-"""How turns can be grouped."""
 
 UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
 """Outcomes of turns that were charged nothing, if the rates in their rows are zero."""
@@ -32,31 +27,8 @@ UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
 _FREE: Final = (0, 0, 0)
 
 
-class _Credit(msgspec.Struct):
-    nanousd: int = 0
-
-
-class _Receipt(msgspec.Struct):
-    loss: dict[str, int] = {}
-    cached: dict[str, int] = {}
-    cache_write: dict[str, int] = {}
-    estimated: list[str] = []
-    kind: str = ""
-    harness: str = ""
-    price_nanousd: int | None = None
-    credit: _Credit | None = None
-
-
-class _Usage(msgspec.Struct):
-    warmroute: _Receipt = msgspec.field(default_factory=_Receipt)
-
-
-_usage: Final = msgspec.json.Decoder(_Usage | None).decode
-
-
 def turn_of(entry: Entry) -> LadderTurn:
-    usage = _usage(entry.usage)
-    receipt = _Receipt() if usage is None else usage.warmroute
+    receipt = entry.receipt()
     keys = _keys(entry, receipt)
     counts = turns_in(entry.id)
     if entry.id.endswith(CREDIT_SUFFIX):
@@ -75,12 +47,12 @@ def turn_of(entry: Entry) -> LadderTurn:
     )
 
 
-def _voided(entry: Entry, receipt: _Receipt, bill: Bill, rest: int) -> int:
+def _voided(entry: Entry, receipt: StoredReceipt, bill: Bill, rest: int) -> int:
     """The part of `rest` that is explained, in a row that takes another row back.
 
     The row also takes back a credit, and the prices of cache tiers, which are in its receipt only as a sum.
     """
-    credit = 0 if receipt.credit is None else receipt.credit.nanousd
+    credit = receipt.credit_nanousd
     if bill.rates.cache_rates is None:
         return -credit
     if receipt.price_nanousd is None:
@@ -88,7 +60,7 @@ def _voided(entry: Entry, receipt: _Receipt, bill: Bill, rest: int) -> int:
     return rest - (entry.price_nanousd - receipt.price_nanousd + credit)
 
 
-def _keys(entry: Entry, receipt: _Receipt) -> dict[str, str]:
+def _keys(entry: Entry, receipt: StoredReceipt) -> dict[str, str]:
     day = datetime.fromtimestamp(entry.settled_at, UTC).strftime("%Y-%m-%d")
     return {
         "session": entry.session or "",
@@ -100,7 +72,7 @@ def _keys(entry: Entry, receipt: _Receipt) -> dict[str, str]:
     }
 
 
-def _bill(entry: Entry, receipt: _Receipt, sign: int) -> Bill:
+def _bill(entry: Entry, receipt: StoredReceipt, sign: int) -> Bill:
     tiers, written = receipt.cached, receipt.cache_write
     return Bill(
         Rates(*entry.rates),
@@ -113,7 +85,7 @@ def _bill(entry: Entry, receipt: _Receipt, sign: int) -> Bill:
     )
 
 
-def _losses(entry: Entry, receipt: _Receipt, sign: int) -> Iterator[Loss]:
+def _losses(entry: Entry, receipt: StoredReceipt, sign: int) -> Iterator[Loss]:
     """The losses of a row in the order of the steps, without losses of zero tokens."""
     cached, expected = sign * entry.cached_tokens, entry.predicted_cached
     loss = {name: sign * tokens for name, tokens in receipt.loss.items()}
@@ -135,7 +107,7 @@ def _losses(entry: Entry, receipt: _Receipt, sign: int) -> Iterator[Loss]:
             yield Loss(step, cause, tokens)
 
 
-def _reported(entry: Entry, receipt: _Receipt, cached: int) -> Iterator[tuple[str, str, int]]:
+def _reported(entry: Entry, receipt: StoredReceipt, cached: int) -> Iterator[tuple[str, str, int]]:
     guessed = "cached_tokens" in receipt.estimated
     if guessed:
         yield "reported", "not_reported", cached

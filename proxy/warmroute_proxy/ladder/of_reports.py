@@ -51,13 +51,13 @@ class Report:
 class Reports:
     """Makes turns from reports, which must come in the order of their requests."""
 
-    def __init__(self, rates: Mapping[str, Rates], kv_tokens: int | None = None, page_tokens: int = 16) -> None:
+    def __init__(self, rates: Mapping[str, Rates], kv_tokens: int | None = None) -> None:
         """`rates`: model -> rates; `""`: other models. `kv_tokens`: the size of a worker's cache; None: no bound."""
         self._rates = rates
         self.unrated: Counter[str] = Counter()
         """Model -> turns without rates. Limits: counts `MAX_MODELS` models, and leaves further models out."""
         self._kv_tokens = kv_tokens
-        self._tokens = Prefixes(kv_tokens, page_tokens)
+        self._tokens = Prefixes(kv_tokens)
         self._pieces = Prefixes(None if kv_tokens is None else kv_tokens // TOKENS_OF_PIECE, 1)
 
     @property

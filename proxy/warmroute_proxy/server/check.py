@@ -28,8 +28,8 @@ from warmroute_proxy.server.base.secrets import (
     is_exposed,
     load_dsn,
     load_headers,
+    load_redis_url,
     load_secret,
-    load_url,
 )
 from warmroute_proxy.server.discovery.discovery import candidates, source_of
 from warmroute_proxy.server.discovery.source import DiscoveredEngines, SourceError
@@ -73,7 +73,7 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     if (database := config.database) is not None:
         loads.append(lambda: load_dsn(database.dsn_file))
     if (redis := config.redis) is not None:
-        loads.append(lambda: load_url(redis.url_file, ("redis", "rediss")))
+        loads.append(lambda: load_redis_url(redis.url_file))
     if (tracing := config.tracing) is not None:
         loads.append(lambda: load_headers(tracing.headers_file))
     for engine in config.own_engines:
@@ -146,7 +146,7 @@ def _ask_redis(redis: RedisConfig) -> Callable[[], str]:
     from warmroute_proxy.server.redis.calls import RedisCalls
 
     async def run() -> str:
-        calls = RedisCalls(load_url(redis.url_file, ("redis", "rediss")), PROBE_TIMEOUT_S)
+        calls = RedisCalls(load_redis_url(redis.url_file), PROBE_TIMEOUT_S)
         try:
             await calls.run("return 1", ())
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from warmroute.contract.bounded import put
 from warmroute.contract.identity import lineage_parts
 
 MAX_HOMES: Final = 10_000
@@ -61,23 +62,16 @@ class Homes:
 
     def put(self, base_url: str, session: str, region: str) -> None:
         """Note the home of a session, which is where the session's next lineage begins."""
-        self._by_session[base_url, session] = _SessionHome(region, 0, 0)
-        self._by_session.move_to_end((base_url, session))
-        if len(self._by_session) > self._max:
-            self._by_session.popitem(last=False)
+        put(self._by_session, (base_url, session), _SessionHome(region, 0, 0), self._max)
 
     def answered(self, lineage: Lineage, region: str) -> None:
         """Note the region that has served a lineage."""
         base_url, session, _, prompt, parts = lineage
-        self._by_lineage[base_url, session, prompt] = region
-        self._by_lineage.move_to_end((base_url, session, prompt))
+        put(self._by_lineage, (base_url, session, prompt), region, self._max)
         home = self._by_session.get((base_url, session))
         if home is None or home.prompt == prompt or home.parts < parts:
-            self._by_session[base_url, session] = _SessionHome(region, prompt, parts)
-        self._by_session.move_to_end((base_url, session))
-        for homes in (self._by_lineage, self._by_session):
-            if len(homes) > self._max:
-                homes.popitem(last=False)
+            home = _SessionHome(region, prompt, parts)
+        put(self._by_session, (base_url, session), home, self._max)
 
 
 def lineage_of(

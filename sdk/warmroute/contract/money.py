@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final, NamedTuple
 
+NANO_PER_USD: Final = 1_000_000_000
 PICO_PER_USD_PER_MTOK: Final = 1_000_000
 MAX_USD_PER_MTOK: Final = Decimal(1_000_000)
 _HALF: Final = 500  # half a nanodollar, in picodollars

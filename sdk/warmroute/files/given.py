@@ -57,10 +57,6 @@ class GivenFile:
         """The next line with its line break, or the first `size` bytes of a longer line. Raises: UnreadableFile."""
         return self._given(self._file.readline, size)
 
-    def rest(self) -> bytes:
-        """All bytes to the end. Raises: UnreadableFile."""
-        return self.read(self._left + 1)
-
     def _given(self, source: Callable[[int], bytes], size: int) -> bytes:
         try:
             found = source(min(size, self._left + 1))
@@ -82,4 +78,4 @@ class GivenFile:
 def given_bytes(path: Path, max_bytes: int) -> bytes:
     """The content of a file. Raises: UnreadableFile."""
     with GivenFile(path, max_bytes) as file:
-        return file.rest()
+        return file.read(max_bytes + 1)

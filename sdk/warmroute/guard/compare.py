@@ -6,14 +6,13 @@ related prompts are compared. A session has unrelated prompts, too: a title, a s
 the same key. An unrelated prompt is not a break: it begins a new lineage (prompts that continue each other).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from warmroute.guard.canonical import sorted_form
 from warmroute.guard.causes import Cause
 from warmroute.guard.history import what_happened
-from warmroute.guard.prompt import Prompt, Section, text_of
+from warmroute.guard.prompt import Prompt, Section, common_parts, text_of
 from warmroute.guard.volatile import class_of_change, class_of_marks, common_chars, first_line
 
 SIMILAR: Final = 0.5
@@ -54,14 +53,6 @@ def related(before: Prompt, now: Prompt) -> bool:
     if not before.messages.digests or not now.messages.digests:
         return tools and system
     return (system and (tools or history)) or (tools and history)
-
-
-def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
-    """The number of equal digests at the beginning of two sequences."""
-    count = min(len(left), len(right))
-    if left[:count] == right[:count]:
-        return count
-    return next(at for at in range(count) if left[at] != right[at])
 
 
 def shared_bytes(before: Prompt, now: Prompt) -> int:

@@ -137,8 +137,10 @@ class Memory:
     def counted(self, key: str, tip: int, tokens: int) -> None:
         """Note the server's token count of a prompt. `tip`: the last hash of the prompt's chain."""
         remembered = self._sessions.get(key)
-        for prompt in remembered.prompts if remembered is not None else ():
-            if remembered is not None and prompt.chain and prompt.chain[-1] == tip:
+        if remembered is None:
+            return
+        for prompt in remembered.prompts:
+            if prompt.chain and prompt.chain[-1] == tip:
                 remembered.counted(prompt, tokens)
                 return
 

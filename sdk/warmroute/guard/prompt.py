@@ -171,6 +171,14 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
     return Prompt(model, settings, tools, system, messages, tools_order, chain, set_to)
 
 
+def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
+    """The number of equal digests at the beginning of two sequences."""
+    count = min(len(left), len(right))
+    if left[:count] == right[:count]:
+        return count
+    return next(at for at in range(count) if left[at] != right[at])
+
+
 def role_of(message: object) -> str:
     """The role of a message, or the type of an item without a role."""
     if not isinstance(message, dict):
@@ -262,20 +270,17 @@ def _section(
 ) -> Section:
     made = Section(name, start)
     same = _equal_beginning(before, items)
-    raw: list[Any]
+    earlier: list[Any] = (None if before is None else before.raw) or []
+    raw = earlier[:same]
     if before is not None and same:
-        raw = before.raw[:same] if before.raw is not None else []
         made.digests, made.sizes, made.roles = before.digests[:same], before.sizes[:same], before.roles[:same]
-        made.printed = before.printed if same == len(before) else {k: v for k, v in before.printed.items() if k < same}
-        made.printed = dict(made.printed)
-    else:
-        raw = []
-    known = len(before.raw) if before is not None and before.raw is not None else 0
+        whole = same == len(before)
+        made.printed = dict(before.printed) if whole else {k: v for k, v in before.printed.items() if k < same}
     for at in range(same, len(items)):
         item = items[at]
-        if before is not None and before.raw is not None and at < known and _same_part(before, at, item):
+        if before is not None and at < len(earlier) and _same_part(before, at, item):
             found = Digest(before.digests[at], before.sizes[at])
-            raw.append(before.raw[at])
+            raw.append(earlier[at])
         else:
             found = digest(item)
             raw.append(snapshot(item))
@@ -323,10 +328,7 @@ def _chain(model: str, sections: tuple[Section, ...], base: Prompt | None) -> li
     chain: list[int] = []
     if base is not None and base.model == model:
         earlier = [digest for section in base.sections for digest in section.digests]
-        count = min(len(earlier), len(digests), len(base.chain))
-        if earlier[:count] != digests[:count]:
-            count = next(at for at in range(count) if earlier[at] != digests[at])
-        chain = base.chain[:count]
+        chain = base.chain[: common_parts(earlier, digests)]
     link = chain[-1] if chain else digest_of_message(model).value
     for digest in digests[len(chain) :]:
         link = hash((link, digest))

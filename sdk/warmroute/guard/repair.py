@@ -43,11 +43,9 @@ def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) ->
             if len(lines) > MAX_LINES:
                 return None
             found = with_text(body, now, at, old)
-            return (
-                found
-                if found is None or not lines
-                else _with_news(found, reading, "\n".join([_HEADING, *lines]), remembered)
-            )
+            if found is None or not lines:
+                return found
+            return _with_news(found, reading, "\n".join([_HEADING, *lines]), remembered)
     return None
 
 

@@ -138,12 +138,11 @@ def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analys
 def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) -> tuple[Turn, bool]:
     prompt, before = reading.prompt, reading.before
     tokens = None if request.usage is None else tokens_of(request.usage)
-    has_tokens = tokens is not None and tokens.prompt > 0
-    counted = tokens.prompt if tokens is not None and has_tokens else max(int(prompt.size / BYTES_PER_TOKEN), 1)
+    counted = (tokens.prompt if tokens is not None else 0) or max(int(prompt.size / BYTES_PER_TOKEN), 1)
     memory.session(request.session).counted(prompt, counted)
     broken = reading.broken
     predicted = min(int(repeated_bytes(reading) / prompt.size * counted), counted) if prompt.size else 0
-    cached = tokens.cached if tokens is not None and tokens.cached is not None else None
+    cached = None if tokens is None else tokens.cached
     lost, cause = 0, None
     if broken is not None and before is not None:
         cause = broken.cause

@@ -17,13 +17,12 @@ way.
 import json
 from collections import deque
 from collections.abc import Mapping
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from warmroute._observer import Call, Observer
+from warmroute._observer import Call, Observer, options_of
 
 MAX_STREAMS: Final = 64
-_PATH: Final = "/responses"
 MAX_UNDER_WAY: Final = 256
 _LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id", "event_id", "idempotency_key"})
@@ -36,15 +35,13 @@ class _LastResponse(NamedTuple):
     items: list[Any]
 
 
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A turn under way. `response_id`: None until `response.created` names it."""
 
-    __slots__ = ("call", "items", "response_id")
-
-    def __init__(self, call: Call | None, items: list[Any]) -> None:
-        self.call = call
-        self.items = items
-        self.response_id: str | None = None
+    call: Call | None
+    items: list[Any]
+    response_id: str | None = None
 
     def ended(self) -> None:
         if self.call is not None:
@@ -77,10 +74,7 @@ class _Turns:
             self._begun(event, None, items)
             return data
         body = {name: value for name, value in event.items() if name not in _OWN}
-        options = SimpleNamespace(
-            method="post", url=_PATH, headers={}, json_data={**body, "input": items}, extra_json=None,
-            idempotency_key=None,
-        )  # fmt: skip
+        options = options_of("/responses", {}, {**body, "input": items})
         call = self._observer.begin(self._client, options, stream=True, stream_cls=None)
         self._begun(event, call, items)
         if event.get("previous_response_id") is None and call.sent is not call.given:

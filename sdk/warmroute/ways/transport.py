@@ -9,14 +9,14 @@ import asyncio
 import json
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from warmroute._cache import CacheView
 from warmroute._guard import Guard
-from warmroute._observer import TURNS, Call, Observer
+from warmroute._observer import TURNS, Call, Observer, options_of
 from warmroute._redirects import has_left, note
 from warmroute._watch import Watch
 
@@ -95,34 +95,7 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 """A longer request is sent unchanged and is not observed."""
 
 _GEMINI: Final = (":generateContent", ":streamGenerateContent")
-
-
-@dataclass(slots=True)
-class _Options:
-    """A request in the form of openai's options, with the members that `Observer.begin` reads."""
-
-    method: str
-    url: str
-    headers: Mapping[str, Any]
-    json_data: Any
-    extra_json: None = None
-    idempotency_key: str | None = None
-
-
-@dataclass(slots=True)
-class _Server:
-    """The server of a request, with the members that `Observer.begin` reads from a client."""
-
-    base_url: str
-    _custom_headers: Mapping[str, str]
-    _client: Any
-
-
-@dataclass(slots=True)
-class _Head:
-    """The headers of the `_Server` as a client. They are empty, because `_Options` has all headers of the request."""
-
-    headers: Mapping[str, str]
+_NO_HEADERS: Final = SimpleNamespace(headers={})
 
 
 class Transport:
@@ -225,11 +198,13 @@ class Transport:
             if not isinstance(body, dict):
                 return None
             streamed = bool(body.get("stream")) or path.endswith(_GEMINI[1])
-            options = _Options("POST", _turn_path(path), dict(request.headers), body)
-            if path.endswith(_GEMINI):
-                options.json_data = {"model": _gemini_model(path), **body}
-            server = _Server(_base_url(url, path), {}, _Head({}))
-            call = self._observer.begin(server, options, stream=streamed, stream_cls=None)
+            if path.endswith(_GEMINI):  # the path has model and verb
+                options = options_of("/messages", dict(request.headers), {"model": _gemini_model(path), **body})
+            else:
+                options = options_of(path, dict(request.headers), body)
+            # A client, as `Observer.begin` reads it. Its headers are empty, because the options have all headers.
+            client = SimpleNamespace(base_url=_base_url(url, path), _custom_headers={}, _client=_NO_HEADERS)
+            call = self._observer.begin(client, options, stream=streamed, stream_cls=None)
             call.reads_raw = False  # `AnswerBytes` sees the bytes even if the caller parses the answer
             return call, _sent(request, call, body)
         return None
@@ -263,11 +238,6 @@ def transport(
 
 def _library(request: Any) -> Any:
     return import_module(type(request).__module__.partition(".")[0])
-
-
-def _turn_path(path: str) -> str:
-    """The path that the observer gets. Gemini's paths, which include model and verb, become `/messages`."""
-    return "/messages" if path.endswith(_GEMINI) else path
 
 
 def _gemini_model(path: str) -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-from .taps import Taps
+from .taps import Requests, Taps
 
 MAX_DEPTH: Final = 8
 USERS: Final = frozenset(
@@ -68,21 +68,17 @@ class ShapeTaps(Taps):
         return found
 
 
-class _Names:
+class _Names(Requests):
     """What the parser calls."""
 
     def __init__(self, taps: ShapeTaps) -> None:
+        super().__init__(taps.chats)
         self._taps = taps
-        self._url = b""
-        self._body = b""
         self._headers: set[str] = set()
 
     def on_message_begin(self) -> None:
-        self._url = self._body = b""
+        super().on_message_begin()
         self._headers = set()
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
 
     def on_header(self, name: bytes, _value: bytes) -> None:
         self._headers.add(name.decode("latin-1").lower())
@@ -91,9 +87,6 @@ class _Names:
         route = self._url.partition(b"?")[0].decode("latin-1")
         if not any(own in route for own in OWN):
             self._taps.add({f"route {route}", *(f"header {name}" for name in self._headers)})
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
 
     def on_message_complete(self) -> None:
         try:

@@ -55,30 +55,12 @@ def _fuzz(target: str, minutes: float) -> None:
     with atheris.instrument_imports(
         include=["warmroute_proxy.server", "warmroute_proxy.dialects", "httptools", "websockets"]
     ):
-        check = _check(target)
+        check: Callable[[bytes], None] = importlib.import_module(f"tests.field.fuzz.{target}").check
     corpus = HERE / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
     arguments = [f"-max_total_time={int(minutes * 60)}", f"-max_len={MAX_BYTES}", f"-dict={HERE / 'words' / target}"]
     atheris.Setup([sys.argv[0], *arguments, f"-artifact_prefix={os.curdir}/", str(corpus)], check)
     atheris.Fuzz()
-
-
-def _check(target: str) -> Callable[[bytes], None]:
-    if target == "http1":
-        from tests.field.fuzz.http1 import check
-    elif target == "body":
-        from tests.field.fuzz.body import check
-    elif target == "body_template":
-        from tests.field.fuzz.body_template import check
-    elif target == "dialects":
-        from tests.field.fuzz.dialects import check
-    elif target == "sse":
-        from tests.field.fuzz.sse import check
-    elif target == "websocket":
-        from tests.field.fuzz.websocket import check
-    else:
-        from tests.field.fuzz.passthrough import check
-    return check
 
 
 if __name__ == "__main__":

@@ -17,10 +17,6 @@ ADD = json.dumps(ADDED)[1:-1].encode()
 DROPPED = REMOVED_FIELDS | {"stream_options", "model"}
 
 
-class Twice(Exception):
-    """A name stands twice."""
-
-
 def _distinct(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return pairs
 

@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.machine import seconds
-from tests.subjects.copies import CopiedFleet
 
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
@@ -18,13 +16,7 @@ from .pages import NODE, QUIET
 
 SERVER = Path(__file__).parent / "clients" / "late_tools.py"
 pytestmark = pytest.mark.timeout(seconds(150))
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50, obey_prompts=True)) as made:
-        yield made
+OPTIONS = FleetOptions(speed=50, obey_prompts=True)
 
 
 def call(tool: str, **arguments: Any) -> str:

@@ -3,25 +3,17 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine import seconds
-from tests.subjects.copies import CopiedFleet
 
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
 from .pages import NODE, QUIET
 
 pytestmark = pytest.mark.timeout(seconds(150))
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50, obey_prompts=True)) as made:
-        yield made
+OPTIONS = FleetOptions(speed=50, obey_prompts=True)
 
 
 def call(command: str) -> str:

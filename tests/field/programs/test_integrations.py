@@ -3,14 +3,12 @@
 import os
 import re
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.machine import seconds
-from tests.subjects.copies import CopiedFleet
 
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
@@ -36,19 +34,13 @@ OWN_KEYS = {"opencode": r"\bses_\w+", "codex": r"\bsession id: (\S+)"}
 
 TIMEOUT_S = 60.0
 pytestmark = pytest.mark.timeout(seconds(100))
+OPTIONS = FleetOptions(speed=50)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> None:
     for folder in (FRAMEWORKS, LITELLM, NODE.name):
         assert (AT / folder).exists(), f"{folder} is not there: run scripts/integrations install"
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
-        yield made
 
 
 def variables(fleet: LocalFleet) -> dict[str, str]:

@@ -3,13 +3,11 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.machine import seconds
-from tests.subjects.copies import CopiedFleet
 
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
@@ -17,18 +15,12 @@ from .pages import NODE
 
 CLIENTS = Path(__file__).parent / "clients"
 pytestmark = pytest.mark.timeout(seconds(100))
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    assert NODE.exists(), f"{NODE.name} is not there: run scripts/integrations install"
-    folder = tmp_path_factory.mktemp("fleet")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
-        yield made
+OPTIONS = FleetOptions(speed=50)
 
 
 def read_by(client: str, fleet: LocalFleet, folder: Path) -> dict[str, Any]:
     """What the client of a dialect has read."""
+    assert NODE.exists(), f"{NODE.name} is not there: run scripts/integrations install"
     (folder / "node_modules").symlink_to(NODE / "node_modules")
     program = folder / f"{client}.mjs"
     program.write_text((CLIENTS / program.name).read_text())

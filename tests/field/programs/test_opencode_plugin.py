@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ TASKS: Final = "; ".join(f"call task {json.dumps(task | {'subagent_type': 'explo
 LOOK: Final = 'obey: call bash {"command": "echo hi", "description": "say hi"}\n'
 PROMPT: Final = f"{LOOK}obey: {TASKS}\nobey: answer All done.\n"
 pytestmark = pytest.mark.timeout(seconds(200))
+OPTIONS = FleetOptions(speed=20, obey_prompts=True)
 
 
 def toast(screen: str) -> str:
@@ -113,13 +113,6 @@ def turns(fleet: LocalFleet) -> list[dict[str, Any]]:
     url = f"{fleet.proxies['east'].base_url}/usage/receipts?limit=200"
     rows: list[dict[str, Any]] = httpx.get(url, headers=headers, timeout=seconds(30)).raise_for_status().json()["data"]
     return rows[::-1]
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=20, obey_prompts=True)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,10 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine import seconds
-from tests.subjects.copies import CopiedFleet
 
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
@@ -16,13 +14,7 @@ from .pages import FRAMEWORKS, NODE, QUIET, ROOT
 
 CLIENTS = Path(__file__).parent / "clients"
 pytestmark = pytest.mark.timeout(seconds(100))
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50, obey_prompts=True)) as made:
-        yield made
+OPTIONS = FleetOptions(speed=50, obey_prompts=True)
 
 
 @pytest.mark.parametrize("language", ["py", "mjs"])

@@ -16,7 +16,7 @@ from tests.machine import seconds
 from tests.subjects.launched import Launched, pair_plan
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
-from warmroute_backend.plan.deployment import Ports
+from warmroute_backend.ports import Ports
 from warmroute_cli import state
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]

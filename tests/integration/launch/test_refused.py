@@ -8,7 +8,7 @@ import pytest
 
 from tests.subjects.launched import Launched, pair_plan
 from tests.subjects.ports import free_ports
-from warmroute_backend.plan.deployment import Ports
+from warmroute_backend.ports import Ports
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 

@@ -182,7 +182,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages: at least one"),
     ({"messages": "hi"}, "messages: must be a list"),
     ({"messages": [{"role": "user", "content": []}]}, "messages: no message holds anything"),
-    ({"thinking": {"type": "hard"}}, "thinking.type: must be one of"),
+    ({"thinking": "hard"}, "thinking: must be a JSON object"),
     ({"temperature": -1}, "temperature"),
 ]
 

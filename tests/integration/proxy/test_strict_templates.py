@@ -72,11 +72,38 @@ def test_an_engine_that_restarts_is_asked_again(tmp_path: Path) -> None:
             return str(roles(engine)[-2][0])
 
         assert late_role() == "system"
-        engine.takes_late_system, engine.dead = False, True
-        engine.info = json.dumps({**json.loads(engine.info), "start_time": 2}).encode()
-        until(lambda: client.get("/ready").status_code == 503, "it is gone")
-        engine.dead = False
+        engine.takes_late_system = False
+        restart(engine, client)
         until(lambda: late_role() == "user", "its new template is known")
+
+
+def restart(engine: ScriptedEngine, client: httpx.Client) -> None:
+    engine.dead = True
+    engine.info = json.dumps({**json.loads(engine.info), "start_time": 2}).encode()
+    until(lambda: client.get("/ready").status_code == 503, "it is gone")
+    engine.dead = False
+
+
+def test_an_engine_that_restarts_gets_what_it_refused_before(tmp_path: Path) -> None:
+    def refuses(handler: Handler) -> None:
+        if handler.engine.sent()["top_k"] == 0 and b'"start_time":1' in handler.engine.info:
+            handler.reply(400, b'{"message":"top_k must be -1 (disable), or at least 1, got 0."}')
+        else:
+            handler.reply(200, ANSWER)
+
+    with (
+        ScriptedEngine("east-e0", refuses) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy,
+        proxy.client() as client,
+    ):
+
+        def top_k() -> int:
+            client.post("/v1/chat/completions", json={**asked("/v1/chat/completions"), "top_k": 0})
+            return int(engine.sent()["top_k"])
+
+        assert (top_k(), top_k(), len(engine.bodies)) == (-1, -1, 3)
+        restart(engine, client)
+        until(lambda: top_k() == 0, "it is asked as before")
 
 
 def test_rules_of_the_config_are_all(strict: ScriptedEngine, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch.hangs import Progress, observed
 from warmroute_backend.launch.state_file import load
-from warmroute_backend.plan.deployment import Plan, Ports
+from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.ports import Ports
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(900)

@@ -11,10 +11,11 @@ from tests.subjects.launched import MODEL, Launched
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.plan.choose import make_plan
-from warmroute_backend.plan.deployment import Plan, Ports
+from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_backend.ports import Ports
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(900)

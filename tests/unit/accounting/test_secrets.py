@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import hmac
 import itertools
-import stat
 from pathlib import Path
 
 import pytest
@@ -170,15 +169,6 @@ def test_the_admin_key() -> None:
     digest = hashlib.sha256(b"admin").hexdigest().upper()
     assert admin_key_matches(b"admin", digest)
     assert not admin_key_matches(b"Admin", digest)
-
-
-def test_a_secret_is_made_once_and_kept(tmp_path: Path) -> None:
-    file = tmp_path / "state" / "secret"
-    first = load_secret(file, {}, create=True)
-    assert len(first) == 64
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert load_secret(file, {}, create=True) == first == load_secret(file, {})
-    assert [path.name for path in file.parent.iterdir()] == ["secret"]
 
 
 def test_the_environment_wins(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def logs() -> Logs:
             usage = usage_of(f"wr-{recording}-{number}", number, 1000 * number, 960 * (number - 1), 20)
             ends = (at, at + 0.9)
             receipt_id = usage["warmroute"]["id"]
-            turns.append(ClientTurn(recording, "aider", number, number, "sdk", "east", *ends, receipt_id, usage))
+            turns.append(ClientTurn(recording, "aider", number, number, "east", *ends, receipt_id, usage))
             rows.append(row_of(usage, rid, at))
             finished.append({"engine": "east-p0", "rid": rid, "role": "prefill", "aborted": False})
             finished.append({"engine": "east-d0", "rid": rid, "role": "decode", "aborted": False})

@@ -19,7 +19,7 @@ def one_pass(cached: int, ttft_ms: float, forwarded_from: str | None = None) -> 
         receipt_id = f"wr-{harness}-{n}"
         usage: dict[str, Any] = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": cached}}
         usage["warmroute"] = {"id": receipt_id}
-        turns.append(ClientTurn(harness, harness, n, n, "sdk", "east", n, n + 0.5, receipt_id, usage))
+        turns.append(ClientTurn(harness, harness, n, n, "east", n, n + 0.5, receipt_id, usage))
         money = {"list_nanousd": 100, "price_nanousd": 60}
         row = {"id": receipt_id, "rids": ["first", receipt_id], "proxy_ms": 1.0, "forwarded_from": forwarded_from}
         rows.append({**row, **money})

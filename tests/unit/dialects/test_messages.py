@@ -10,6 +10,8 @@ from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.normalising.texts import Texts
+from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.dialects.messages import Messages
 
 KEY = b"k" * 32
 
@@ -41,6 +43,14 @@ def read(**members: Any) -> ChatRequest:
 def test_what_is_wrong_is_named(members: dict[str, Any], where: str) -> None:
     with pytest.raises(BadRequest, match=where.replace("[", r"\[")):
         read(**members)
+
+
+def test_the_list_of_models_has_the_aliases_that_claude_code_shows() -> None:
+    models = [ModelConfig("kimi", ("claude-kimi", "claude-*", "k"), context_tokens=8), ModelConfig("other")]
+    listed = Messages().model_list(models)
+    told = [(each["id"], each["display_name"], each["max_input_tokens"]) for each in listed["data"]]
+    assert told == [("kimi", "kimi", 8), ("other", "other", None), ("claude-kimi", "kimi", 8)]
+    assert (listed["first_id"], listed["last_id"]) == ("kimi", "claude-kimi")
 
 
 def stream_of(*deltas: dict[str, Any], reason: str = "stop") -> bytes:

@@ -76,7 +76,7 @@ def test_storage_serves_an_engine_that_starts_empty() -> None:
     model = rank(storage=storage)
     work = ask(model, 1, 15, at_s=5.0)
     assert tiers_of(work) == (0, 0, 15)
-    assert model.totals.prefetched_tokens == model.totals.load_back_tokens == 15 * PAGE
+    assert model.totals.cached_storage_tokens == model.totals.load_back_tokens == 15 * PAGE
     assert work.first_token_s == pytest.approx(5.0 + COSTS.prefill_s(1) + 15 * PAGE * (1e-6 + 1e-5))
 
 

@@ -11,7 +11,8 @@ from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.topology import Setting, config_files, here, topology
 from warmroute_backend.plan.argv import argv
 from warmroute_backend.plan.deployment import Speculation
-from warmroute_backend.sglang.command import Ports, arguments
+from warmroute_backend.ports import Ports
+from warmroute_backend.sglang.command import arguments
 from warmroute_backend.sglang.installation import Installation
 from warmroute_cli.launch import start
 from warmroute_cli.main import parser

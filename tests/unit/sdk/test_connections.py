@@ -14,7 +14,7 @@ class Counted(Call):
     """A call that says when it has ended."""
 
     def __init__(self, ended: list[Any]) -> None:
-        super().__init__(None, None)
+        super().__init__(None, None, None)
         self._ended = ended
 
     def ended(self) -> None:

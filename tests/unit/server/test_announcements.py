@@ -19,7 +19,8 @@ from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.regions.announcements import Announcement, Announcements, Continued
+from warmroute_proxy.server.processes.peer_processes import Continued
+from warmroute_proxy.server.regions.announcements import Announcement, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import Peers

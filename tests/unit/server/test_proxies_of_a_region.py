@@ -17,7 +17,7 @@ from tests.subjects.proxy_messages import SECRETS
 from warmroute.contract.conversations import Newest
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.regions.announcements import Continued
+from warmroute_proxy.server.processes.peer_processes import Continued
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import MAX_BESIDE_BYTES, RETRY_S, OtherProxies
 from warmroute_proxy.server.regions.versions import NEWEST, OLDEST

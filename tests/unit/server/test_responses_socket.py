@@ -21,7 +21,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.websocket import WebSocket
 
-ENDS = ("response.completed", "response.failed", "error")
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 MIB = 2**20
 
 
@@ -272,6 +272,35 @@ def test_a_cancel_that_names_another_response_is_late() -> None:
     (failed,) = scene.ends()
     assert (failed["type"], failed["response"]["error"]["code"]) == ("response.failed", "cancelled")
     assert len(scene.endpoint.asked) == 1
+
+
+def test_an_interrupted_turn_is_continued_by_its_whole_items() -> None:
+    """As Codex expects it, if the user writes while the model answers."""
+    scene = Scene()
+    scene.ask("first")
+    answer = scene.endpoint.begin()
+    response_id = scene.socket.events[0]["response"]["id"]
+    interrupt = {"response_id": response_id, "mode": "discard_partial_items"}
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}
+    answer.write(b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode())
+    item = next(each["item"] for each in scene.socket.events[::-1] if each["type"] == "response.output_item.added")
+    scene.event("response.interrupt", **{**interrupt, "response_id": "resp_other"})
+    assert scene.ends() == []
+    scene.event("response.interrupt", **interrupt)
+    accepted, interrupted, ended = scene.socket.events[-3:]
+    assert (accepted["type"], accepted["response_id"]) == ("response.interrupt.accepted", response_id)
+    assert (interrupted["type"], interrupted["item_id"]) == ("response.output_item.interrupted", item["id"])
+    response = ended["response"]
+    assert (ended["type"], response["incomplete_details"]) == ("response.incomplete", {"reason": "interrupted"})
+    assert [each["type"] for each in response["output"]] == ["message"]
+    scene.event("response.interrupt", **interrupt)
+    assert scene.socket.events[-1] == ended
+    scene.ask("second", previous_response_id=response_id)
+    scene.endpoint.answer()
+    messages = json.loads(scene.endpoint.bodies[-1])["messages"]
+    assert [(each["role"], each["content"]) for each in messages] == [
+        ("user", "first"), ("assistant", "a"), ("user", "second"),
+    ]  # fmt: skip
 
 
 def test_a_turn_that_waits_can_be_cancelled() -> None:

@@ -8,7 +8,7 @@ from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.kubernetes import APP, STOP_S, manifests
 from warmroute_backend.plan.files.proxy import REGION, mooncake_configs, proxy_config, tables_of, tenant_to_replace
 from warmroute_backend.plan.files.units import units
-from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, config_text, daemon_command, has_daemon
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, config_text, daemon_command
 from warmroute_backend.plan.plan_file import written
 
 
@@ -51,7 +51,7 @@ def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
     found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}
     found["helm/values.json"] = _json(chart_values(plan))
     found["kubernetes/proxy.toml"] = proxy_config(plan, in_pods=True)
-    found |= {LMCACHE_CONFIG: config_text(plan)} if has_daemon(plan) else {}
+    found |= {LMCACHE_CONFIG: config_text(plan)} if plan.has_lmcache else {}
     return found | {name: _json(config) for name, config in mooncake_configs(plan).items()}
 
 

@@ -15,7 +15,7 @@ from warmroute_backend.plan.argv import CONFIG_FOLDER, LMCACHE_CONFIG, argv, env
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER, STORE, master_command, mooncake_configs, pod_host
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, config_text, daemon_command, has_daemon, l1_gib
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, config_text, daemon_command, l1_gib
 from warmroute_backend.plan.tiers import host_bytes
 
 Manifest = dict[str, Any]
@@ -54,12 +54,15 @@ def manifests(plan: Plan) -> dict[str, Manifest]:
             found[role] = _set(plan, engines)
             found[f"{role}-service"] = _service(plan, engines[0])
             found[f"{role}-budget"] = _budget(plan, engines[0].role)
-    if any(engine.storage == "mooncake" for engine in plan.engines):
-        found["mooncake"] = _mooncake(plan)
+    if plan.has_store:
+        configs = mooncake_configs(plan, in_pods=True)
+        found["mooncake"] = _config_map(
+            plan, "mooncake", {name: json.dumps(config, indent=2) for name, config in configs.items()}
+        )
         found[MASTER] = _master(plan)
         found[f"{MASTER}-service"] = _master_service(plan)
-    if has_daemon(plan):
-        found[DAEMON] = _lmcache_config(plan)
+    if plan.has_lmcache:
+        found[DAEMON] = _config_map(plan, DAEMON, {LMCACHE_CONFIG: config_text(plan)})
     return found
 
 
@@ -67,8 +70,9 @@ def _labels(role: str) -> dict[str, str]:
     return {APP: "sglang", "app.kubernetes.io/component": role}
 
 
-def _metadata(plan: Plan, name: str, role: str) -> Manifest:
-    return {"name": name, "namespace": plan.site.namespace, "labels": _labels(role)}
+def _head(plan: Plan, api: str, kind: str, name: str, role: str) -> Manifest:
+    metadata = {"name": name, "namespace": plan.site.namespace, "labels": _labels(role)}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata}
 
 
 def _set(plan: Plan, engines: tuple[PlannedEngine, ...]) -> Manifest:
@@ -77,9 +81,7 @@ def _set(plan: Plan, engines: tuple[PlannedEngine, ...]) -> Manifest:
     template["leaderTemplate"] = _pod(plan, engine, leads=True)
     template["workerTemplate"] = _pod(plan, engine, leads=False)
     return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": _metadata(plan, engine.role, engine.role),
+        **_head(plan, "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", engine.role, engine.role),
         "spec": {
             "replicas": len(engines),
             "startupPolicy": "LeaderCreated",
@@ -288,9 +290,7 @@ def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
     if engine.role == "prefill":
         ports.append({"name": "bootstrap", "port": engine.ports.bootstrap, "targetPort": engine.ports.bootstrap})
     return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(plan, f"{engine.role}-leaders", engine.role),
+        **_head(plan, "v1", "Service", f"{engine.role}-leaders", engine.role),
         "spec": {
             "clusterIP": "None",
             "selector": {
@@ -305,29 +305,13 @@ def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 def _budget(plan: Plan, role: Role) -> Manifest:
     return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": _metadata(plan, role, role),
+        **_head(plan, "policy/v1", "PodDisruptionBudget", role, role),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _labels(role)}},
     }
 
 
-def _mooncake(plan: Plan) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(plan, "mooncake", "store"),
-        "data": {name: json.dumps(config, indent=2) for name, config in mooncake_configs(plan, in_pods=True).items()},
-    }
-
-
-def _lmcache_config(plan: Plan) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(plan, DAEMON, "store"),
-        "data": {LMCACHE_CONFIG: config_text(plan)},
-    }
+def _config_map(plan: Plan, name: str, files: dict[str, str]) -> Manifest:
+    return {**_head(plan, "v1", "ConfigMap", name, "store"), "data": files}
 
 
 def _master(plan: Plan) -> Manifest:
@@ -344,9 +328,7 @@ def _master(plan: Plan) -> Manifest:
     }
     labels = _labels("store")
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(plan, MASTER, "store"),
+        **_head(plan, "apps/v1", "Deployment", MASTER, "store"),
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},
@@ -358,9 +340,7 @@ def _master(plan: Plan) -> Manifest:
 
 def _master_service(plan: Plan) -> Manifest:
     return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(plan, MASTER, "store"),
+        **_head(plan, "v1", "Service", MASTER, "store"),
         "spec": {
             "selector": _labels("store"),
             "ports": [{"name": name, "port": port, "targetPort": port} for name, port in _master_ports(plan)],

@@ -13,7 +13,7 @@ from typing import Final
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import STATE_DIR, master_command
-from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, daemon_command, has_daemon
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, daemon_command
 
 START_S: Final = 3600
 STOP_S: Final = 900
@@ -69,14 +69,14 @@ def units(plan: Plan) -> dict[str, str]:
         for rank in range(engine.nodes):
             name = engine.name if engine.nodes == 1 else f"{engine.name}-node{rank}"
             found[f"sglang-{name}.service"] = _engine(plan, engine, rank)
-    if any(engine.storage == "mooncake" for engine in plan.engines):
+    if plan.has_store:
         found["mooncake-master.service"] = _plain(
             "Mooncake master, which knows where the shared KV lies",
             master_command(plan, f"{plan.site.python.rpartition('/')[0]}/mooncake_master"),
             plan.site.user,
             ("WorkingDirectory=/etc/warmroute", "TimeoutStopSec=60", "LimitNOFILE=1048576"),
         )
-    if has_daemon(plan):
+    if plan.has_lmcache:
         more = [f"Environment={name}={each}" for name, each in ENVIRONMENT]
         more += [
             _until(plan.site.lmcache_http_port, HEALTH),

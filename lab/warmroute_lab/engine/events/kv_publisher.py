@@ -58,17 +58,14 @@ def read_config(text: str) -> KvEventsConfig | None:
     try:
         config = msgspec.json.decode(text, type=KvEventsConfig)
     except msgspec.MsgspecError as error:
-        message = f"the KV events configuration is not usable: {error}"
-        raise ValueError(message) from None
+        raise ValueError(f"the KV events configuration is not usable: {error}") from None
     for endpoint in (config.endpoint, config.replay_endpoint):
         if endpoint is not None:
             _host_and_port(endpoint)
     if not 1 <= config.buffer_steps <= MAX_BUFFER_STEPS:
-        message = f"buffer_steps must be between 1 and {MAX_BUFFER_STEPS}, got {config.buffer_steps}"
-        raise ValueError(message)
+        raise ValueError(f"buffer_steps must be between 1 and {MAX_BUFFER_STEPS}, got {config.buffer_steps}")
     if not 1 <= config.hwm <= MAX_HWM:  # to ZeroMQ, 0 means no limit
-        message = f"hwm must be between 1 and {MAX_HWM}, got {config.hwm}"
-        raise ValueError(message)
+        raise ValueError(f"hwm must be between 1 and {MAX_HWM}, got {config.hwm}")
     return None if config.publisher == "null" else config
 
 
@@ -150,8 +147,7 @@ class Publisher:
         if bind is None:
             bind = host in _WILDCARDS
         if port + ranks - 1 > MAX_PORT or not (bind or port):
-            message = f"KV events of {ranks} ranks need as many ports from that of {endpoint} on"
-            raise OSError(message)
+            raise OSError(f"KV events of {ranks} ranks need as many ports from that of {endpoint} on")
         for attempt in range(BIND_ATTEMPTS):
             sockets: list[zmq.Socket[bytes]] = [self._context.socket(kind) for _ in range(ranks)]
             for socket in sockets:
@@ -163,8 +159,8 @@ class Publisher:
                 for socket in sockets:
                     socket.close(linger=0)
                 if port or attempt + 1 == BIND_ATTEMPTS:
-                    message = f"KV events cannot be published on {endpoint}: {zmq.strerror(error.errno or 0)}"
-                    raise OSError(message) from None
+                    reason = zmq.strerror(error.errno or 0)
+                    raise OSError(f"KV events cannot be published on {endpoint}: {reason}") from None
         raise AssertionError  # the loop returns or raises
 
 
@@ -187,6 +183,5 @@ def _option(socket: "zmq.Socket[bytes]", name: int) -> int:
 def _host_and_port(endpoint: str) -> tuple[str, int]:
     match = _TCP.fullmatch(endpoint)
     if match is None or int(match["port"]) > MAX_PORT:
-        message = f"an endpoint must be tcp://host:port with a port up to 65535, got {endpoint!r}"
-        raise ValueError(message)
+        raise ValueError(f"an endpoint must be tcp://host:port with a port up to {MAX_PORT}, got {endpoint!r}")
     return match["host"], int(match["port"])

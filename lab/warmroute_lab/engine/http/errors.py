@@ -28,8 +28,9 @@ class Refusal(Exception):
         return cls(400, message, flat_type="Bad Request")
 
     @classmethod
-    def http(cls, status: int, message: str) -> "Refusal":
-        return cls(status, message, flat_type=str(status))
+    def http(cls, message: str) -> "Refusal":
+        """The refusal of a header or a query."""
+        return cls(400, message, flat_type="400")
 
     @property
     def semantic(self) -> bool:

@@ -31,8 +31,9 @@ BACKEND_NAME: Final = "HiCacheFile"
 _log = logging.getLogger(__name__)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
-PrefetchPolicy = Literal["wait_complete"]
-WritePolicy = Literal["write_through"]
+PREFETCH_POLICY: Final = "wait_complete"
+WRITE_POLICY: Final = "write_through"
+"""The only policies that are modelled."""
 
 
 class ExtraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,15 +50,12 @@ class HiCache:
 
     ratio: float = 2.0
     size_gb: float = 0.0
-    write_policy: WritePolicy = "write_through"
-    prefetch_policy: PrefetchPolicy = "wait_complete"
     storage_backend: Literal["file"] | None = None
     extra_config: str | None = None
-    bytes_per_token: float = BYTES_PER_TOKEN
 
-    def host_tokens(self, device_tokens: int) -> int:
+    def host_tokens(self, device_tokens: int, bytes_per_token: float) -> int:
         """The capacity of a rank's host tier, from the size in GB (10^9 bytes) or, without a size, from the ratio."""
-        return int(self.size_gb * 1e9 / self.bytes_per_token) if self.size_gb else int(device_tokens * self.ratio)
+        return int(self.size_gb * 1e9 / bytes_per_token) if self.size_gb else int(device_tokens * self.ratio)
 
 
 def read_extra_config(text: str | None) -> ExtraConfig:
@@ -68,11 +66,9 @@ def read_extra_config(text: str | None) -> ExtraConfig:
     try:
         extra = msgspec.json.decode(text or "{}", type=ExtraConfig)
     except msgspec.MsgspecError as error:
-        message = f"the extra configuration of the storage backend is not usable: {error}"
-        raise ValueError(message) from None
+        raise ValueError(f"the extra configuration of the storage backend is not usable: {error}") from None
     if extra.prefetch_threshold < 0:
-        message = f"prefetch_threshold must not be negative, got {extra.prefetch_threshold}"
-        raise ValueError(message)
+        raise ValueError(f"prefetch_threshold must not be negative, got {extra.prefetch_threshold}")
     return extra
 
 
@@ -83,8 +79,9 @@ def directory_of(extra: ExtraConfig) -> Path:
     """
     root = os.environ.get(DIRECTORY_VARIABLE) or extra.file_storage_path
     if root is None:
-        message = f"the file backend needs a directory: set {DIRECTORY_VARIABLE}, or file_storage_path in its options"
-        raise ValueError(message)
+        raise ValueError(
+            f"the file backend needs a directory: set {DIRECTORY_VARIABLE}, or file_storage_path in its options"
+        )
     return Path(root)
 
 
@@ -169,8 +166,8 @@ class StorageBackend:
         extra = changes.get("hicache_storage_backend_extra_config_json")
         extra = self._config.extra_config if extra is None else extra
         for name, only in (
-            ("hicache_storage_prefetch_policy", "wait_complete"),
-            ("hicache_write_policy", "write_through"),
+            ("hicache_storage_prefetch_policy", PREFETCH_POLICY),
+            ("hicache_write_policy", WRITE_POLICY),
         ):
             if changes.get(name) not in (None, only):
                 return False, f"Only {name} '{only}' is modelled, got '{changes[name]}'."
@@ -195,8 +192,8 @@ class StorageBackend:
         return {
             "hicache_storage_backend": config.storage_backend,
             "hicache_storage_backend_extra_config": config.extra_config,
-            "hicache_storage_prefetch_policy": config.prefetch_policy,
-            "hicache_write_policy": config.write_policy,
+            "hicache_storage_prefetch_policy": PREFETCH_POLICY,
+            "hicache_write_policy": WRITE_POLICY,
         }
 
     def _open(self, extra_config: str | None) -> None:

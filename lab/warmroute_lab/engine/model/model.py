@@ -151,7 +151,7 @@ class DecodeBatch:
         return ended
 
 
-__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Work", "WorkTotals"]
+__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Work"]
 
 _WAITING, _PREFILL, _DECODE, _DONE = Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
 """Looked up once, since each look-up of an enum member is slow."""

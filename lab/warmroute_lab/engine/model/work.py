@@ -91,5 +91,5 @@ class WorkTotals:
         return self.cached_host_tokens + self.cached_storage_tokens
 
     @property
-    def prefetched_tokens(self) -> int:
-        return self.cached_storage_tokens
+    def cached_device_tokens(self) -> int:
+        return self.cached_tokens - self.load_back_tokens

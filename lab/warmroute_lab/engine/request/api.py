@@ -20,27 +20,21 @@ Json = dict[str, Any]
 
 def usage(jobs: Sequence[Job]) -> Json:
     """The usage object of a request. Each prompt counts once; the tokens of its choices are summed."""
-    prompt_tokens, cached_tokens, completion_tokens, reasoning = (
-        sum(column) for column in zip(*(job.counts() for job in jobs), strict=True)
-    )
-    return {
-        "prompt_tokens": prompt_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "reasoning_tokens": reasoning,
-        "completion_tokens_details": {"reasoning_tokens": reasoning} if reasoning else None,
-    }
+    sums = JobTokens(*(sum(column) for column in zip(*(job.counts() for job in jobs), strict=True)))
+    return _usage(sums, cache_report=True)
 
 
 def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
     """The usage so far, sent with a chunk of one choice."""
-    counts = job.counts()
     completion_tokens = job.answers[index].count(job.work.generated)
+    return _usage(job.counts()._replace(completion=completion_tokens), cache_report=cache_report)
+
+
+def _usage(counts: JobTokens, *, cache_report: bool) -> Json:
     return {
         "prompt_tokens": counts.prompt,
-        "total_tokens": counts.prompt + completion_tokens,
-        "completion_tokens": completion_tokens,
+        "total_tokens": counts.prompt + counts.completion,
+        "completion_tokens": counts.completion,
         "prompt_tokens_details": {"cached_tokens": counts.cached} if cache_report else None,
         "reasoning_tokens": counts.reasoning,
         "completion_tokens_details": {"reasoning_tokens": counts.reasoning} if counts.reasoning else None,
@@ -101,7 +95,7 @@ def _body(kind: str, jobs: Sequence[Job], choices: list[Json]) -> bytes:
         "id": first.ids[0],
         "object": kind,
         "created": first.created,
-        "model": first.model,
+        "model": first.request.model,
         "choices": choices,
         "usage": usage(jobs),
         "metadata": weights(first.answers[0].count(first.work.generated)),

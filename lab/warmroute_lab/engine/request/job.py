@@ -49,7 +49,6 @@ class Job:
     requests has one entry for it."""
 
     request: PromptRequest
-    model: str
     dp_rank: int
     page_size: int
     answers: list[ScriptedAnswer]

@@ -42,9 +42,7 @@ def _job(settings: Settings, request: PromptRequest, rank: int, prompt_tokens: i
         namespace = _namespace(settings, request)
         keys = prompt.page_keys(request.rendered + cached_answer, settings.page_size, namespace, bigram=settings.bigram)
     work = Work(prompt_tokens, output_tokens, keys, width=request.n)
-    job = Job(
-        request=request, model=request.model, dp_rank=rank, page_size=settings.page_size, answers=answers, work=work
-    )
+    job = Job(request=request, dp_rank=rank, page_size=settings.page_size, answers=answers, work=work)
     work.owner = job
     if settings.role != "prefill":
         job.fault_at = request.script.error_after_tokens
@@ -74,8 +72,9 @@ def _namespace(settings: Settings, request: PromptRequest) -> bytes:
 def _output_limit(settings: Settings, request: PromptRequest, prompt_tokens: int) -> int:
     context = settings.context_length
     if prompt_tokens >= context:
-        message = f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
-        raise Refusal(400, message)
+        raise Refusal(
+            400, f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
+        )
     if request.kind == "chat" and request.max_tokens is not None and request.max_tokens > context:
         wanted = f"max_completion_tokens is too large: {request.max_tokens}."
         raise Refusal(400, f"{wanted}This model supports at most {context} completion tokens.")

@@ -17,8 +17,7 @@ from warmroute_lab.engine.http import fields
 from warmroute_lab.engine.http.errors import Refusal
 from warmroute_lab.engine.http.fields import Body
 from warmroute_lab.engine.model import prompt
-from warmroute_lab.engine.request import text
-from warmroute_lab.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Script, ScriptedCall
+from warmroute_lab.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Script, ScriptedCall, read_script
 
 # Directives in a prompt's own text, which the engine obeys if it is started with `--obey-prompts`.
 #
@@ -199,7 +198,7 @@ class PromptRequest:
     cache_salt: str | None
     extra_key: str | None
     session_id: str | None
-    script: text.Script
+    script: Script
     stream: bool
     batch: bool
     include_usage: bool
@@ -245,7 +244,7 @@ def overridden(body: Body, headers: Headers) -> Body:
             try:
                 found[name] = kind(value.decode("latin-1"))
             except ValueError as error:
-                raise Refusal.http(400, f"invalid {header.decode()} header: {error}") from None
+                raise Refusal.http(f"invalid {header.decode()} header: {error}") from None
     return {**body, **found} if found else body
 
 
@@ -260,7 +259,7 @@ def read(kind: Kind, body: Body, headers: Headers, *, obey_prompts: bool = False
     bootstrap_rooms = _bootstrap_rooms(body, len(prompts))
     hosts = fields.each(body, "bootstrap_host", str, len(prompts))
     first = _first(kind, body, headers, batch=batch)
-    if obey_prompts and kind == "chat" and first.script is text.NO_SCRIPT:
+    if obey_prompts and kind == "chat" and first.script is NO_SCRIPT:
         script = obeyed(body)
         first = replace(first, script=script, thinking=first.thinking or script.think_tokens is not None)
     return [
@@ -292,7 +291,7 @@ def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> PromptRe
         cache_salt=None,
         extra_key=None,
         session_id=fields.string(body, "session_id"),
-        script=text.read_script(body),
+        script=read_script(body),
         stream=stream,
         batch=batch,
         include_usage=stream and fields.flag(options, "include_usage"),
@@ -451,6 +450,6 @@ def _dp_rank(body: Body, header: bytes | None) -> int | None:
         try:
             return int(header)
         except ValueError:
-            raise Refusal.http(400, "Invalid X-Data-Parallel-Rank header: must be an integer") from None
+            raise Refusal.http("Invalid X-Data-Parallel-Rank header: must be an integer") from None
     rank = fields.integer(body, "routed_dp_rank")
     return rank if rank is not None else fields.integer(body, "data_parallel_rank")

@@ -128,7 +128,7 @@ class _Stream:
             "id": job.ids[number],
             "object": self._OBJECT,
             "created": job.created,
-            "model": job.model,
+            "model": job.request.model,
             "choices": choices,
         }
 

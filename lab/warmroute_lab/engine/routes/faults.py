@@ -96,8 +96,6 @@ class Faults:
 
 
 class FaultyExchange(EngineExchange):
-    """An exchange that answers as its fault orders."""
-
     __slots__ = ("_behind", "_events", "_fault", "_last_s")
 
     def __init__(self, behind: EngineExchange, fault: Fault) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from warmroute.contract.version import VERSION
 from warmroute_lab.engine.http.errors import Refusal
-from warmroute_lab.engine.model.model import Phase, Scheduler, WorkTotals
+from warmroute_lab.engine.model.model import Phase, Scheduler
 from warmroute_lab.engine.model.tiers import LowerTiers
 from warmroute_lab.engine.serving.engine import EmbeddedEngine
 
@@ -94,15 +94,11 @@ SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all
 _MODES = {"aggregated": "null", "prefill": "prefill", "decode": "decode"}
 
 
-def version() -> str:
-    return VERSION
-
-
 def disaggregation_mode(engine: EmbeddedEngine) -> str:
     return _MODES[engine.settings.role]
 
 
-def loads(engine: EmbeddedEngine, dp_rank: int | None, sections: Set[str] = frozenset({"all"})) -> dict[str, Any]:
+def loads(engine: EmbeddedEngine, dp_rank: int | None, sections: Set[str]) -> dict[str, Any]:
     """`/v1/loads`: one element per data-parallel rank, with the core facts and the `sections` asked for."""
     named = {"memory": "memory", "disaggregation": "disagg", "queues": "queues"}
     left_out = {key for key, name in named.items() if not sections & {"all", name}}
@@ -113,7 +109,7 @@ def loads(engine: EmbeddedEngine, dp_rank: int | None, sections: Set[str] = froz
     ]
     return {
         "timestamp": datetime.now(UTC).isoformat(),
-        "version": version(),
+        "version": VERSION,
         "accelerator": None,
         "num_accelerators": 1,
         "loads": ranks,
@@ -179,7 +175,7 @@ def server_info(engine: EmbeddedEngine, bootstrap_port: int | None) -> dict[str,
         "engine_id": settings.engine_id,
         "speed": settings.speed,
         "status": "draining" if engine.draining else "ready",
-        "version": version(),
+        "version": VERSION,
         "model_path": settings.models[0],
         "served_model_name": settings.models[0],
         "page_size": settings.page_size,
@@ -188,7 +184,7 @@ def server_info(engine: EmbeddedEngine, bootstrap_port: int | None) -> dict[str,
         "tp_size": 1,
         "context_length": settings.context_length,
         "max_total_num_tokens": settings.kv_tokens,
-        "max_req_input_len": engine.settings.max_input_tokens,
+        "max_req_input_len": min(settings.context_length, settings.kv_tokens) - 1,
         "max_running_requests": settings.max_running,
         "max_queued_requests": settings.max_queued,
         "chunked_prefill_size": settings.costs.chunk_tokens,
@@ -281,9 +277,9 @@ def prometheus(engine: EmbeddedEngine, shown: Shown) -> str:
     for name, by_tier in _BY_TIER.items():
         label_name = "cache_source" if name == "cached_tokens_total" else "mode"
         samples = [
-            (f'{label},{label_name}="{tier}"', shown.total(f"{name}:{tier}", count(s.totals)))
+            (f'{label},{label_name}="{tier}"', shown.total(f"{name}:{tier}", getattr(s.totals, attribute)))
             for label, _, s in per_rank
-            for tier, count in by_tier.items()
+            for tier, attribute in by_tier.items()
         ]
         family(name, "counter", samples)
     tiers = [(label, s.pool.tiers) for label, _, s in per_rank if s.pool.tiers is not None]
@@ -307,24 +303,26 @@ def prometheus(engine: EmbeddedEngine, shown: Shown) -> str:
     return "\n".join(out) + "\n"
 
 
-_BY_TIER: dict[str, dict[str, Callable[[WorkTotals], int]]] = {
+_BY_TIER = {
     "cached_tokens_total": {
-        "device": lambda totals: totals.cached_tokens - totals.cached_host_tokens - totals.cached_storage_tokens,
-        "host": lambda totals: totals.cached_host_tokens,
-        "storage": lambda totals: totals.cached_storage_tokens,
+        "device": "cached_device_tokens",
+        "host": "cached_host_tokens",
+        "storage": "cached_storage_tokens",
     },
     "prefill_effective_tokens_total": {
-        "input": lambda totals: totals.prefill_uncached_tokens,
-        "device_hit": lambda totals: totals.cached_tokens - totals.cached_host_tokens - totals.cached_storage_tokens,
-        "host_hit": lambda totals: totals.cached_host_tokens,
-        "storage_hit": lambda totals: totals.cached_storage_tokens,
+        "input": "prefill_uncached_tokens",
+        "device_hit": "cached_device_tokens",
+        "host_hit": "cached_host_tokens",
+        "storage_hit": "cached_storage_tokens",
     },
     "realtime_tokens_total": {
-        "prefill_compute": lambda totals: totals.prefill_uncached_tokens,
-        "prefill_cache": lambda totals: totals.cached_tokens,
-        "decode": lambda totals: totals.generated_tokens,
+        "prefill_compute": "prefill_uncached_tokens",
+        "prefill_cache": "cached_tokens",
+        "decode": "generated_tokens",
     },
 }
+"""Metric -> value of its label -> attribute of `WorkTotals`."""
+
 _TIER_FAMILIES: tuple[tuple[str, str, Callable[[LowerTiers], int]], ...] = (
     ("hicache_host_used_tokens", "gauge", lambda tiers: tiers.host.resident_pages),
     ("hicache_host_total_tokens", "gauge", lambda tiers: tiers.host_pages),
@@ -345,6 +343,7 @@ _COUNTERS = {
     "prompt_tokens_total": "prompt_tokens",
     "generation_tokens_total": "generated_tokens",
     "load_back_tokens_total": "load_back_tokens",
-    "prefetched_tokens_total": "prefetched_tokens",
-    "storage_prefetch_hit_tokens_total": "prefetched_tokens",
+    "prefetched_tokens_total": "cached_storage_tokens",
+    "storage_prefetch_hit_tokens_total": "cached_storage_tokens",
 }
+"""Metric -> attribute of `WorkTotals`."""

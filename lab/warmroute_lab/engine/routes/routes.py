@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
-import msgspec
-
 from warmroute_backend.costs import Role
 from warmroute_lab.engine.http import fields
 from warmroute_lab.engine.http.errors import Refusal
@@ -47,7 +45,6 @@ _FIELDS = (
     "hicache_storage_prefetch_policy",
     "hicache_write_policy",
 )
-_encode = msgspec.json.Encoder().encode
 
 
 class Admin:
@@ -71,16 +68,16 @@ class Admin:
         if exchange.path in PATHS:
             key = settings.admin_api_key or key
         if key is not None and not _shows(exchange, key):
-            exchange.respond(401, _encode({"error": "Unauthorized"}))
+            exchange.respond(401, encode({"error": "Unauthorized"}))
             return True
         if exchange.path == BACKEND and settings.admin_api_key is None:
-            exchange.respond(400, _encode({"error": _NO_KEY}))
+            exchange.respond(400, encode({"error": _NO_KEY}))
             return True
         return False
 
     def _status(self, exchange: EngineExchange) -> None:
         storage = self._engine.storage
-        exchange.respond(200, _encode(dict.fromkeys(_FIELDS) if storage is None else storage.status()))
+        exchange.respond(200, encode(dict.fromkeys(_FIELDS) if storage is None else storage.status()))
 
     def _attach(self, exchange: EngineExchange) -> None:
         body = parse(exchange.body)
@@ -313,7 +310,7 @@ class Routes:
         query = {name: values[-1] for name, values in parse_qs(exchange.query).items()}
         sections = {name.strip() for name in query["include"].split(",")} if query.get("include") else {"all"}
         if not sections <= metrics.SECTIONS:
-            raise Refusal.http(400, f"Invalid include sections: {sections - metrics.SECTIONS}")
+            raise Refusal.http(f"Invalid include sections: {sections - metrics.SECTIONS}")
         exchange.respond(200, encode(metrics.loads(self._engine, fields.integer(query, "dp_rank"), sections)))
 
     def _model(self, exchange: EngineExchange) -> None:

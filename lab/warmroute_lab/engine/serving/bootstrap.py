@@ -91,11 +91,9 @@ class BootstrapRooms:
         room = self._rooms.get(number)
         if room is not None and room.job is not None:
             return Refusal(500, f"Duplicate or cancelled bootstrap room {number}")
-        return (
-            Refusal(503, "The bootstrap queue is full.")
-            if room is None and len(self._rooms) >= MAX_BOOTSTRAP_ROOMS
-            else None
-        )
+        if room is None and len(self._rooms) >= MAX_BOOTSTRAP_ROOMS:
+            return Refusal(503, "The bootstrap queue is full.")
+        return None
 
     def offer(self, number: int, job: Job) -> None:
         if number in self._given_up:
@@ -180,12 +178,11 @@ def route(query: str, dp_size: int, page_size: int, kv_cache_dtype: str) -> tupl
     if not all(_RANK.fullmatch(rank) for rank in ranks):
         return 400, _TEXT, b"Missing inputs for bootstrap server."
     if all(rank == "-1" for rank in ranks):
-        facts = {"attn_tp_size": 1, "attn_cp_size": 1, "dp_size": dp_size, "pp_size": 1, "page_size": page_size}
-        return (
-            200,
-            _JSON,
-            msgspec.json.encode({**facts, "kv_cache_dtype": kv_cache_dtype, "follow_bootstrap_room": True}),
-        )
+        facts = {
+            "attn_tp_size": 1, "attn_cp_size": 1, "dp_size": dp_size, "pp_size": 1, "page_size": page_size,
+            "kv_cache_dtype": kv_cache_dtype, "follow_bootstrap_room": True,
+        }  # fmt: skip
+        return 200, _JSON, msgspec.json.encode(facts)
     if int(ranks[0]) in range(dp_size) and ranks[1:] == ["0"] * 3:
         return 200, _JSON, b'{"rank_ip":"127.0.0.1","rank_port":0}'
     found = zip(("dp_rank", "cp_rank", "tp_rank", "pp_rank"), ranks, strict=True)

@@ -4,8 +4,7 @@ A `Job` is live from `submit` to `_close`, which alone removes it from the table
 `_note` writes its entry in the log of ended requests (the finish log), and then the client gets the end of the answer.
 If a client disconnects, its job is aborted at once (SGLang notices within about 4 s).
 
-In PD, the prefill leg waits in its room for the decode engine's call, runs, and lets the transfer time pass. The decode
-leg gets its pages, calls, and joins the batch when the call is answered. If one leg fails, the other gets its error.
+In PD, the two legs of a request meet as `bootstrap.py` says.
 
 Bounds: `max_queued` waiting jobs per rank besides the running ones, and the newest `FINISHED_MAX` entries of the finish
 log. PD engines do not refuse for queue depth; there, the number of connections is the bound.
@@ -18,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from warmroute_lab.engine.http.errors import Refusal
@@ -33,7 +31,7 @@ from warmroute_lab.engine.request.prompt_request import PromptRequest
 from warmroute_lab.engine.request.reply import reply_to
 from warmroute_lab.engine.serving import legs
 from warmroute_lab.engine.serving.bootstrap import BootstrapCall, BootstrapRooms, Handover, Meet
-from warmroute_lab.engine.serving.kv_feed import KvFeed, path_of
+from warmroute_lab.engine.serving.kv_feed import KvFeed
 from warmroute_lab.engine.settings import Settings
 
 # Runs the modelled steps of one scheduler at the pace of the wall clock, and passes on the tokens of each step.
@@ -124,29 +122,13 @@ class Pacer:
             done()
 
 
-# The log of ended requests on disk: the entries of `/engine/finished`, kept even if the engine is killed.
-#
-# One entry is one line of JSON, written by one `write` before the end of the answer is sent. So kill -9 leaves whole
-# lines, and the log has every answer whose end a client saw. A restarted engine appends to this file.
-
-
-class RequestLog:
-    """Appends to the log; open while the engine lives."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises: OSError."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-
-    def write(self, entry: dict[str, Any]) -> None:
-        os.write(self._fd, encode(entry) + b"\n")
-
-
 FINISHED_MAX = 20_000
 DEFAULT_BOOTSTRAP_PORT = 8998
 
 
 class EmbeddedEngine:
     def __init__(self, settings: Settings) -> None:
+        """Raises: OSError, if a port of KV events, the storage tier or the request log cannot be opened."""
         self.settings = settings
         self.started_at = time.time()
         self.startup_s = time.process_time()
@@ -155,9 +137,7 @@ class EmbeddedEngine:
         self.clock = VirtualClock(settings.speed)
         self.feed: KvFeed | None = None
         if settings.kv_events is not None:
-            self.feed = KvFeed(
-                settings.kv_events, settings.dp_size, settings.page_size, path_of, bigram=settings.bigram
-            )
+            self.feed = KvFeed(settings.kv_events, settings.dp_size, settings.page_size, bigram=settings.bigram)
         self.pacers = [self._pacer(rank) for rank in range(settings.dp_size)]
         self.storage: StorageBackend | None = None
         if settings.hicache is not None:
@@ -165,13 +145,15 @@ class EmbeddedEngine:
         self.jobs: dict[str, Job] = {}
         self.finished: deque[dict[str, Any]] = deque(maxlen=FINISHED_MAX)
         self.finished_total = 0
-        self.request_log = None if settings.request_log is None else RequestLog(settings.request_log)
         self.aborted_total = 0
         self.ttft_sum_s = 0.0
         self.ttft_count = 0
         self.bootstrap_rooms = BootstrapRooms(settings.bootstrap_timeout_s, self._met, self._lost)
         self._decode_bootstrap_rooms: set[int] = set()
         self._next_rank = 0
+        self._log_fd: int | None = None
+        if settings.request_log is not None:
+            self._log_fd = os.open(settings.request_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def _pacer(self, rank: int) -> Pacer:
         settings, feed = self.settings, self.feed
@@ -183,7 +165,7 @@ class EmbeddedEngine:
             costs=settings.costs,
             host=None
             if settings.hicache is None or settings.role == "decode"
-            else HostTier(settings.hicache.host_tokens(settings.kv_tokens)),
+            else HostTier(settings.hicache.host_tokens(settings.kv_tokens, settings.kv_bytes_per_token)),
             listener=None if feed is None else feed.recorders[rank],
         )
         scheduler.pool.lookahead_tokens = int(settings.bigram)
@@ -422,8 +404,8 @@ class EmbeddedEngine:
         """
         entry = self._entry(job, finish_reason, aborted=aborted)
         self.finished.append(entry)
-        if self.request_log is not None:
-            self.request_log.write(entry)
+        if self._log_fd is not None:
+            os.write(self._log_fd, encode(entry) + b"\n")  # one write, so that kill -9 leaves whole lines
         self.finished_total += 1
         self.aborted_total += aborted
         if entry["ttft_virtual_ms"] is not None:

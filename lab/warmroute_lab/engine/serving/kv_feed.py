@@ -5,7 +5,6 @@ A rank publishes its recorded events at the end of every step with prefill, just
 late. The first message of a rank says that its cache is empty.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from warmroute_lab.engine.events.kv_events import Path, Recorder
@@ -24,15 +23,7 @@ def path_of(work: Work) -> Path:
 
 
 class KvFeed:
-    def __init__(
-        self,
-        config: KvEventsConfig,
-        ranks: int,
-        page_size: int,
-        path_of: Callable[[Work], Path],
-        *,
-        bigram: bool = False,
-    ) -> None:
+    def __init__(self, config: KvEventsConfig, ranks: int, page_size: int, *, bigram: bool) -> None:
         """Raises: OSError if a port cannot be opened."""
         self.page_size = page_size
         self.recorders = [Recorder(page_size, path_of, bigram=bigram) for _ in range(ranks)]

@@ -22,13 +22,11 @@ inserts and session affinity are off, as by default.
 
 from bisect import bisect_left
 from collections import Counter
-from random import Random
 
 import msgspec
 
-from warmroute_lab.replay.baselines.load import least
+from warmroute_lab.replay.baselines.load import Drawing
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
-from warmroute_lab.replay.policy import Policy
 
 
 class Active:
@@ -48,7 +46,7 @@ class _Placed(msgspec.Struct):
     blocks: list[int]
 
 
-class DynamoKv(Policy):
+class DynamoKv(Drawing):
     """The worker with the lowest cost of prefill and decode blocks."""
 
     def __init__(self, fleet: ReplayFleet, *, prefill_load_scale: float = 1.0) -> None:
@@ -56,7 +54,6 @@ class DynamoKv(Policy):
         self._scale = prefill_load_scale
         self._block_tokens = fleet.workers[0].scheduler.page_size
         self.active = [Active() for _ in fleet.workers]
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request, block_tokens = turn.request, self._block_tokens
@@ -70,7 +67,7 @@ class DynamoKv(Policy):
             fresh = len(blocks) - bisect_left(blocks, True, key=lambda block: block not in active.blocks)
             return self._scale * max(0.0, prefill - overlap) + len(active.blocks) + fresh
 
-        chosen = least(self.fleet.prefills, cost, self._random)
+        chosen = self._least(cost)
         active = self.active[chosen.index]
         uncached = request.input_tokens - chosen.cached_tokens(request)
         active.prefill_tokens += uncached

@@ -71,16 +71,23 @@ class PrefixHash(Policy):
         return workers[mixed([prefix_key(turn.request, PREFIX_BLOCKS)], 0)[0] % len(workers)]
 
 
-class BoundedRing(Policy):
+class _OnRing(Policy):
+    """Keeps the workers on a ring."""
+
+    def __init__(self, fleet: ReplayFleet) -> None:
+        super().__init__(fleet)
+        self._ring = Ring(fleet.prefills, 0)
+
+    def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
+        self._ring = Ring(self.fleet.prefills, 0)
+
+
+class BoundedRing(_OnRing):
     """Consistent hashing with bounded loads, by session or (`by_prefix`) by the first two blocks."""
 
     def __init__(self, fleet: ReplayFleet, *, by_prefix: bool = False) -> None:
         super().__init__(fleet)
         self._by_prefix = by_prefix
-        self._ring = Ring(fleet.prefills, 0)
-
-    def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
-        self._ring = Ring(self.fleet.prefills, 0)
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - the policy looks at load, not at time
         workers = self.fleet.prefills
@@ -89,15 +96,8 @@ class BoundedRing(Policy):
         return next(worker for worker in self._ring.walk(key) if worker.requests < limit)
 
 
-class SmgPrefixHash(Policy):
+class SmgPrefixHash(_OnRing):
     """SMG's `prefix_hash`: the ring's worker up to 1.25 times the mean load, else the one with the fewest requests."""
-
-    def __init__(self, fleet: ReplayFleet) -> None:
-        super().__init__(fleet)
-        self._ring = Ring(fleet.prefills, 0)
-
-    def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
-        self._ring = Ring(self.fleet.prefills, 0)
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - the policy looks at load, not at time
         workers = self.fleet.prefills

@@ -14,23 +14,20 @@ Here the router knows exactly what a worker has cached at each moment, and the r
 constant.
 """
 
-from random import Random
-
+from warmroute_lab.replay.baselines.load import Drawing
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
-from warmroute_lab.replay.policy import Policy
 
 AFFINITY_THRESHOLD = 0.80
 MAX_TTFT_PENALTY_S = 18.0
 
 
-class LlmdAffinity(Policy):
+class LlmdAffinity(Drawing):
     """Workers that have the prefix, else the least load. With `in_flight`, routed prefixes count as cached."""
 
     def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
         super().__init__(fleet)
         self._counts_in_flight = in_flight
         self._loads = [0] * len(fleet.workers)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request

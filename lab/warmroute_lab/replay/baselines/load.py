@@ -7,7 +7,7 @@ different workers are drawn and the one with fewer tokens wins, as in SMG's `pow
 (github.com/lightseekorg/smg, model_gateway/src/policies/power_of_two.rs, commit 1373e8d8). Ties are broken at random.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -16,37 +16,37 @@ from warmroute_lab.replay.policy import Policy
 from warmroute_lab.replay.trace import mixed
 
 
-def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Random) -> Worker:
-    """A worker with the lowest cost; if there are several, one of them at random."""
-    costs = [cost(worker) for worker in workers]
-    lowest = min(costs)
-    best = [worker for worker, found in zip(workers, costs, strict=True) if found == lowest]
-    return best[0] if len(best) == 1 else random.choice(best)
-
-
-class _Drawing(Policy):
-    """Breaks ties of load at random."""
+class Drawing(Policy):
+    """A policy that draws at random, equally in each run."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
+    def _least(self, cost: Callable[[Worker], Any]) -> Worker:
+        """A worker with the lowest cost; if there are several, one of them at random."""
+        workers = self.fleet.prefills
+        costs = [cost(worker) for worker in workers]
+        lowest = min(costs)
+        best = [worker for worker, found in zip(workers, costs, strict=True) if found == lowest]
+        return best[0] if len(best) == 1 else self._random.choice(best)
 
-class LeastTokens(_Drawing):
+
+class LeastTokens(Drawing):
     """The worker with the fewest outstanding prompt tokens."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
-        return least(self.fleet.prefills, lambda worker: worker.tokens, self._random)
+        return self._least(lambda worker: worker.tokens)
 
 
-class LeastRequests(_Drawing):
+class LeastRequests(Drawing):
     """The worker with the fewest outstanding requests."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
-        return least(self.fleet.prefills, lambda worker: worker.requests, self._random)
+        return self._least(lambda worker: worker.requests)
 
 
-class PowerOfTwo(_Drawing):
+class PowerOfTwo(Drawing):
     """Of two different workers, drawn at random, the one with fewer outstanding prompt tokens."""
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
@@ -87,14 +87,8 @@ class RoundRobin(Policy):
         return workers[(self._next - 1) % len(workers)]
 
 
-class RandomChoice(Policy):
-    """A random worker."""
-
+class RandomChoice(Drawing):
     exact = False
-
-    def __init__(self, fleet: ReplayFleet) -> None:
-        super().__init__(fleet)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
         return self._random.choice(self.fleet.prefills)
@@ -125,12 +119,8 @@ class SessionHash(Policy):
 # queued requests. A prompt is never cached whole, so the product is never 0. Ties are broken at random.
 
 
-class LMetric(Policy):
+class LMetric(Drawing):
     """The least product of prefill tokens and batch size."""
-
-    def __init__(self, fleet: ReplayFleet) -> None:
-        super().__init__(fleet)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request
@@ -139,4 +129,4 @@ class LMetric(Policy):
             prefill_tokens = worker.pending_tokens() + request.input_tokens - worker.cached_tokens(request)
             return prefill_tokens * (worker.requests + 1)
 
-        return least(self.fleet.prefills, score, self._random)
+        return self._least(score)

@@ -88,14 +88,28 @@ class RoutedTree:
         return path
 
 
-class SmgApprox(Policy):
+class _Smg(Policy):
+    """Counts the requests that each worker has processed, to decide ties."""
+
+    def __init__(self, fleet: ReplayFleet) -> None:
+        super().__init__(fleet)
+        self._processed = [0] * len(fleet.workers)
+
+    def _busyness(self, worker: Worker) -> tuple[int, int]:
+        return worker.requests, self._processed[worker.index]
+
+    def _is_balanced(self, idlest: Worker, limits: Thresholds) -> bool:
+        least, most = idlest.requests, max(worker.requests for worker in self.fleet.prefills)
+        return most - least <= limits.balance_abs or most <= least * limits.balance_rel
+
+
+class SmgApprox(_Smg):
     """The worker that was last sent enough of the prompt, while request counts are balanced."""
 
     def __init__(self, fleet: ReplayFleet, thresholds: Thresholds = FIRST) -> None:
         super().__init__(fleet)
         self._thresholds = thresholds
         self._tree = RoutedTree(fleet.workers[0].scheduler.page_size)
-        self._processed = [0] * len(fleet.workers)
         self._evict_at_s = EVICT_EVERY_S
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:
@@ -103,9 +117,8 @@ class SmgApprox(Policy):
             self._tree.cut(self._thresholds.tree_tokens)
             self._evict_at_s = now_s - now_s % EVICT_EVERY_S + EVICT_EVERY_S
         workers, request, limits = self.fleet.prefills, turn.request, self._thresholds
-        chosen = min(workers, key=lambda worker: (worker.requests, self._processed[worker.index]))
-        most = max(worker.requests for worker in workers)
-        if most - chosen.requests <= limits.balance_abs or most <= chosen.requests * limits.balance_rel:
+        chosen = min(workers, key=self._busyness)
+        if self._is_balanced(chosen, limits):
             matched, last_tenant = self._tree.match(request, {worker.index for worker in workers})
             if isinstance(last_tenant, int) and matched > limits.cache * request.input_tokens:
                 chosen = self.fleet.workers[last_tenant]
@@ -122,10 +135,9 @@ def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
 # model_gateway/src/policies/cache_aware.rs: `select_worker`, `is_imbalanced`, `select_worker_event_driven`,
 # `score_overlap`).
 #
-# Load is imbalanced if the request counts of the busiest and the idlest worker differ by more than 32 and by more than
-# a factor of 1.0001. Then the worker with the fewest requests gets the request; a tie goes to the worker that has
-# processed the fewest. Otherwise the worker with the most matching blocks gets it; a tie goes to the worker with fewer
-# requests. If no worker has a match, the choice is as under imbalance.
+# If load is imbalanced by the thresholds `FIRST`, the choice is that of `SmgApprox`. Otherwise the worker with the most
+# matching blocks gets the request; a tie goes to the worker with fewer requests. If no worker has a match, the choice
+# is as under imbalance.
 #
 # KV events feed SMG's index; here the index is exact and always current. The triggers by KV usage are off, as by
 # default. If overlap and requests are equal, the worker that has processed the fewest gets the request. In SMG, the
@@ -133,34 +145,22 @@ def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
 # that evicted last.
 
 
-BALANCE_ABS = 32
-BALANCE_REL = 1.0001
-
-
-class SmgEvent(Policy):
+class SmgEvent(_Smg):
     """The worker with most of the prompt cached, while request counts are balanced. `in_flight`: prompts that were
     routed to a worker but not computed yet count as cached there."""
 
     def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
         super().__init__(fleet)
         self._in_flight = in_flight
-        self._processed = [0] * len(fleet.workers)
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         workers = self.fleet.prefills
-        processed = self._processed
-
-        def busyness(worker: Worker) -> tuple[int, int]:
-            return worker.requests, processed[worker.index]
-
-        least = min(workers, key=busyness)
-        most = max(worker.requests for worker in workers)
-        chosen = least
-        if most - least.requests <= BALANCE_ABS or most <= least.requests * BALANCE_REL:
+        chosen = min(workers, key=self._busyness)
+        if self._is_balanced(chosen, FIRST):
             scores = [worker.cached_tokens(turn.request, in_flight=self._in_flight) for worker in workers]
             best = max(scores)
             if best:
                 matching = [worker for worker, score in zip(workers, scores, strict=True) if score == best]
-                chosen = min(matching, key=busyness)
-        processed[chosen.index] += 1
+                chosen = min(matching, key=self._busyness)
+        self._processed[chosen.index] += 1
         return chosen

@@ -51,10 +51,6 @@ class _Program:
     def need_tokens(self) -> int:
         return self.tokens + BUFFER_TOKENS
 
-    @property
-    def rank(self) -> tuple[int, int]:
-        return 1 if self.steps == 1 else 0 if self.waiting else 2, self.tokens
-
 
 class ThunderAgent(Policy):
     """Pauses programs if KV is short, and resumes them at workers that have KV for them."""
@@ -176,4 +172,4 @@ def _tokens(program: _Program) -> int:
 
 
 def _rank(program: _Program) -> tuple[int, int]:
-    return program.rank
+    return 1 if program.steps == 1 else 0 if program.waiting else 2, program.tokens

@@ -107,8 +107,7 @@ def _weka_sessions(paths: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    content = given_bytes(path, MAX_BYTES)
-    content = content.rstrip()
+    content = given_bytes(path, MAX_BYTES).rstrip()
     if not content:
         raise TraceError(f"{path}: is empty")
     if content.count(b"\n") >= MAX_REQUESTS:

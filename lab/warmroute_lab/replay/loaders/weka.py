@@ -27,10 +27,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 import numpy as np
 
-from warmroute_lab.replay.loaders.sessions import MAX_TURN_TOKENS, STARTS_WITHIN_S, THINK_LIMIT_S
+from warmroute_lab.replay.loaders.sessions import BLOCK_TOKENS, MAX_TURN_TOKENS, STARTS_WITHIN_S, THINK_LIMIT_S
 from warmroute_lab.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, TraceError, mixed
 
-BLOCK_TOKENS: Final = 512
 MAX_TIME_S: Final = 1e9
 MAX_OPEN: Final = 256
 """How many of the latest requests are searched for the one that a request follows."""
@@ -93,11 +92,11 @@ class _Reader:
         root, self.sessions = self.sessions, self.sessions + 1
         ended: list[_Ended] = []
         of_root: list[_Ended] = []
-        for each in sorted(session.requests, key=_time):
+        for each in sorted(session.requests, key=lambda each: each.t):
             if isinstance(each, _SubAgent):
                 offset_s = each.t if relative else 0.0
                 own: list[_Ended] = []
-                for call in sorted(each.requests, key=_time):
+                for call in sorted(each.requests, key=lambda call: call.t):
                     at_s = call.t + offset_s
                     follows = _last_ended(own, at_s) or _last_ended(ended, at_s)
                     self._add(call, at_s, session.block_size, self.sessions, own, follows, start_s)
@@ -170,17 +169,10 @@ def load(name: str, sessions: Iterable[tuple[str, bytes]], salt: int, seed: int)
     return Trace(name, BLOCK_TOKENS, reader.requests, reader.sessions, named_sessions=True)
 
 
-def _time(each: _Call | _SubAgent) -> float:
-    return each.t
-
-
 def _last_ended(ended: list[_Ended], at_s: float) -> _Ended | None:
     """Of the last `MAX_OPEN` requests, the one that ended last before or at `at_s`."""
-    return max((each for each in ended[-MAX_OPEN:] if each.ended_s <= at_s), key=_ended_s, default=None)
-
-
-def _ended_s(each: _Ended) -> float:
-    return each.ended_s
+    found = (each for each in ended[-MAX_OPEN:] if each.ended_s <= at_s)
+    return max(found, key=lambda each: each.ended_s, default=None)
 
 
 def _common(one: list[int], other: list[int]) -> int:

@@ -30,8 +30,8 @@ KV_TOKENS: Final = 3_000_000
 CALLS: Final = ToolCalls(sessions=3700, within_s=885.0, output_median=300.0, output_sigma=0.8)
 
 
-def scenario(calls: ToolCalls = CALLS) -> Scenario:
-    """The trace and runs of the table. Tests pass other `calls`."""
+def scenario(calls: ToolCalls) -> Scenario:
+    """The trace and runs of the table."""
     trace = tool_calls_trace(calls, "tool calls")
     runs = []
     for prefills, decodes in SPLITS:

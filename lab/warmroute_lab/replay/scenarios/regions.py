@@ -43,8 +43,8 @@ def setup(naming_share: float, replicas: int = REPLICAS) -> Setup:
     )  # fmt: skip
 
 
-def scenario(agents: Agents = AGENTS, replicas: int = REPLICAS) -> Scenario:
-    """The trace and runs of the table. Tests pass other `agents` and `replicas`."""
+def scenario(agents: Agents, replicas: int = REPLICAS) -> Scenario:
+    """The trace and runs of the table."""
     trace = agents_trace(agents, "agents")
     runs = [Run(f"any region, {name} inside", name, setup(0.0, replicas)) for name in BLIND]
     for name in (*INSIDE, *ACROSS):

@@ -21,17 +21,7 @@ class _Worker(msgspec.Struct):
     dp_rank: int = 0
 
 
-class _Receipt(msgspec.Struct, frozen=True):
-    estimated: list[str] = []
-    continued: msgspec.Raw | None = None
-
-
-class _Usage(msgspec.Struct):
-    warmroute: _Receipt = _Receipt()
-
-
 _workers: Final = msgspec.json.Decoder(list[_Worker]).decode
-_usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
 def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
@@ -43,8 +33,7 @@ def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
     """
     if turns_in(entry.id) != 1:
         return
-    usage = _usage(entry.usage)
-    receipt = usage.warmroute if usage is not None else _Receipt()
+    receipt = entry.receipt()
     exact = receipt.continued is None and not any(kind in receipt.estimated for kind in KINDS)
     for worker in _workers(entry.workers):
         engine = worker.id if worker.id in engines else worker.id.removesuffix(f":{worker.dp_rank}")

@@ -69,44 +69,40 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     def ended(self) -> bool:
         return self.state not in UNDER_WAY
 
-    @property
-    def loss(self) -> dict[str, int]:
-        """Why tokens were not cached (loss class) -> how many, from the receipt in `usage`; empty while the request is
-        under way."""
-        return self.key_and_loss[1]
-
-    @property
-    def key_and_loss(self) -> tuple[str, dict[str, int]]:
-        """The id of the API key (empty if the receipt in `usage` has no key), and `loss`."""
+    def receipt(self) -> "StoredReceipt":
+        """Decode the receipt in `usage`. An entry that is under way has an empty one."""
         found = _decode_usage(self.usage)
-        return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the turn, from the receipt in `usage`; empty if the receipt has none."""
-        found = _decode_usage(self.usage)
-        return "" if found is None else found.warmroute.kind
-
-    @property
-    def credit_nanousd(self) -> int:
-        """The credit that the receipt in `usage` names. The credit itself is booked by a separate row."""
-        found = _decode_usage(self.usage)
-        return 0 if found is None else found.warmroute.credit.get("nanousd", 0)
+        return StoredReceipt() if found is None else found.warmroute
 
     def record(self) -> bytes:
         """The entry as one line of JSON; a later line of an entry replaces an earlier one."""
         return _encode(self)
 
 
-class _Receipt(msgspec.Struct):
+class StoredReceipt(msgspec.Struct):
+    """The members that are read again of the receipt in a row. A member that the receipt lacks is empty."""
+
     loss: dict[str, int] = {}
+    cached: dict[str, int] = {}
+    cache_write: dict[str, int] = {}
+    estimated: list[str] = []
+    continued: msgspec.Raw | None = None
     kind: str = ""
     key: str = ""
+    """The id of the API key."""
+
+    harness: str = ""
+    price_nanousd: int | None = None
     credit: dict[str, int] = {}
+
+    @property
+    def credit_nanousd(self) -> int:
+        """The credit that the receipt names. A separate row books it."""
+        return self.credit.get("nanousd", 0)
 
 
 class _Usage(msgspec.Struct):
-    warmroute: _Receipt
+    warmroute: StoredReceipt = msgspec.field(default_factory=StoredReceipt)
 
 
 COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rates")

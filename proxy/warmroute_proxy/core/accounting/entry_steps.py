@@ -125,9 +125,9 @@ def turns_in(entry_id: str) -> int:
 
 def crediting(entry: Entry) -> Entry:
     """The row that books the credit named in the receipt of a settled entry."""
-    key_id, _ = entry.key_and_loss
-    id_ = f"{entry.id}{CREDIT_SUFFIX}"
-    receipt = {"v": VERSION, "id": id_, "credits": entry.id, **({"key": key_id} if key_id else {}), "loss": {}}
+    credited, id_ = entry.receipt(), f"{entry.id}{CREDIT_SUFFIX}"
+    key = {"key": credited.key} if credited.key else {}
+    receipt = {"v": VERSION, "id": id_, "credits": entry.id, **key, "loss": {}}
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "warmroute": receipt}
     return msgspec.structs.replace(
         entry,
@@ -136,7 +136,7 @@ def crediting(entry: Entry) -> Entry:
         cached_tokens=0,
         completion_tokens=0,
         list_nanousd=0,
-        price_nanousd=-entry.credit_nanousd,
+        price_nanousd=-credited.credit_nanousd,
         outcome="credited",
         status=0,
         rids=[],
@@ -148,17 +148,18 @@ def crediting(entry: Entry) -> Entry:
 
 def voiding(entry: Entry, now_s: float) -> Entry:
     """The row that voids a settled entry, with the negated sums of that entry."""
-    key_id, loss = entry.key_and_loss
+    voided = entry.receipt()
+    credit = voided.credit_nanousd
     receipt = {
         "v": VERSION,
         "id": void_id(entry.id),
         "voids": entry.id,
-        **({"key": key_id} if key_id else {}),
-        **({"kind": kind} if (kind := entry.kind) else {}),
-        "loss": {name: -tokens for name, tokens in loss.items()},
+        **({"key": voided.key} if voided.key else {}),
+        **({"kind": voided.kind} if voided.kind else {}),
+        "loss": {name: -tokens for name, tokens in voided.loss.items()},
         "list_nanousd": -entry.list_nanousd,
         "price_nanousd": -entry.price_nanousd,
-        **({"credit": {"nanousd": -entry.credit_nanousd}} if entry.credit_nanousd else {}),
+        **({"credit": {"nanousd": -credit}} if credit else {}),
     }
     usage = {
         "prompt_tokens": -entry.prompt_tokens,
@@ -173,7 +174,7 @@ def voiding(entry: Entry, now_s: float) -> Entry:
         cached_tokens=-entry.cached_tokens,
         completion_tokens=-entry.completion_tokens,
         list_nanousd=-entry.list_nanousd,
-        price_nanousd=entry.credit_nanousd - entry.price_nanousd,
+        price_nanousd=credit - entry.price_nanousd,
         outcome="voided",
         status=0,
         rids=[],

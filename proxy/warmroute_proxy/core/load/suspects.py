@@ -16,13 +16,11 @@ from collections import OrderedDict
 from typing import Final
 
 from warmroute.contract.shares import Division
+from warmroute_proxy.core.load.blame import Request
 
 REFUSED_S: Final = 600.0
 MAX_SUSPECTS: Final = 10_000
 ENDS_TO_REFUSE: Final = 2
-
-Request = tuple[str, int]
-"""A request is identified by its tenant and the fingerprint of its whole prompt."""
 
 
 class _Suspicion:

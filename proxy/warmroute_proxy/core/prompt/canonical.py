@@ -175,6 +175,8 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
     if image is not None:
         if memoryview(image)[0] == _BRACE:
             image = decode_part(_OBJECT, image, f"{path}.image_url").get("url", ABSENT)
+        elif addresses is not None:
+            raise MalformedPrompt(f"{path}.image_url", "is not an object")
         return _media(bytes(image))
     return _media(_members(part))
 

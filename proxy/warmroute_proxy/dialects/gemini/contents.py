@@ -48,7 +48,7 @@ from warmroute_proxy.normalising.texts import Texts
 _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
 """What Gemini CLI sends if it does not have a signature: ai.google.dev/gemini-api/docs/thought-signatures."""
 
-_ROLES: Final = {"user": "user", "model": "model", "function": "user", "system": "system", "": "user"}
+_ROLES: Final = {"user": "user", "model": "model", "function": "user", "tool": "user", "system": "system", "": "user"}
 _STORED: Final = ("gs://", "https://generativelanguage.googleapis.com/")
 """Addresses of files that only Google can read."""
 
@@ -251,7 +251,8 @@ class _ContentReading(MessageDraft):
     def instruction(self, raw: Raw) -> _InChat:
         if is_text(raw):
             return self._made(self._message("system", [{"type": "text", "text": raw}]))
-        _, pieces = self._content(raw, "systemInstruction")
+        content = Raw(b'{"parts":%b}' % bytes(raw)) if is_list(raw) else raw
+        _, pieces = self._content(content, "systemInstruction")
         return self._made(self._system(pieces))
 
     def _content(self, raw: Raw, path: str) -> tuple[_Content, list[tuple[_Piece, str]]]:

@@ -11,7 +11,7 @@ from warmroute_proxy.dialects import chat_draft
 from warmroute_proxy.dialects.chat_draft import ChatDraft, Opens
 from warmroute_proxy.dialects.gemini.contents import ContentReader
 from warmroute_proxy.dialects.gemini.settings import settings
-from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, choice, either, listed_functions, snake
+from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, as_list, choice, either, listed_functions, snake
 from warmroute_proxy.dialects.raw_json import BadRequest, BodyReader, Members, list_at, object_at
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -74,4 +74,4 @@ def counted_body(raw: bytes) -> bytes:
 def _contents(members: Members) -> list[Raw]:
     if "contents" not in members:
         raise BadRequest("contents", "is required")
-    return list_at(members["contents"], "contents")
+    return list_at(as_list(members["contents"]), "contents")

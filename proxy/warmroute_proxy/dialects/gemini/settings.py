@@ -26,8 +26,10 @@ _READ: Final = frozenset(
     }
 )  # fmt: skip
 _KNOWN: Final = _READ | {snake(name) for name in _READ}
-_decode_number: Final = msgspec.json.Decoder(float).decode
+_decode_number: Final = msgspec.json.Decoder(int | float, strict=False).decode
 _LEVELS: Final = ("MINIMAL", "LOW", "MEDIUM", "HIGH")
+_WHOLE: Final = frozenset({"maxOutputTokens", "seed"})
+"""Whole numbers. Google's JSON may write one as a text, or with a fraction of zero."""
 
 
 class Thinking:
@@ -46,8 +48,8 @@ class Thinking:
         self.shown = shown == b"true"
         budget = either(config, "thinkingBudget")
         level = either(config, "thinkingLevel")
-        if level is not None:
-            found = text_at({"thinkingLevel": level}, "thinkingLevel", path).upper()
+        found = "" if level is None else text_at({"thinkingLevel": level}, "thinkingLevel", path).upper()
+        if found and found != "THINKING_LEVEL_UNSPECIFIED":
             if found not in _LEVELS:
                 raise BadRequest(f"{path}.thinkingLevel", f"must be one of {', '.join(_LEVELS)}")
             self.chat["reasoning_effort"] = found.lower()
@@ -66,7 +68,7 @@ def settings(raw: Raw | None, dropped: set[str], work: TranslationWork) -> tuple
     for theirs, ours in _RENAMED.items():
         value = either(members, theirs)
         if value is not None:
-            chat[ours] = value
+            chat[ours] = int(_number(value, f"{PATH}.{theirs}")) if theirs in _WHOLE else value
     top_k = either(members, "topK")
     if top_k is not None:
         chat["top_k"] = int(_number(top_k, f"{PATH}.topK"))
@@ -96,9 +98,9 @@ def _format(members: Members, work: TranslationWork) -> dict[str, Any]:
 
 def _number(raw: Raw, path: str) -> float:
     try:
-        found = _decode_number(raw)
+        found: float = _decode_number(raw)
     except (msgspec.DecodeError, ValueError):
         raise BadRequest(path, "must be a number") from None
-    if abs(found) > 2**53:
+    if not abs(found) <= 2**53:  # also refuses what is not a number
         raise BadRequest(path, "is out of bounds")
     return found

@@ -11,7 +11,16 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.chat_draft import function_tool
 from warmroute_proxy.dialects.known import Known
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    ChatPart,
+    Members,
+    encode,
+    is_object,
+    list_at,
+    object_at,
+    text_at,
+)
 from warmroute_proxy.dialects.work import TranslationWork, is_deeper
 
 MAX_SCHEMA_DEPTH: Final = 32
@@ -29,6 +38,11 @@ def either(members: Members, name: str) -> Raw | None:
     """The member with this name in camel case, or else in snake case."""
     found = members.get(name)
     return found if found is not None else members.get(snake(name))
+
+
+def as_list(raw: Raw) -> Raw:
+    """A single object as a list, as Google reads it."""
+    return Raw(b"[%b]" % bytes(raw)) if is_object(raw) else raw
 
 
 def snake(name: str) -> str:
@@ -66,7 +80,7 @@ def listed_functions(raw: Raw, key: bytes, work: TranslationWork) -> Functions:
 def _read(raw: Raw, work: TranslationWork) -> Functions:
     found: list[ChatPart] = []
     dropped: set[str] = set()
-    for at, each in enumerate(work.take_tools(raw)):
+    for at, each in enumerate(work.take_tools(as_list(raw))):
         tool = object_at(each, f"tools[{at}]")
         declared = either(tool, "functionDeclarations")
         dropped.update(name for name in tool if name not in ("functionDeclarations", "function_declarations"))
@@ -99,7 +113,7 @@ def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
         return None
     path = "toolConfig.functionCallingConfig"
     members = object_at(config, path)
-    mode = text_at(members, "mode", path) if "mode" in members else "AUTO"
+    mode = text_at(members, "mode", path).upper() if "mode" in members else "AUTO"
     if mode not in _MODES:
         raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_MODES)}")
     names = either(members, "allowedFunctionNames")
@@ -132,7 +146,8 @@ def _converted(schema: Any) -> Any:
     found: dict[str, Any] = {}
     for name, value in schema.items():
         if name == "type" and isinstance(value, str):
-            found[name] = value.lower()
+            if value != "TYPE_UNSPECIFIED":
+                found[name] = value.lower()
         elif name == "properties" and isinstance(value, dict):
             found[name] = {key: _converted(inner) for key, inner in value.items()}
         elif name in _ONE:
@@ -143,6 +158,14 @@ def _converted(schema: Any) -> Any:
             found[name] = int(value)  # Google's JSON writes 64-bit numbers as texts
         elif name not in ("nullable", "propertyOrdering", "property_ordering"):
             found[name] = value
-    if schema.get("nullable") is True and isinstance(found.get("type"), str):
-        found["type"] = [found["type"], "null"]
-    return found
+    return _nullable(found) if schema.get("nullable") is True else found
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    if isinstance(schema.get("enum"), list):
+        schema["enum"] = [*schema["enum"], None]
+    if isinstance(schema.get("anyOf"), list):
+        schema["anyOf"] = [*schema["anyOf"], {"type": "null"}]
+    return schema

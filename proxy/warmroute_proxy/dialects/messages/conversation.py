@@ -230,8 +230,8 @@ def _tool_name(block: Members) -> str:
 
 
 def _titled(block: Members, text: str) -> str:
-    title = text_in(block, "title")
-    return f"{title}\n{text}" if title else text
+    """The text of a document behind its title and what the client says about it."""
+    return "\n".join(filter(None, [text_in(block, "title"), text_in(block, "context"), text]))
 
 
 def _source(raw: Raw, path: str) -> tuple[Members, str]:
@@ -267,14 +267,16 @@ def tool_call(block: Members, call_id: str, name: str, path: str) -> tuple[ChatP
 
 
 _SYSTEM: Final = frozenset({"system", "developer"})
+_EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 
 
 class InChat(NamedTuple):
     """One message in chat's terms: zero or more chat messages, joined as JSON.
 
     `calls`: ids of its tool calls. `results`: ids of the calls that it answers. `dropped`: types of blocks that were
-    dropped or became texts. `added`: definitions of tools in it. `marks`: how many `cache_control` were removed.
-    `applied` and `off`: normalising rules that changed its texts, and disabled rules that would have changed them.
+    dropped or became texts. `added`: definitions of tools in it. `effort`: the effort from here on, or empty. `marks`:
+    how many `cache_control` were removed. `applied` and `off`: normalising rules that changed its texts, and disabled
+    rules that would have changed them.
     """
 
     messages: bytes
@@ -283,6 +285,7 @@ class InChat(NamedTuple):
     results: tuple[str, ...]
     dropped: tuple[str, ...]
     added: tuple[bytes, ...]
+    effort: str
     marks: int
     applied: frozenset[str]
     off: frozenset[str]
@@ -294,7 +297,8 @@ _KNOWN: Final[Known[InChat]] = Known()
 class ConversationReader(HistoryDraft):
     """The system prompt and the messages of one request.
 
-    `marks`: how many `cache_control` were removed. `added`: definitions of tools in messages.
+    `marks`: how many `cache_control` were removed. `added`: definitions of tools in messages. `effort`: the last effort
+    that a system message asks for, or empty.
     """
 
     def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
@@ -302,6 +306,7 @@ class ConversationReader(HistoryDraft):
         super().__init__(texts, key, work)
         self.marks = 0
         self.added: list[bytes] = []
+        self.effort = ""
         self._key = key
         self._calls: set[str] = set()
 
@@ -327,7 +332,8 @@ class ConversationReader(HistoryDraft):
                 is_late = True
                 scope = *self.scope, is_late
             found = self._in_chat(each, at, scope)
-            role = found.role
+            if found.messages or found.role != "assistant":
+                role = found.role
             if found.messages:
                 self.messages.append(found.messages)
                 is_asked = True
@@ -353,6 +359,7 @@ class ConversationReader(HistoryDraft):
         self.note(found.dropped, found.applied, found.off)
         if found.added:
             self.added += found.added
+        self.effort = found.effort or self.effort
         self.marks += found.marks
         return found
 
@@ -374,26 +381,26 @@ class _Message:
     def read(self, raw: Raw, path: str) -> InChat:
         members = object_at(raw, path) if is_object(raw) else {"content": raw} if is_text(raw) else {}
         role = text_in(members, "role")
-        found = self._messages(members, role, f"{path}.content")
+        stated = text_in(object_of(members.get("output_config")), "effort") if role in _SYSTEM else ""
+        effort = stated if stated in _EFFORTS else ""
         blocks = self._blocks
+        found = self._messages(members, role, f"{path}.content")
+        blocks.count_empty(found or effort)
         return InChat(
             in_list(found), role, tuple(self._calls), tuple(self._results), tuple(blocks.dropped), tuple(blocks.added),
-            blocks.marks, *blocks.texts.scope(),
+            effort, blocks.marks, *blocks.texts.scope(),
         )  # fmt: skip
 
     def _messages(self, message: Members, role: str, path: str) -> list[ChatPart]:
         raw = message.get("content")
         blocks = self._blocks
         if role in _SYSTEM:
-            found = [] if raw is None else blocks.message_with("system", blocks.parts(raw, path, "system"))
-        elif role == "assistant":
-            found = [] if raw is None else self._of_assistant(raw, path)
-        else:
-            if role != "user":
-                blocks.dropped.append(role)
-            found = [] if raw is None else self._of_user(raw, path)
-        blocks.count_empty(found)
-        return found
+            return [] if raw is None else blocks.message_with("system", blocks.parts(raw, path, "system"))
+        if role == "assistant":
+            return [] if raw is None else self._of_assistant(raw, path)
+        if role != "user":
+            blocks.dropped.append(role)
+        return [] if raw is None else self._of_user(raw, path)
 
     def _of_user(self, raw: Raw, path: str) -> list[ChatPart]:
         if is_text(raw):

@@ -18,10 +18,10 @@ from warmroute_proxy.dialects.raw_json import (
     BadRequest,
     BodyReader,
     Members,
-    kind_of,
     list_at,
     object_at,
     text_at,
+    text_in,
 )
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -37,7 +37,13 @@ _UNSERVED: Final = ("betas", "diagnostics", "fallbacks", "inference_geo", "speed
 """Members that Anthropic's clients also send; they are dropped like unknown ones."""
 
 _BODIES: Final = BodyReader("messages", _READ.union(_UNSERVED))
-_THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
+_THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False, "between_tools": False}
+"""Whether the model thinks, by the type of `thinking`. With `between_tools`, only its progress notes count as thoughts.
+"""
+
+_OFF: Final[dict[str, tuple[bytes, Any]]] = {"top_k": (b"0", -1), "service_tier": (b'"standard_only"', "default")}
+"""Values that turn a setting off, as Anthropic and as chat write them."""
+
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
 
@@ -66,22 +72,13 @@ def chat_request(
     if not counts_only and "max_tokens" not in members:
         raise BadRequest("max_tokens", "is required")
     reader = ConversationReader(texts_of(model), key, work)
-    chat = draft.chat
-    for name in _COPIED:
-        if name in members:
-            chat[name] = members[name]
     stops = _stop_sequences(members)
-    if stops:
-        chat["stop"] = stops
-    if bytes(members.get("stream", b"")) == b"true":
-        chat["stream_options"] = {"include_usage": True}
-    if "thinking" in members:
-        thinks = _thinks(members["thinking"])
-        chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
-    chat |= _output(members, draft.dropped)
+    draft.chat |= _settings(members, stops, draft.dropped)
     if "system" in members:
         reader.system(members["system"])
     found = reader.read(messages, counts_only=counts_only)
+    if reader.effort:
+        draft.chat["reasoning_effort"] = reader.effort
     tools = read_tools(members, reader.added, key, work)
     if "tool_choice" in members:
         chosen = tool_choice(members["tool_choice"])
@@ -113,12 +110,23 @@ def _stop_sequences(members: Members) -> list[str]:
         raise BadRequest("stop_sequences", "must be a list of texts") from None
 
 
-def _thinks(raw: Raw) -> bool:
-    """Whether the model should think, for the chat templates of open models."""
-    kind = kind_of(object_at(raw, "thinking"), "thinking")
-    if kind not in _THINKS:
-        raise BadRequest("thinking.type", f"must be one of {', '.join(_THINKS)}")
-    return _THINKS[kind]
+def _settings(members: Members, stops: list[str], dropped: set[str]) -> dict[str, Any]:
+    """The settings of the answer, in chat's terms. Settings without a place in chat are added to `dropped`."""
+    chat: dict[str, Any] = {name: members[name] for name in _COPIED if name in members}
+    for name, (given, in_chat) in _OFF.items():
+        if bytes(members.get(name, b"")) == given:
+            chat[name] = in_chat
+    if stops:
+        chat["stop"] = stops
+    if bytes(members.get("stream", b"")) == b"true":
+        chat["stream_options"] = {"include_usage": True}
+    if "thinking" in members:
+        thinks = _THINKS.get(text_in(object_at(members["thinking"], "thinking"), "type"))
+        if thinks is None:
+            dropped.add("thinking")
+        else:
+            chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
+    return chat | _output(members, dropped)
 
 
 def _output(members: Members, dropped: set[str]) -> dict[str, Any]:

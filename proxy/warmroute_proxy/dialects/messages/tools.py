@@ -4,9 +4,10 @@ All tools are offered to the model. Tools that are defined in messages (`tool_ad
 the order of their addition. All tools with `defer_loading` are then moved to the end. Claude Code adds such a tool only
 after the model has searched for it; at the end, the tool leaves the cached prefix before it unchanged (decision 051).
 
-Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`), and no engine runs them. If the
-client also offers tools of its own, Anthropic's are dropped and named in the receipt, so that the agent can go on. A
-request that offers only Anthropic's tools, like Claude Code's web search, gets a 400: an answer would be made up.
+Tools with a type and no schema are Anthropic's. Some of them are run by the client (`bash_20250124`), and offered with
+a schema. Others are run by Anthropic itself (`web_search_20250305`), and no engine runs them. If the client also offers
+tools that it runs, Anthropic's are dropped and named in the receipt, so that the agent can go on. A request that offers
+only tools that Anthropic runs, like Claude Code's web search, gets a 400: an answer would be made up.
 """
 
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.chat_draft import function_tool
 from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.messages.client_tools import client_tool
 from warmroute_proxy.dialects.raw_json import (
     MAX_SHOWN_CHARS,
     BadRequest,
@@ -102,10 +104,11 @@ def _read(raw: Raw, work: TranslationWork) -> ListedTools:
         tool = object_at(each, path)
         marks += "cache_control" in tool
         kind = kind_of(tool, path) if "type" in tool else _OURS
-        if kind == _OURS:
-            (deferred if bytes(tool.get("defer_loading", b"")) == b"true" else tools).append(_tool(tool, path))
-        else:
+        offered = _tool(tool, path) if kind == _OURS else client_tool(kind, tool, path)
+        if offered is None:
             dropped.add(kind[:MAX_SHOWN_CHARS])
+        else:
+            (deferred if bytes(tool.get("defer_loading", b"")) == b"true" else tools).append(offered)
     tools += deferred
     if dropped and not tools:
         shown = ", ".join(sorted(dropped))

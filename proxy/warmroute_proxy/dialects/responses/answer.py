@@ -8,6 +8,7 @@ import msgspec
 from warmroute_proxy.dialects.chat_answers import Output, Usage, read_answer, reason_of
 from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.responses.client_tools import client_call
 from warmroute_proxy.dialects.responses.request import ChatRequest
 from warmroute_proxy.dialects.responses.tools import INPUT, called
 
@@ -42,11 +43,7 @@ class Response(NamedTuple):
         }  # fmt: skip
 
 
-class _CustomArguments(msgspec.Struct):
-    input: str
-
-
-_decode_custom: Final = msgspec.json.Decoder(_CustomArguments).decode
+_decode_arguments: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def reasoning_item(response: Response, index: int, text: str) -> Json:
@@ -74,8 +71,14 @@ def message_item(response: Response, index: int, piece: Json) -> Json:
 
 
 def call_item(response: Response, number: int, call_id: str, name: str, arguments: str) -> Json:
-    """A call of a function, of a custom tool, or of the client's tool search."""
+    """A call of a function, of a custom tool, or of the client's tool search, shell or patches."""
     tool = called(response.found.tools, name)
+    members = client_call(tool.name, arguments) if tool.is_typed else None
+    if members is not None:
+        return {
+            "id": response.named("ctc", number), "type": f"{tool.name}_call", "status": "completed",
+            "call_id": call_id, **members,
+        }  # fmt: skip
     if tool.searches:
         return {
             "id": response.named("tsc", number), "type": "tool_search_call", "status": "completed",
@@ -91,22 +94,25 @@ def call_item(response: Response, number: int, call_id: str, name: str, argument
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool: the `input` in the arguments, or else the arguments themselves."""
+    """The text for a custom tool: the `input` in the arguments, else their only member, else the arguments themselves.
+
+    Models know some of these tools by another argument, such as a `patch`.
+    """
     try:
-        return _decode_custom(arguments).input
+        members = _decode_arguments(arguments)
     except (msgspec.DecodeError, RecursionError):
         return arguments
+    found = members.get(INPUT, next(iter(members.values())) if len(members) == 1 else None)
+    return found if isinstance(found, str) else arguments
 
 
 def usage_of(usage: Usage) -> Json:
-    """Usage in the terms of Responses, with cost and receipt beside it. `input_tokens_details` is null if cached tokens
-    were not counted: Codex accepts that, but does not accept details without the count.
+    """Usage in the terms of Responses, with cost and receipt beside it. Clients require each count, so cached tokens
+    that were not counted are 0 here: the receipt's `estimated` names them.
     """
-    cached, written = usage.cached(), usage.written()
-    unknown = cached is None and not written
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": None if unknown else {"cached_tokens": cached or 0, "cache_write_tokens": written},
+        "input_tokens_details": {"cached_tokens": usage.cached() or 0, "cache_write_tokens": usage.written()},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning()},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

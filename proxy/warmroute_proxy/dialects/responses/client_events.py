@@ -12,6 +12,9 @@ from warmroute_proxy.dialects.responses.settings import READ
 
 CREATE: Final = "response.create"
 CANCEL: Final = "response.cancel"
+INTERRUPT: Final = "response.interrupt"
+"""Codex sends this event if the user writes while the model answers. The next turn continues the whole items."""
+
 STEER: Final = "response.steer"
 PROCESSED: Final = "response.processed"
 """Codex sends this event for each response that it has read; the proxy ignores it."""

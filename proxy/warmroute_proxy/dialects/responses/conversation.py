@@ -53,7 +53,9 @@ class ResponsesConversation:
         """
         self._objects += self._messages.count(b'{"', self._counted_bytes)  # not in texts: strings escape their quotes
         self._counted_bytes = len(self._messages)
-        return self._objects <= most_brackets(self._counted_bytes)
+        pieces = () if self.read is None else self.read.open_pieces
+        objects = self._objects + sum([piece.count(b'{"') for piece in pieces])
+        return objects <= most_brackets(self._counted_bytes + sum(map(len, pieces)))
 
     @property
     def messages(self) -> Piece:
@@ -114,7 +116,7 @@ def continued(
     more = Continued(before or ResponsesConversation(), reader.messages, reader.read_items())
     if not asks:
         return reading.request([]), more
-    messages: list[Piece] = [each for each in (more.before.messages, *reader.messages) if each]
+    messages: list[Piece] = [each for each in (more.before.messages, *reader.messages, *reader.open_messages()) if each]
     if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")
     return reading.request(messages), more

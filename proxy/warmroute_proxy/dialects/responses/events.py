@@ -20,6 +20,7 @@ from warmroute_proxy.dialects.responses.answer import (
     reasoning_item,
     refusal_part,
     text_part,
+    usage_of,
 )
 from warmroute_proxy.dialects.responses.tools import INPUT, called
 
@@ -34,12 +35,15 @@ _Of = Callable[[str], Json]
 
 
 class _Kind(NamedTuple):
-    """Types of an item's events, and the member `text`. `piece`: event prefix and index member of its part, if any."""
+    """Types of an item's events, and the member `text`. `piece`: event prefix and index member of its part, if any.
+    `is_late`: whether the item is added only when it is whole.
+    """
 
     delta: str
     done: str
     text: str
     piece: tuple[str, str] | None = None
+    is_late: bool = False
 
 
 _MESSAGE: Final = _Kind(
@@ -58,6 +62,7 @@ _SUMMARY: Final = _Kind(
 _FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments")
 _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
 _SEARCH: Final = _Kind("", "", "")  # a search has no delta events, only those that all items have
+_TYPED: Final = _Kind("", "", "", is_late=True)  # clients read the members of such an item as soon as it is added
 
 
 ITEM_BYTES: Final = 1024  # memory of an item without its text
@@ -80,8 +85,11 @@ class OpenItem:
         self._piece = piece
         self._whole = whole
         self.texts = TextPieces()
+        self.item_id: str = begun["id"]
         self._position: Json = {"item_id": begun["id"], "output_index": index}
-        emit("response.output_item.added", {"output_index": index, "item": begun})
+        self.is_added = not kind.is_late
+        if self.is_added:
+            emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
             event, counter = kind.piece
             self._position[counter] = 0
@@ -95,17 +103,24 @@ class OpenItem:
         return whole_text(self.texts.pieces)
 
     def grow(self, text: bytes, number: int) -> bytes:
-        """The event of a delta; empty for a custom tool's call or a search, whose text is shown only at the end.
+        """The event of a delta; empty for a call whose text is shown only at the end.
 
         `text`: the content of a JSON string. `number`: the event's sequence number.
         """
         self.texts.pieces.append(text)
-        return b"" if self._kind in (_CUSTOM, _SEARCH) else self.delta_begins + text + delta_end(number)
+        return b"" if self._kind is _CUSTOM or not self._kind.delta else self.delta_begins + text + delta_end(number)
 
     def end(self, emit: Emit) -> Json:
         """Write the events that end the item, and return the whole item."""
         kind, position, text = self._kind, self._position, self.text
         item = self._whole(text)
+        if not self.is_added:
+            begun = {**item, "status": "in_progress"}
+            if item["type"] == "function_call":  # its arguments are not those of the tool
+                kind, begun["arguments"] = _FUNCTION, ""
+            emit("response.output_item.added", {"output_index": self._index, "item": begun})
+            if kind is _FUNCTION:
+                emit(kind.delta, {**position, "delta": text})
         if kind is _CUSTOM:
             text = item[INPUT]
             emit(kind.delta, {**position, "delta": text})
@@ -114,7 +129,7 @@ class OpenItem:
             done["logprobs"] = []
         elif kind is _FUNCTION:
             done["name"] = item["name"]
-        if kind is not _SEARCH:
+        if kind.done:
             emit(kind.done, done)
         if kind.piece is not None and self._piece is not None:
             emit(f"{kind.piece[0]}.done", {**position, "part": self._piece(text)})
@@ -143,7 +158,7 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
 
 def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str, name: str) -> OpenItem:
     tool = called(response.found.tools, name)
-    kind = _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION
+    kind = _TYPED if tool.is_typed else _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION
     whole = partial(call_item, response, number, call_id, name)
     return OpenItem(emit, index, kind, {**whole(""), "status": "in_progress"}, None, whole)
 
@@ -175,7 +190,7 @@ class EventTranslator(ChatStream):
 
     @property
     def output(self) -> list[Json] | None:
-        """The items of the response; None unless the response is complete."""
+        """The items of the response; None unless the response is complete, or the client has interrupted it."""
         return self._output if self._is_whole else None
 
     def began(self, out: list[bytes]) -> None:
@@ -226,6 +241,23 @@ class EventTranslator(ChatStream):
         response = ended(self._response, self._output, reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})
         self._is_whole = True
+
+    def interrupted(self) -> bytes:
+        """The events that end the response before the answer's end. The open item is not part of the response."""
+        out: list[bytes] = []
+        self._out = out
+        self.ended = True
+        response: Json = {"response_id": self.response_id}
+        self._emit("response.interrupt.accepted", response)
+        if self._open is not None and self._open.is_added:
+            position = {"item_id": self._open.item_id, "output_index": len(self._output)}
+            self._emit("response.output_item.interrupted", {**response, **position})
+        usage = usage_of(self.usage) if self._usage else None
+        details = {"reason": "interrupted"}
+        snapshot = self._response.snapshot("incomplete", self._output, incomplete_details=details, usage=usage)
+        self._emit("response.incomplete", {"response": snapshot})
+        self._is_whole = True
+        return b"".join(out)
 
     def check(self) -> None:
         super().check()

@@ -5,6 +5,7 @@ reference to another item (`item_reference`) is refused: nothing is stored, so t
 """
 
 from enum import Enum
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from warmroute_proxy.dialects.content import (
     content_of,
     data_text,
     given_image,
+    is_address,
     is_given,
     readable,
     text_of,
@@ -36,6 +38,8 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_in,
 )
+from warmroute_proxy.dialects.responses.client_tools import PATCH, SHELL, WITH_OUTPUTS, patch_text, shell_text
+from warmroute_proxy.dialects.responses.settings import UPDATE
 from warmroute_proxy.dialects.responses.tools import INPUT, SEARCH, chat_name
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import TranslationWork
@@ -61,7 +65,7 @@ _CIPHER: Final = "gAAAA"
 agents into `encrypted_content`. If the model is behind this proxy, these messages are plain text, and are read.
 """
 
-MAX_CALL_ID_CHARS: Final = 256  # OpenAI's limit is 64
+MAX_CALL_ID_CHARS: Final = 256  # a longer id is hashed: other proxies put a thought's signature into it
 
 
 class _Item(msgspec.Struct):
@@ -79,6 +83,7 @@ class _Item(msgspec.Struct):
     action: Raw = Raw()
     operation: Raw = Raw()
     output: Raw = Raw()
+    status: Raw = Raw()
     tools: Raw = Raw()
     encrypted_content: str | None = None
 
@@ -116,10 +121,15 @@ class Kind(Enum):
     CALL = 5
     NOTHING = 6  # adds no message to chat
     TRIGGER = 7  # asks for a summary of the conversation
+    UPDATE = 8  # changes settings of the answers after it
+
+
+_ORDERS: Final = {TRIGGER: Kind.TRIGGER, UPDATE: Kind.UPDATE}
 
 
 class InChat(NamedTuple):
-    """One item in chat. `json`: a whole message, or the item's piece of the model's message: reasoning, content, call.
+    """One item in chat. `json`: a whole message, or the item's piece of the model's message: reasoning, content, call;
+    or the item itself, if it changes settings.
 
     `call_id`: the id of a call, or of the call that a result answers. `dropped`: types of the item and its parts that
     the model does not see as they came. `images`: the images of a result, as parts. `tools`: the tool definitions in
@@ -149,8 +159,7 @@ class ItemReading(MessageDraft):
         if is_text(raw):
             return self._of("user", [{"type": "text", "text": raw}])
         item = self._item(raw)
-        if item.call_id is not None and len(parted(item.call_id)[0]) > MAX_CALL_ID_CHARS:
-            raise BadRequest(f"{path}.call_id", f"has more than {MAX_CALL_ID_CHARS} characters")
+        item.call_id, item.id = _bounded(item.call_id), _bounded(item.id)
         kind = item.type
         if kind == "message":
             return self._message(item, raw, path)
@@ -166,10 +175,11 @@ class ItemReading(MessageDraft):
             return self._compacted(item)
         if kind == "additional_tools":
             return self._made(Kind.NOTHING, tools=self._defined(item.tools))
-        if kind == TRIGGER:
-            return self._made(Kind.TRIGGER)
+        if kind in _ORDERS:
+            return self._made(_ORDERS[kind], bytes(raw))
         if kind == "item_reference":
-            raise BadRequest(path, "refers to an item, and nothing is stored here: send the item itself")
+            problem = "refers to an item, and nothing is stored here: set store to false, or send the item itself"
+            raise BadRequest(path, problem)
         return self._foreign(item, raw)
 
     def _item(self, raw: Raw) -> _Item:
@@ -240,7 +250,8 @@ class ItemReading(MessageDraft):
             action = next((each for each in (item.action, item.operation) if is_given(each)), None)
             if not call_id or action is None:
                 return self._foreign(item, raw)
-            self.dropped.append(item.type)
+            if item.type not in WITH_OUTPUTS:
+                self.dropped.append(item.type)
             name, arguments = item.type.removesuffix("_call"), self._arguments(action)
         if not call_id or not name:
             self.dropped.append(item.type)
@@ -263,6 +274,10 @@ class ItemReading(MessageDraft):
         if kind == "tool_search_output":
             tools = self._defined(item.tools)
             parts = [text_of(f"Tools available: {', '.join(_names(tools)) or 'none'}")]
+        elif kind == f"{SHELL}_call_output" and (ran := shell_text(item.output, self.work)) is not None:
+            parts = [text_of(ran)]
+        elif kind == f"{PATCH}_call_output":
+            parts = [text_of(patch_text(_plain(item.status), _plain(item.output)))]
         else:
             if kind not in ("function_call_output", "custom_tool_call_output"):
                 self.dropped.append(kind)
@@ -270,7 +285,8 @@ class ItemReading(MessageDraft):
         texts = [piece for piece in parts if piece["type"] == "text"]
         images = [piece for piece in parts if piece["type"] != "text"]
         call_id, _ = parted(item.call_id or item.id or "")
-        json = b"%b%b}" % (result_begins(call_id), encode(content_of(texts) if texts else ""))
+        text = b"\\n".join([encode(piece["text"])[1:-1] for piece in texts])  # many servers take no list of texts here
+        json = b'%b"%b"}' % (result_begins(call_id), text)
         return self._made(Kind.RESULT, json, call_id, in_list(images), tools)
 
     def _output(self, raw: Raw, path: str) -> list[ChatPart]:
@@ -318,7 +334,7 @@ class ItemReading(MessageDraft):
         raws: list[Raw] = []
         for at, piece in enumerate(pieces):
             where = f"{path}[{at}]"
-            known = self._piece(piece, where, shows=role in ("user", "tool"))
+            known = self._piece(piece, where, role)
             if known is None:
                 raws = raws or _decode_list(raw)
                 text = self._texts_in(raws[at])
@@ -329,7 +345,7 @@ class ItemReading(MessageDraft):
     def _texts_in(self, raw: Raw) -> str:
         return texts_in(object_at(raw, ""), self.work) if is_object(raw) else ""
 
-    def _piece(self, piece: _Piece, path: str, *, shows: bool) -> list[ChatPart] | None:
+    def _piece(self, piece: _Piece, path: str, role: str) -> list[ChatPart] | None:
         """A part in chat's terms; None if its type is unknown. A part that changes is counted in `dropped`."""
         kind = piece.type
         text = piece.refusal if kind == "refusal" else piece.text
@@ -340,8 +356,8 @@ class ItemReading(MessageDraft):
             if opened and not opened.startswith(_CIPHER):
                 return [text_of(opened)]
         elif kind in _IMAGES:
-            image = self._image(piece.image_url, f"{path}.image_url")
-            if image is not None and shows:
+            image = self._image(piece.image_url, f"{path}.image_url", role)
+            if image is not None and role in ("user", "tool"):
                 return [image]
         elif kind == "input_file" and is_given(piece.file_data):
             file = data_text(_plain(piece.file_data))
@@ -353,13 +369,27 @@ class ItemReading(MessageDraft):
             return [text_of(not_shown(kind.removeprefix("input_")))]
         return None
 
-    def _image(self, raw: Raw, path: str) -> ChatPart | None:
-        """An image; None if no engine here could load it, for example because only OpenAI has the file."""
+    def _image(self, raw: Raw, path: str, role: str) -> ChatPart | None:
+        """An image; None if no engine here could load it, for example because only OpenAI has the file.
+
+        A tool may write anything as an image, and its output stays in the history. So only in a user's message, a text
+        that is not an address is refused.
+        """
         if not is_given(raw):
             return None
         if memoryview(raw)[0] == ord("{"):
             raw = object_at(raw, path).get("url", NOTHING)
-        return given_image(_decode_text(raw), path) if is_text(raw) else None
+        url = _decode_text(raw) if is_text(raw) else ""
+        if not url or (role != "user" and not is_address(url) and not url[:5].lower().startswith("data:")):
+            return None
+        return given_image(url, path)
+
+
+def _bounded(call_id: str | None) -> str | None:
+    """The id of a call, with a hash in the place of an id that is too long."""
+    if call_id is None or len(call_id) <= MAX_CALL_ID_CHARS or len(parted(call_id)[0]) <= MAX_CALL_ID_CHARS:
+        return call_id
+    return f"call_{sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
 def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:

@@ -1,9 +1,10 @@
 """Joins the items of a request's input into chat messages: an item is a message, or a piece of the model's message.
 
-The model's items of one turn make one chat message: reasoning, then text, then calls, whichever order they come in. The
-images of results follow the last result, since nothing may stand between a call and its result. Each item is read
-alone (`item_reading`), so its translation is kept under its bytes (`Known`). Its effect on the items around it is
-worked out each time.
+The model's items of one turn make one chat message: reasoning, then text, then calls, whichever order they come in. No
+message may stand between a call and its result. So the images of results follow the last result, and a message that
+comes before the last result is held back until then. While calls wait, a message of the system does not end the model's
+message. Each item is read alone (`item_reading`), so its translation is kept under its bytes (`Known`). Its effect on
+the items around it is worked out each time.
 """
 
 from collections.abc import Sequence
@@ -17,54 +18,51 @@ from warmroute_proxy.dialects.foreign import count
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading, Kind, result_begins
+from warmroute_proxy.dialects.responses.settings import updates_in
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
-_SLOTS_BYTES: Final = 64  # memory of an id in a set, besides the string
 _KNOWN: Final[Known[InChat]] = Known()
+_OF_SYSTEM: Final = b'{"role":"system"'
 
 
 class ReadItems(NamedTuple):
     """What earlier items leave for later ones. `scope`: the share group's key and the normalising rules in force.
 
-    `calls`: ids of the items' calls; `ids_bytes`: the memory of these ids. `tools`: the tool definitions in the items.
-    `reasoning`, `content` and `called`: pieces of the model's message, if it is still open. `applied` and `off`: as in
+    `tools`: the tool definitions in the items. `reasoning`, `content` and `called`: pieces of the model's message, if
+    it is still open. `unanswered`: how many calls of each id in the model's last message have no result yet. `held`:
+    messages that wait for these results. `updates`: settings that items have changed. `applied` and `off`: as in
     `Texts`.
     """
 
     scope: tuple[bytes, frozenset[str]]
-    calls: frozenset[str]
-    ids_bytes: int
     dropped: dict[str, int]
     tools: tuple[bytes, ...]
     reasoning: tuple[bytes, ...]
     content: tuple[bytes, ...]
     called: tuple[bytes, ...]
+    unanswered: dict[str, int]
+    held: tuple[bytes, ...]
+    updates: dict[str, bytes]
     applied: frozenset[str]
     off: frozenset[str]
 
     @property
+    def open_pieces(self) -> tuple[bytes, ...]:
+        """The pieces of the open message of the model, and the messages that wait."""
+        return self.reasoning + self.content + self.called + self.held
+
+    @property
     def size_bytes(self) -> int:
-        """The size of the open message of the model, the tools and the ids."""
-        return self.ids_bytes + sum(map(len, self.tools + self.reasoning + self.content + self.called))
-
-
-_NOTHING_READ: Final = ReadItems(
-    scope=(b"", frozenset()),
-    calls=frozenset(),
-    ids_bytes=0,
-    dropped={},
-    tools=(),
-    reasoning=(),
-    content=(),
-    called=(),
-    applied=frozenset(),
-    off=frozenset(),
-)
+        """The size of the open pieces, the tools, the settings and the ids."""
+        pieces = (*self.open_pieces, *self.tools, *self.updates.values())
+        return sum(map(len, pieces)) + sum(map(getsizeof, self.unanswered))
 
 
 class ItemReader(HistoryDraft):
-    """Makes the messages of one input. `tools`: definitions in items. `compacts`: whether it asks for a summary."""
+    """Makes the messages of one input. `tools`: definitions in items. `updates`: members of the request that items have
+    changed. `compacts`: whether it asks for a summary.
+    """
 
     def __init__(
         self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None, *, is_led: bool = False
@@ -72,45 +70,45 @@ class ItemReader(HistoryDraft):
         """`before`: what earlier items leave, in the same scope. `is_led`: whether other messages come first."""
         super().__init__(texts, seal.key, work)
         self.tools: list[bytes] = []
+        self.updates: dict[str, bytes] = {}
         self.compacts = False
         self._seal = seal
         self._is_led = is_led or before is not None
-        self._before = _NOTHING_READ
-        self._calls: set[str] = set()  # ids in these items; `before.calls` is not copied
         self._reasoning: list[bytes] = []
         self._content: list[bytes] = []
         self._called: list[bytes] = []
+        self._unanswered: dict[str, int] = {}
+        self._held: list[bytes] = []
         self._images: list[bytes] = []  # images of results
         if before is not None:
             self._go_on(before)
 
     def _go_on(self, before: ReadItems) -> None:
         assert before.scope == self.scope
-        self._before = before
         self.blocks.update(before.dropped)
         self.tools += before.tools
+        self.updates |= before.updates
         self._reasoning, self._content, self._called = [*before.reasoning], [*before.content], [*before.called]
+        self._unanswered, self._held = {**before.unanswered}, [*before.held]
         self.texts.add(before.applied, before.off)
 
     def read_items(self) -> ReadItems:
-        before = self._before
-        calls, call_bytes = _with(before.calls, self._calls)
         return ReadItems(
-            self.scope, calls, before.ids_bytes + call_bytes, dict(self.blocks), tuple(self.tools),
-            tuple(self._reasoning), tuple(self._content), tuple(self._called), *self.texts.scope(),
+            self.scope, dict(self.blocks), tuple(self.tools), tuple(self._reasoning), tuple(self._content),
+            tuple(self._called), dict(self._unanswered), tuple(self._held), dict(self.updates),
+            *self.texts.scope(),
         )  # fmt: skip
 
     def add_text(self, raw: Raw, role: str) -> None:
         """Add a message that is one text, unless the rules leave nothing of it."""
-        self._end_message()
         text = self.texts.clean(raw, role)
         if text is not None:
-            self.messages.append(encode({"role": role, "content": text}))
+            self._add(encode({"role": role, "content": text}))
 
-    def read(self, raws: list[Raw]) -> None:
-        """Take all items of an input. The model answers next, so its open message ends. Raises: BadRequest."""
-        self.take(raws)
-        self._end_message()
+    def open_messages(self) -> list[bytes]:
+        """The messages after `messages` if no more items come: the model's open message, and those that wait."""
+        message = self._open_message()
+        return self._held if message is None else [message, *self._held]
 
     def take(self, raws: list[Raw]) -> None:
         """Take some items; the model's message stays open, so later items may continue it. Raises: BadRequest."""
@@ -140,35 +138,65 @@ class ItemReader(HistoryDraft):
         kind = item.kind
         if kind is Kind.RESULT:
             self._answer(item)
-            return
-        if self._images and kind is not Kind.NOTHING:
-            self._end_results()
-        if kind is Kind.CALL:
-            self._calls.add(item.call_id)
-            self._called.append(item.json)
         elif kind is Kind.MESSAGE:
-            self._end_message()
-            self.messages.append(item.json)
-        elif kind is Kind.TEXT:
-            self._content.append(item.json)
-        elif kind is Kind.REASONING:
-            self._reasoning.append(item.json)
-        else:
+            self._add(item.json)
+        elif kind is Kind.UPDATE:
+            self.updates |= updates_in(item.json)
+        elif kind in (Kind.NOTHING, Kind.TRIGGER):
             self.tools += item.tools
+        else:
+            self._add_of_model(item)
+
+    def _add(self, message: bytes) -> None:
+        """Add a message of the user or system; it waits while calls have no result."""
+        self._held.append(message)
+        if not self._unanswered:
+            self._release()
+
+    def _add_of_model(self, item: InChat) -> None:
+        """Add an item of the model. If the model has gone on, no message waits any longer."""
+        if (self._held and not self._is_noted()) or self._images:
+            self._release()
+        if not (self._reasoning or self._content or self._called):
+            self._unanswered.clear()
+        if item.kind is Kind.CALL:
+            self._unanswered[item.call_id] = self._unanswered.get(item.call_id, 0) + 1
+            self._called.append(item.json)
+        elif item.kind is Kind.TEXT:
+            self._content.append(item.json)
+        else:
+            self._reasoning.append(item.json)
+
+    def _is_noted(self) -> bool:
+        """Whether only a program has spoken since the model's call, while the model still wrote: a hook of Codex runs
+        before the model's next call.
+        """
+        return bool(self._called) and all(each.startswith(_OF_SYSTEM) for each in self._held)
 
     def _answer(self, item: InChat) -> None:
-        """Add the result of a call; without its call in the history, it becomes a user's message."""
-        self._end_message()
-        if item.call_id in self._calls or item.call_id in self._before.calls:
+        """Add the result of a call; it becomes a user's message if the model's last message does not wait for it."""
+        left = self._unanswered.pop(item.call_id, 0)
+        if left:
+            self._end_message()
             self.messages.append(item.json)
+            if left > 1:
+                self._unanswered[item.call_id] = left - 1
         else:
             count(self.blocks, "function_call_output")
             content = item.json[len(result_begins(item.call_id)) :]
-            self.messages.append(b'{"role":"user","content":%b' % content)
+            self._add(b'{"role":"user","content":%b' % content)
         if item.images:
             self._images.append(item.images)
-        if item.tools:
-            self.tools += item.tools
+        self.tools += item.tools
+        if self._held and not self._unanswered:
+            self._release()
+
+    def _release(self) -> None:
+        """Write the messages that wait, after the images of the results."""
+        self._end_message()
+        self._end_results()
+        self.messages += self._held
+        self._held = []
 
     def _end_results(self) -> None:
         """Write the images of the results, after the last result and before the next message."""
@@ -177,15 +205,20 @@ class ItemReader(HistoryDraft):
             self._images = []
 
     def _end_message(self) -> None:
+        message = self._open_message()
+        if message is not None:
+            self.messages.append(message)
+            self._reasoning, self._content, self._called = [], [], []
+
+    def _open_message(self) -> bytes | None:
         if not (self._reasoning or self._content or self._called):
-            return
+            return None
         reasoning = b""
         if self._reasoning:
             reasoning = b'"reasoning_content":"%b",' % b"".join(self._reasoning)
         content = _one_content(self._content) or (b"null" if self._called else b'""')
         calls = b',"tool_calls":[%b]' % b",".join(self._called) if self._called else b""
-        self.messages.append(b'{"role":"assistant",%b"content":%b%b}' % (reasoning, content, calls))
-        self._reasoning, self._content, self._called = [], [], []
+        return b'{"role":"assistant",%b"content":%b%b}' % (reasoning, content, calls)
 
 
 def _one_content(contents: Sequence[bytes]) -> bytes:
@@ -194,9 +227,3 @@ def _one_content(contents: Sequence[bytes]) -> bytes:
         return b"".join(contents)
     parts = [each[1:-1] if each[:1] == b"[" else b'{"type":"text","text":%b}' % each for each in contents]
     return b"[%b]" % b",".join(parts)
-
-
-def _with(ids: frozenset[str], more: set[str]) -> tuple[frozenset[str], int]:
-    """The union of ids, and the memory of the new ones."""
-    new = more - ids
-    return (ids | new, sum(map(getsizeof, new)) + _SLOTS_BYTES * len(new)) if new else (ids, 0)

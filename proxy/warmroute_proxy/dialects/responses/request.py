@@ -13,14 +13,16 @@ from warmroute_proxy.dialects.raw_json import (
     BodyReader,
     Members,
     Piece,
+    encode,
     is_list,
     is_text,
     list_at,
+    object_at,
     text_at,
 )
 from warmroute_proxy.dialects.responses.item_reading import PROMPT
 from warmroute_proxy.dialects.responses.items import ItemReader, ReadItems
-from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
+from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted, updated
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -29,6 +31,8 @@ _ECHOED: Final = (
     "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier",
     "temperature", "text", "tool_choice", "top_p", "user",
 )  # fmt: skip
+
+_PLAIN_TEXT: Final = {"format": {"type": "text"}}  # an answer names the format even if the request does not
 
 _NOT_OF_SUMMARIES: Final = frozenset({"tool_choice", "response_format", "verbosity"})
 
@@ -124,7 +128,7 @@ class RequestReading:
             raise BadRequest("input", "is empty")
         if self._kept_items is not None:
             self._kept_items += _users_last(items)
-        reader.read(items)
+        reader.take(items)
         return reader
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
@@ -137,12 +141,17 @@ class RequestReading:
                 draft.chat["tool_choice"] = chosen
         if not tools.chat:
             draft.chat.pop("parallel_tool_calls", None)  # engines refuse it without tools
+        if self._items.updates:
+            draft.chat |= updated(self._items.updates, draft.dropped)
+            draft.chat = {name: value for name, value in draft.chat.items() if value is not None}
         compacts = self._items.compacts or self._kept_items is not None
         if compacts:  # the tools stay: they are the beginning of a prompt that is in the cache
             draft.chat = {name: value for name, value in draft.chat.items() if name not in _NOT_OF_SUMMARIES}
             messages = [*messages, PROMPT]
         draft.dropped |= tools.dropped
-        copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # a view would keep the body
+        echoed = {name: members[name].copy() for name in _ECHOED if name in members}  # a view would keep the body
+        if "text" in members and "format" not in (text := object_at(members["text"], "text")):
+            echoed["text"] = Raw(encode({**_PLAIN_TEXT, **text}))
         return draft.request(
             ChatRequest,
             self._items,
@@ -150,7 +159,7 @@ class RequestReading:
             tools.chat,
             unlisted(members),
             tools=tools.by_name,
-            echoed=dict(copies),
+            echoed=echoed,
             summarised=asks_summary(members),
             compacts=compacts,
             kept_items=self._kept_items,
@@ -199,7 +208,8 @@ def chat_request(
     if compacts:
         members.pop("stream", None)
     reading = RequestReading(members, seal, texts_of, work or TranslationWork(), compacts=compacts)
-    messages = reading.read_input(items).messages
+    reader = reading.read_input(items)
+    messages = [*reader.messages, *reader.open_messages()]
     if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")
     return reading.request(messages)

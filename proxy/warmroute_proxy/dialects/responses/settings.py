@@ -28,11 +28,14 @@ _STORED: Final = {
 _CODES: Final = {"previous_response_id": "previous_response_not_found"}
 """Error codes by which clients know that they must send the whole conversation."""
 
+UPDATE: Final = "configuration_update"  # the type of items that change settings
+
 MAX_INCLUDED: Final = 64  # values of `include`; OpenAI defines eight
 _decode_count: Final = msgspec.json.Decoder(int).decode
 _TRUNCATION: Final = "truncation"
 _FORMATS: Final = ("text", "json_object", "json_schema")
-_SUMMARIES: Final = ("auto", "concise", "detailed", "none")
+_NO_SUMMARY: Final = ("none", "off")  # VS Code writes "off"
+_SUMMARIES: Final = ("auto", "concise", "detailed", *_NO_SUMMARY)
 
 
 def settings(members: Members, dropped: set[str]) -> dict[str, Any]:
@@ -49,10 +52,28 @@ def settings(members: Members, dropped: set[str]) -> dict[str, Any]:
     if "text" in members:
         chat |= _text(object_at(members["text"], "text"))
     if "reasoning" in members:
-        reasoning = object_at(members["reasoning"], "reasoning")
-        if "effort" in reasoning:
-            text_at(reasoning, "effort", "reasoning")
-            chat["reasoning_effort"] = reasoning["effort"]
+        chat |= _effort(object_at(members["reasoning"], "reasoning"))
+    return chat
+
+
+def updates_in(item: bytes) -> dict[str, bytes]:
+    """The members of the request that a `configuration_update` changes for all later answers."""
+    members = object_at(item, UPDATE)
+    return {name: bytes(members[name]) for name in ("reasoning", "text") if name in members}
+
+
+def updated(updates: dict[str, bytes], dropped: set[str]) -> dict[str, Any]:
+    """The settings that items have changed, in chat's terms; None for one that is no longer set. Updates that cannot be
+    read are dropped.
+    """
+    chat: dict[str, Any] = {}
+    try:
+        if "reasoning" in updates:
+            chat |= _effort(object_at(updates["reasoning"], UPDATE))
+        if "text" in updates:
+            chat["response_format"] = _text(object_at(updates["text"], UPDATE)).get("response_format")
+    except BadRequest:
+        dropped.add(UPDATE)
     return chat
 
 
@@ -94,7 +115,14 @@ def asks_summary(members: Members) -> bool:
     asked = text_at(reasoning, "summary", "reasoning") if "summary" in reasoning else "none"
     if asked not in _SUMMARIES:
         raise BadRequest("reasoning.summary", f"must be one of {', '.join(_SUMMARIES)}")
-    return asked != "none"
+    return asked not in _NO_SUMMARY
+
+
+def _effort(reasoning: Members) -> dict[str, Any]:
+    if "effort" not in reasoning:
+        return {}
+    text_at(reasoning, "effort", "reasoning")
+    return {"reasoning_effort": reasoning["effort"]}
 
 
 def _text(text: Members) -> dict[str, Any]:

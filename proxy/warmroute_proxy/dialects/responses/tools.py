@@ -2,7 +2,8 @@
 
 A custom tool takes any text, and may restrict it by a grammar. Chat has only functions, so the tool becomes a function
 with the argument `input`. The grammar goes into the function's description, and nothing enforces it. A tool search that
-the client runs becomes a function, too. A tool that OpenAI runs itself is dropped, and its type is counted.
+the client runs becomes a function, too, and so do its shell and patches (`client_tools`). A tool that OpenAI itself
+runs is dropped, and its type is counted.
 
 Tools defined in items (`additional_tools`, the output of a search) follow the others in their order of arrival. Of all
 tools, those with `defer_loading` come last. A tool that is defined again keeps its place.
@@ -28,6 +29,7 @@ from warmroute_proxy.dialects.raw_json import (
     text_at,
     text_in,
 )
+from warmroute_proxy.dialects.responses.client_tools import client_tool
 from warmroute_proxy.dialects.work import TranslationWork
 
 INPUT: Final = "input"  # the argument that holds a custom tool's text
@@ -44,17 +46,24 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class Tool(NamedTuple):
-    """The client's tool that a function of chat stands for. `searches`: whether it is a search for tools."""
+    """The client's tool that a function of chat stands for. `searches`: whether it is a search for tools. `is_typed`:
+    whether only its type defines it.
+    """
 
     name: str
     namespace: str | None
     custom: bool
     searches: bool = False
+    is_typed: bool = False
 
 
 def chat_name(name: str, namespace: str | None) -> str:
-    """The name of a tool in chat, with its namespace: names are unique only within a namespace."""
-    return f"{namespace}{_SEPARATOR}{name}" if namespace else name
+    """The name of a tool in chat, with its namespace: names are unique only within a namespace. Codex ends some names
+    of namespaces with the separator.
+    """
+    if not namespace or namespace.endswith(_SEPARATOR):
+        return f"{namespace or ''}{name}"
+    return f"{namespace}{_SEPARATOR}{name}"
 
 
 def called(tools: Mapping[str, Tool], name: str) -> Tool:
@@ -140,6 +149,9 @@ class _Tools:
                 raise Misshapen(f"{path}.tools", "is required")
             for at, inner in enumerate(self._work.take_list(tool["tools"], f"{path}.tools")):
                 self._add(inner, f"{path}.tools[{at}]", name)
+        elif namespace is None and (function := client_tool(kind, tool, path, self._work)) is not None:
+            self._by_name[kind] = Tool(kind, None, custom=False, is_typed=True)
+            self._chat[kind] = function
         else:
             self._dropped.add(kind)
 
@@ -188,6 +200,8 @@ def tool_choice(raw: Raw, tools: ListedTools, dropped: set[str]) -> Any:
         if mode not in _CHOICES:
             raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_CHOICES)}")
         return mode if tools.chat else None
+    if kind in tools.by_name and tools.by_name[kind].is_typed:
+        return {"type": "function", "function": {"name": kind}}
     dropped.add(kind)
     return None
 

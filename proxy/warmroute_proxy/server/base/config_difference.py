@@ -58,8 +58,8 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Confi
     found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
-    found += _single("redis", _redis_values(running), _redis_values(new), frozenset())
-    found += _single("tracing", _tracing_values(running), _tracing_values(new), frozenset())
+    found += _single("redis", _values(running.redis), _values(new.redis), frozenset())
+    found += _single("tracing", _values(running.tracing), _values(new.tracing), frozenset())
     found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
     found += _single("prices", _price_table(running), _price_table(new), frozenset({"credit_moved"}))
     for table, attribute in _LISTS.items():
@@ -133,7 +133,11 @@ def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]
 
 
 def _values(record: Any) -> dict[str, object]:
-    """The keys of a table with their values. Limits, scopes and price books are replaced by the keys within them."""
+    """The keys of a table with their values; empty without a table. The keys within limits, scopes and price books
+    replace these.
+    """
+    if record is None:
+        return {}
     names = [field.name for field in fields(record)] if is_dataclass(record) else record._fields
     found: dict[str, object] = {}
     for name in names:
@@ -161,17 +165,8 @@ def _price_values(model: ModelConfig) -> dict[str, object]:
 
 
 def _ledger_values(config: Config) -> dict[str, object]:
-    database = {} if config.database is None else _values(config.database)
-    return {"sync": config.ledger_sync, **_values(config.ledger_file), **database}
+    return {"sync": config.ledger_sync, **_values(config.ledger_file), **_values(config.database)}
 
 
 def _price_table(config: Config) -> dict[str, object]:
     return {"credit_moved": config.credit_moved}
-
-
-def _tracing_values(config: Config) -> dict[str, object]:
-    return {} if config.tracing is None else _values(config.tracing)
-
-
-def _redis_values(config: Config) -> dict[str, object]:
-    return {} if config.redis is None else _values(config.redis)

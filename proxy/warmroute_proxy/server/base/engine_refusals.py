@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from warmroute_proxy.dialects.unsupported import IMAGES, LATE_SYSTEM, QUERY, TURNS, unsupported_in
 from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
 from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
 
@@ -190,6 +191,7 @@ _MODERATED: Final = re.compile(
     re.IGNORECASE,
 )
 _LENGTH_STATUSES: Final = frozenset({400, 413, 422})
+_EFFORT: Final = re.compile(r"reasoning[ ._]?effort", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,9})?)\s?(?P<unit>ms|s|sec|seconds?|m|min|minutes?)?")
 _TRY_AGAIN: Final = re.compile(
     r"(?:try again|retry(?: after)?) (?:in|after) (\d{1,9}(?:\.\d{1,9})?\s?(?:ms|s|sec|seconds?|m|min|minutes?)\b)",
@@ -244,7 +246,8 @@ def refusal_from_engine(
     """
     words = words_of(body)
     after_s = _after_s(waits, words, now_s)
-    found = _of_account(status, words) or _of_length(status, words) or _of_load(status, words, after_s)
+    found = _of_account(status, words) or _of_length(status, words) or _of_form(status, words)
+    found = found or _of_effort(status, words) or _of_load(status, words, after_s)
     found = found or _of_engine(status, words, after_s) or _of_request(status, words)
     found.refusal.internals = loggable(f"{words.kind} {words.code or ''} {words.message}")
     return found
@@ -274,6 +277,27 @@ def _of_length(status: int, words: Words) -> EngineRefusal | None:
         return None
     refusal = Refusal(400, _message_of(400, words), code="context_length_exceeded", param="messages")
     return EngineRefusal(refusal, Meaning.REQUEST)
+
+
+def _of_form(status: int, words: Words) -> EngineRefusal | None:
+    """A refusal of what the model or its template does not take. OpenRouter answers 404, llama.cpp 500."""
+    if status not in {404, 500} or unsupported_in(words.message).isdisjoint({IMAGES, LATE_SYSTEM, QUERY, TURNS}):
+        return None
+    return EngineRefusal(Refusal(400, _message_of(400, words)), Meaning.REQUEST)
+
+
+def is_about_effort(message: str, param: str | None) -> bool:
+    """Whether a refusal is about the reasoning effort that the request asks for."""
+    return bool(_EFFORT.search(param or "") or _EFFORT.search(message))
+
+
+def _of_effort(status: int, words: Words) -> EngineRefusal | None:
+    """A chat template's refusal of an effort, which llama.cpp and older vLLM report as their own failure."""
+    if status != 500 or not is_about_effort(words.message, words.param):
+        return None
+    return EngineRefusal(
+        Refusal(400, _message_of(400, words), code="invalid_value", param=words.param), Meaning.REQUEST
+    )
 
 
 def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:

@@ -7,7 +7,7 @@ uncached tokens, and workers, but never tenants.
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -184,7 +184,3 @@ class Metrics:
     def _histograms(self) -> tuple[Histogram, ...]:
         errors = *self.prediction_error, *self.overprediction, *self.underprediction
         return self.ttft, self.queue_wait, self.memory_wait, *errors, *self.loop_lag.values()
-
-
-def labels(values: Mapping[str, str]) -> Labels:
-    return tuple(values.items())

@@ -46,17 +46,15 @@ class SecretError(ValueError):
     """The fleet secret or an engine key is missing or invalid. The message never contains it."""
 
 
-def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False) -> bytes:
-    """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is created
-    (mode 0600); with `private`, a file that other users can read is refused. Raises: SecretError.
+def load_secret(file: Path | None, environ: Mapping[str, str], *, private: bool = False) -> bytes:
+    """The lines of the fleet secret, from the environment or else from `file`. With `private`, a file that other users
+    can read is refused. Raises: SecretError.
     """
     text = environ.get(SECRET_ENV)
     if text:
         return _checked(text.encode(), SECRET_ENV)
     if file is None:
         raise SecretError(f"no fleet secret: set {SECRET_ENV} or secret.file")
-    if create:
-        _create(file)
     try:
         content, exposed = read_regular(file, _MAX_FILE_BYTES), is_exposed(file)
     except FileNotFoundError:
@@ -81,14 +79,7 @@ def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
     """
     if file is None:
         return ""
-    try:
-        key = read_regular(file, _MAX_FILE_BYTES, within).decode("ascii").strip()
-    except OSError as error:
-        raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        key = ""
-    except ValueError as error:  # raised for a path with a NUL, too
-        raise SecretError(f"cannot read the engine key in {str(file)!r}: {error}") from None
+    key = _text(file, "engine key", "ascii", within)
     if not 0 < len(key) <= MAX_ENGINE_KEY_CHARS or not key.isprintable() or " " in key:
         raise SecretError(f"{file} holds no engine key: up to {MAX_ENGINE_KEY_CHARS} ASCII characters on one line")
     return f"authorization: Bearer {key}\r\n"
@@ -98,20 +89,18 @@ SPECIAL: Final = "special characters of a password are written as %XX there"
 
 
 def load_dsn(file: Path) -> str:
-    """The address of a PostgreSQL database. Raises: SecretError, like `load_url`."""
-    return load_url(file, ("postgresql", "postgres"))
+    """The address of a PostgreSQL database. Raises: SecretError, which never shows the address."""
+    return _load_url(file, ("postgresql", "postgres"))
 
 
-def load_url(file: Path, schemes: tuple[str, ...]) -> str:
-    """The address of a store. Raises: SecretError, which never shows the address: it may contain a password."""
-    try:
-        url = read_regular(file, _MAX_FILE_BYTES).decode().strip()
-    except OSError as error:
-        raise SecretError(f"cannot read the address in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        url = ""
-    except ValueError as error:
-        raise SecretError(f"cannot read the address in {file}: {error}") from None
+def load_redis_url(file: Path) -> str:
+    """The address of a Redis server. Raises: SecretError, which never shows the address."""
+    return _load_url(file, ("redis", "rediss"))
+
+
+def _load_url(file: Path, schemes: tuple[str, ...]) -> str:
+    """The address of a store. Errors do not show the address, since it may contain a password."""
+    url = _text(file, "address", "utf-8")
     if url.partition("://")[0] not in schemes or len(url.split()) != 1:
         raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
     return url
@@ -121,19 +110,23 @@ def load_headers(file: Path | None) -> dict[str, str]:
     """The headers in a file, one on each line as `name: value`; empty without a file. Raises: SecretError."""
     if file is None:
         return {}
-    try:
-        text = read_regular(file, _MAX_FILE_BYTES).decode("ascii")
-        lines = [line for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise SecretError(f"cannot read the headers in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        lines = [""]
-    except ValueError as error:
-        raise SecretError(f"cannot read the headers in {file}: {error}") from None
+    lines = [line for line in _text(file, "headers", "ascii").splitlines() if line.strip()]
     pairs = [tuple(piece.strip() for piece in line.split(":", 1)) for line in lines]
     if not (pairs and all(len(pair) == 2 and pair[0] and " " not in pair[0] for pair in pairs)):
         raise SecretError(f"{file} holds no headers: one a line, written name: value, in ASCII")
     return {name.lower(): value for name, value in pairs}
+
+
+def _text(file: Path, what: str, encoding: str, within: Sequence[Path] = ()) -> str:
+    """The text in a file; empty if it has another encoding. Raises: SecretError, which names `what` is in the file."""
+    try:
+        return read_regular(file, _MAX_FILE_BYTES, within).decode(encoding).strip()
+    except OSError as error:
+        raise SecretError(f"cannot read the {what} in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        return ""
+    except ValueError as error:  # also raised for a path with a NUL, which must not be shown as it is
+        raise SecretError(f"cannot read the {what} in {str(file)!r}: {error}") from None
 
 
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
@@ -336,27 +329,3 @@ def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
     if lasting and any(line.startswith(b"#") for line in accepted):
         raise SecretError(f"{source} has a comment, which would be accepted as a secret")
     return accepted, (lasting or accepted)[0]
-
-
-def _create(file: Path) -> None:
-    """Create the secret file unless it exists. It appears with all of its content, so proxies that start at the same
-    time use one secret.
-    """
-    if file.exists():
-        return
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(fd, os.urandom(32).hex().encode() + b"\n")
-        finally:
-            os.close(fd)
-        try:
-            os.link(draft, file)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    except OSError as error:
-        raise SecretError(f"cannot make the fleet secret {file}: {error.strerror}") from None

@@ -19,8 +19,8 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import LiveConfig
-from warmroute_proxy.server.base.errors import error_body, no_model
-from warmroute_proxy.server.control.answers import error_answer, get, json_answer
+from warmroute_proxy.server.base.errors import Refusal, error_body, no_model
+from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
 from warmroute_proxy.server.control.described import admin_route, changing_route, described
 from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
@@ -278,6 +278,10 @@ def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
         if dialect is None:
             return error_answer(status, message, code)
         return Response(dialect.error(status, message, code, None), status, media_type="application/json")
+
+    @app.exception_handler(Refusal)
+    async def refuse(request: Request, refusal: Refusal) -> Response:  # noqa: ARG001
+        return refused(refusal)
 
     @app.exception_handler(RequestValidationError)
     async def in_dialect_too(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001

@@ -12,7 +12,7 @@ instead.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from fastapi import FastAPI, Path, Request, Response
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import asdict
 
-from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.control.answers import json_answer, refused
 from warmroute_proxy.server.control.described import changing_route
 from warmroute_proxy.server.control.models import (
@@ -37,7 +37,7 @@ from warmroute_proxy.server.control.models import (
     Since,
     Tenant,
 )
-from warmroute_proxy.server.control.usage_question import read_question
+from warmroute_proxy.server.control.usage_question import given_once, read_question
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 from warmroute_proxy.server.stores.directory.access import Access
 from warmroute_proxy.server.stores.directory.changing import Ask, DirectoryChange, Operator
@@ -51,7 +51,6 @@ KINDS: Final = ("key", "price", "tenant")
 _STATUS: Final = {"not_found": 404, "conflict": 409, "invalid_value": 400}
 
 B = TypeVar("B", bound=Struct)
-T = TypeVar("T")
 
 _LIST: Final[Mapping[str, Any]] = {"limit": Limit, "after": Name}
 _KEYS: Final[Mapping[str, Any]] = {"limit": Limit, "after": KeyId, "tenant": Name}
@@ -84,6 +83,8 @@ class DirectoryAdmin:
 def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
     """Add the routes to the admin application. `admin`: None if there is no database."""
     if admin is not None:
+        for kind in (NotDone, StoreBusy, StoreError):
+            app.add_exception_handler(kind, _failed)
         _add_tenants(app, admin)
         _add_tenant(app, admin)
         _add_keys(app, admin)
@@ -94,6 +95,16 @@ def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
     for what in ("tenants", "keys", "audit"):
         for path in (f"/admin/{what}", f"/admin/{what}/{{rest:path}}"):
             app.add_api_route(path, _no_database, methods=["GET", "POST", "PATCH", "DELETE"])
+
+
+async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """The answer if the database refuses a question or a change, or cannot be used."""
+    if isinstance(error, NotDone):
+        return refused(Refusal(_STATUS[error.code], str(error), code=error.code))
+    if isinstance(error, StoreBusy):
+        return refused(Refusal(503, "too many queries wait for the database", code="overloaded", retry_after_s=1))
+    text = f"the database cannot be used ({error}); the change may or may not be stored: check before you try again"
+    return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
 
 
 async def _no_database() -> Response:
@@ -107,28 +118,21 @@ def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Page[Tenant], asks=_LIST)
     async def tenants(request: Request) -> Response:
         """The tenants of the config and of the database, by name."""
-
-        async def listed() -> Struct:
-            asked = _asked(request, _LIST)
-            limit, after = _limit(asked), asked.get("after")
-            stored = await admin.tenants().tenants(after, limit + 1)
-            in_config = set(admin.of_config)
-            rows = [_tenant(each, is_used=each.name not in in_config) for each in stored]
-            rows += [_of_config(name) for name in in_config if after is None or name > after]
-            return _page(sorted(rows, key=lambda row: (row.name, row.source)), limit)
-
-        return await _answered(listed)
+        asked = given_once(request.query_params.multi_items(), _LIST)
+        limit, after = _limit(asked), asked.get("after")
+        stored = await admin.tenants().tenants(after, limit + 1)
+        in_config = set(admin.of_config)
+        rows = [_tenant(each, is_used=each.name not in in_config) for each in stored]
+        rows += [_of_config(name) for name in in_config if after is None or name > after]
+        rows.sort(key=lambda row: (row.name, row.source))
+        return _page(rows, limit)
 
     @app.post("/admin/tenants")
     @changing_route(Tenant, status=201, body=NewTenant)
     async def add(request: Request) -> Response:
         """Add a tenant."""
-
-        async def added() -> Struct:
-            asked = await _body(request, NewTenant)
-            return _tenant(await admin.tenants().add(asked.name, asked.settings))
-
-        return await _answered(added, 201)
+        asked = await _body(request, NewTenant)
+        return json_answer(_tenant(await admin.tenants().add(asked.name, asked.settings)), 201)
 
 
 def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
@@ -136,34 +140,23 @@ def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Tenant)
     async def tenant(name: str, request: Request) -> Response:
         """One tenant."""
-
-        async def found() -> Struct:
-            _asked(request, ())
-            if name in admin.of_config:
-                return _of_config(name)
-            return _tenant(await admin.tenants().tenant(name))
-
-        return await _answered(found)
+        given_once(request.query_params.multi_items(), ())
+        if name in admin.of_config:
+            return json_answer(_of_config(name))
+        return json_answer(_tenant(await admin.tenants().tenant(name)))
 
     @app.patch("/admin/tenants/{name:path}")
     @changing_route(Tenant, body=ChangedTenant)
     async def change(name: str, request: Request) -> Response:
         """Change settings of a tenant."""
-
-        async def changed() -> Struct:
-            return _tenant(await admin.tenants().change(name, (await _body(request, ChangedTenant)).settings))
-
-        return await _answered(changed)
+        asked = await _body(request, ChangedTenant)
+        return json_answer(_tenant(await admin.tenants().change(name, asked.settings)))
 
     @app.delete("/admin/tenants/{name:path}")
     @changing_route(RemovedTenant)
     async def remove(name: str) -> Response:
         """Remove a tenant, and revoke its keys."""
-
-        async def removed() -> Struct:
-            return RemovedTenant(name, True, await admin.tenants().remove(name))
-
-        return await _answered(removed)
+        return json_answer(RemovedTenant(name, True, await admin.tenants().remove(name)))
 
 
 def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
@@ -171,25 +164,16 @@ def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Page[ListedKey], asks=_KEYS)
     async def keys(request: Request) -> Response:
         """Keys, the newest first."""
-
-        async def listed() -> Struct:
-            asked = _asked(request, _KEYS)
-            limit = _limit(asked)
-            found = await admin.keys().keys(asked.get("tenant"), asked.get("after"), limit + 1)
-            return _page(found, limit)
-
-        return await _answered(listed)
+        asked = given_once(request.query_params.multi_items(), _KEYS)
+        limit = _limit(asked)
+        return _page(await admin.keys().keys(asked.get("tenant"), asked.get("after"), limit + 1), limit)
 
     @app.post("/admin/keys")
     @changing_route(MadeKey, status=201, body=NewKey)
     async def make(request: Request) -> Response:
         """Make a key, which is shown once."""
-
-        async def made() -> Struct:
-            asked = await _body(request, NewKey)
-            return await admin.keys().make(asked.tenant, asked.note, asked.lifetime_s)
-
-        return await _answered(made, 201)
+        asked = await _body(request, NewKey)
+        return json_answer(await admin.keys().make(asked.tenant, asked.note, asked.lifetime_s), 201)
 
 
 def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
@@ -197,46 +181,30 @@ def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(ListedKey)
     async def key(key_id: KeyPath) -> Response:
         """One key."""
-
-        async def found() -> Struct:
-            return await admin.keys().key(key_id)
-
-        return await _answered(found)
+        return json_answer(await admin.keys().key(key_id))
 
     @app.patch("/admin/keys/{id}")
     @changing_route(ListedKey, body=ChangedKey)
     async def change(key_id: KeyPath, request: Request) -> Response:
         """Change the note of a key, or when it expires."""
-
-        async def changed() -> Struct:
-            asked = await _body(request, ChangedKey)
-            note = None if asked.note is UNSET else asked.note
-            end = None if asked.lifetime_s is UNSET else asked.lifetime_s
-            sets_end = asked.lifetime_s is not UNSET
-            return await admin.keys().change(key_id, note, sets_end=sets_end, lifetime_s=end)
-
-        return await _answered(changed)
+        asked = await _body(request, ChangedKey)
+        note = None if asked.note is UNSET else asked.note
+        end = None if asked.lifetime_s is UNSET else asked.lifetime_s
+        sets_end = asked.lifetime_s is not UNSET
+        return json_answer(await admin.keys().change(key_id, note, sets_end=sets_end, lifetime_s=end))
 
     @app.delete("/admin/keys/{id}")
     @changing_route(RevokedKey)
     async def revoke(key_id: KeyPath) -> Response:
         """Revoke a key."""
-
-        async def revoked() -> Struct:
-            return RevokedKey(key_id, True, await admin.keys().revoke(key_id))
-
-        return await _answered(revoked)
+        return json_answer(RevokedKey(key_id, True, await admin.keys().revoke(key_id)))
 
     @app.post("/admin/keys/{id}/rotate")
     @changing_route(MadeKey, status=201, body=RotatedKey)
     async def rotate(key_id: KeyPath, request: Request) -> Response:
         """Make a key in place of another one."""
-
-        async def made() -> Struct:
-            asked = await _body(request, RotatedKey)
-            return await admin.keys().rotate(key_id, asked.overlap_s, asked.lifetime_s)
-
-        return await _answered(made, 201)
+        asked = await _body(request, RotatedKey)
+        return json_answer(await admin.keys().rotate(key_id, asked.overlap_s, asked.lifetime_s), 201)
 
 
 def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
@@ -244,30 +212,10 @@ def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
     @changing_route(Page[DirectoryChange], asks=_AUDIT)
     async def audit(request: Request) -> Response:
         """Who changed what, the newest first."""
-
-        async def listed() -> Struct:
-            asked = _asked(request, _AUDIT)
-            limit, since = _limit(asked), [("since", asked["since"])] if "since" in asked else []
-            since_s = read_question(since, ("since",), time.time()).since_s
-            found = await admin.operator.changes(_kinds(asked), since_s, _before(asked), limit + 1)
-            return _page(found, limit)
-
-        return await _answered(listed)
-
-
-async def _answered(work: Callable[[], Awaitable[Struct]], status: int = 200) -> Response:
-    """The result of some work as an answer, or the refusal if the work fails."""
-    try:
-        return json_answer(await work(), status)
-    except Refusal as refusal:
-        return refused(refusal)
-    except NotDone as error:
-        return refused(Refusal(_STATUS[error.code], str(error), code=error.code))
-    except StoreBusy:
-        return refused(Refusal(503, "too many queries wait for the database", code="overloaded", retry_after_s=1))
-    except StoreError as error:
-        text = f"the database cannot be used ({error}); the change may or may not be stored: check before you try again"
-        return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
+        asked = given_once(request.query_params.multi_items(), _AUDIT)
+        limit, since = _limit(asked), [("since", asked["since"])] if "since" in asked else []
+        since_s = read_question(since, ("since",), time.time()).since_s
+        return _page(await admin.operator.changes(_kinds(asked), since_s, _before(asked), limit + 1), limit)
 
 
 async def _body(request: Request, kind: type[B]) -> B:
@@ -278,19 +226,6 @@ async def _body(request: Request, kind: type[B]) -> B:
         raise Refusal(400, f"the body cannot be used: {error}", code="invalid_value") from None
     except (UnicodeDecodeError, RecursionError):
         raise Refusal(400, "the body is not JSON in UTF-8, or too deep", code="invalid_value") from None
-
-
-def _asked(request: Request, allowed: Collection[str]) -> dict[str, str]:
-    """The query parameters. Raises: Refusal, if a parameter is unknown or given twice."""
-    found: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name not in allowed:
-            text = f"there is no parameter {quoted(name)} here, but: {', '.join(allowed) or 'none'}"
-            raise Refusal(400, text, code="unknown_parameter", param=name)
-        if name in found:
-            raise Refusal(400, f"{name} is given twice", code="invalid_value", param=name)
-        found[name] = value
-    return found
 
 
 def _limit(asked: Mapping[str, str]) -> int:
@@ -316,9 +251,9 @@ def _kinds(asked: Mapping[str, str]) -> tuple[str, ...]:
     return KINDS if kind is None else (kind,)
 
 
-def _page(rows: list[T], limit: int) -> Page[T]:
+def _page(rows: Sequence[Struct], limit: int) -> Response:
     """A page of a list. `rows`: the rows of the page, and one more row if the list goes on."""
-    return Page(data=rows[:limit], has_more=len(rows) > limit)
+    return json_answer(Page(data=[*rows[:limit]], has_more=len(rows) > limit))
 
 
 def _tenant(tenant: StoredTenant, *, is_used: bool = True) -> Tenant:

@@ -11,7 +11,7 @@ Each answer shows the engine as it is now. A repeated request changes nothing.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI, Response
 from msgspec import UNSET
@@ -26,9 +26,8 @@ from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.reload.membership import MOVE_WAIT_S
 from warmroute_proxy.server.request.re_prefill import RePrefills
-
-MOVE_WAIT_S: Final = 60.0
 
 
 class EngineAdmin:
@@ -60,6 +59,13 @@ class EngineAdmin:
     @property
     def ids(self) -> list[str]:
         return list(self._engines.by_id)
+
+    def unknown(self, engine_id: str) -> Response | None:
+        """The answer if this region has no such engine; None if it has."""
+        if engine_id in self._engines.by_id:
+            return None
+        message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(self.ids)}"
+        return error_answer(404, message, "engine_not_found")
 
     def drain(self, engine_id: str, draining: bool) -> None:
         """Drain an engine or end its drain, here and in the other processes. The order survives a restart."""
@@ -111,10 +117,7 @@ class EngineAdmin:
 
 def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
     def one(engine_id: str) -> Response:
-        if engine_id not in admin.ids:
-            message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"
-            return error_answer(404, message, "engine_not_found")
-        return json_answer(admin.status(engine_id))
+        return admin.unknown(engine_id) or json_answer(admin.status(engine_id))
 
     def order(engine_id: str, draining: bool) -> Response:
         if engine_id in admin.ids:

@@ -110,9 +110,8 @@ def _reason(status: int, answer: bytes) -> str:
 
 def add_flip_routes(app: FastAPI, admin: EngineAdmin, flips: EngineFlips) -> None:
     def refused(engine_id: str, *, now: bool) -> Response | None:
-        if engine_id not in admin.ids:
-            message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"
-            return error_answer(404, message, "engine_not_found")
+        if (unknown := admin.unknown(engine_id)) is not None:
+            return unknown
         reason = flips.refusal(engine_id, now=now)
         return None if reason is None else error_answer(409, reason, "flip_refused")
 

@@ -20,7 +20,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.control.answers import error_answer, refused
+from warmroute_proxy.server.control.answers import error_answer
 from warmroute_proxy.server.control.described import described
 from warmroute_proxy.server.control.models import SESSION
 from warmroute_proxy.server.dialects.routes import no_route
@@ -61,8 +61,5 @@ def add_sessions(app: FastAPI, words: SessionWords) -> None:
         """How soon a session returns."""
         if request.state.forwarded is not None:
             return error_answer(404, no_route(request.url.path), "not_found")
-        try:
-            words.observe(request.state.tenant, dict(request.headers))
-        except Refusal as refusal:
-            return refused(refusal)
+        words.observe(request.state.tenant, dict(request.headers))
         return Response(status_code=204)

@@ -32,15 +32,7 @@ class Question(NamedTuple):
 
 def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str], now_s: float) -> Question:
     """The question in query parameters. Raises: Refusal, if a parameter is unknown, given twice or wrong."""
-    given: dict[str, str] = {}
-    for name, value in parameters:
-        if name not in allowed:
-            hint = f"; the session's key goes in the header {names.AFFINITY}" if name == "session" else ""
-            text = f"there is no parameter {quoted(name)} here, but: {', '.join(allowed)}{hint}"
-            raise Refusal(400, text, code="unknown_parameter", param=name)
-        if name in given:
-            raise Refusal(400, f"{name} is given twice", code="invalid_value", param=name)
-        given[name] = value
+    given = given_once(parameters, allowed, f"; the session's key goes in the header {names.AFFINITY}")
     question = Question(tenant=given.get("tenant"))
     if "by" in given:
         question = question._replace(by=_by(given["by"]))
@@ -51,6 +43,24 @@ def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str
     if "session_hash" in given:
         question = question._replace(session_hash=_hash(given["session_hash"]))
     return question
+
+
+def given_once(
+    parameters: Iterable[tuple[str, str]], allowed: Collection[str], hint_of_session: str = ""
+) -> dict[str, str]:
+    """The query parameters. `hint_of_session`: added to the refusal of a parameter `session`. Raises: Refusal, if a
+    parameter is unknown or given twice.
+    """
+    given: dict[str, str] = {}
+    for name, value in parameters:
+        if name not in allowed:
+            hint = hint_of_session if name == "session" else ""
+            text = f"there is no parameter {quoted(name)} here, but: {', '.join(allowed) or 'none'}{hint}"
+            raise Refusal(400, text, code="unknown_parameter", param=name)
+        if name in given:
+            raise Refusal(400, f"{name} is given twice", code="invalid_value", param=name)
+        given[name] = value
+    return given
 
 
 def session_key(header: str | None) -> str | None:

@@ -24,7 +24,7 @@ from warmroute_proxy.server.base.config import ANY, Config, TenantConfig
 from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
+from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.described import VIEWING, described
 from warmroute_proxy.server.control.fleet_usage import Elsewhere, FleetUsage, listed_body, usage_body
 from warmroute_proxy.server.control.models import OF_TENANT, SESSION, By, ByForAll, Hash, Json, Limit, Rows, Since
@@ -116,26 +116,20 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
     @described(Json, asks=_SUMS, headers=SESSION, errors=VIEWING)
     async def sums(request: Request) -> Response:
         """The tenant's sums, over all regions."""
-        try:
-            question = asked(request, _SUMS)
-            not_by_tenant(question)
-            if _is_of_peer(request):
-                return json_answer(await asking.here(request, question, request.state.tenant))
-            return json_answer(await asking.sums(request, question, request.state.tenant))
-        except Refusal as refusal:
-            return refused(refusal)
+        question = asked(request, _SUMS)
+        not_by_tenant(question)
+        if _is_of_peer(request):
+            return json_answer(await asking.here(request, question, request.state.tenant))
+        return json_answer(await asking.sums(request, question, request.state.tenant))
 
     @get(app, "/v1/usage/receipts")
     @described(Rows, asks=_LIST, headers=SESSION, errors=VIEWING)
     async def receipts(request: Request) -> Response:
         """The tenant's newest turns, over all regions."""
-        try:
-            question = asked(request, _LIST)
-            if _is_of_peer(request):
-                return json_answer(await asking.listed_here(request, question, request.state.tenant))
-            return json_answer(await asking.listed(request, question, request.state.tenant))
-        except Refusal as refusal:
-            return refused(refusal)
+        question = asked(request, _LIST)
+        if _is_of_peer(request):
+            return json_answer(await asking.listed_here(request, question, request.state.tenant))
+        return json_answer(await asking.listed(request, question, request.state.tenant))
 
 
 _STATES: Final[Mapping[int, Voided]] = {200: "voided", 409: "open"}
@@ -219,14 +213,11 @@ def add_operators_question(app: FastAPI, asking: Asking) -> None:
     @get(app, OPERATOR_PATH)
     async def for_operator(request: Request) -> Response:
         """The sums of all tenants, or of one, in this region."""
-        try:
-            if not _is_of_peer(request):
-                return error_answer(404, no_route(request.url.path), "not_found")
-            question = asked(request, (*_SUMS, *OF_TENANT))
-            tenant = tenant_of(question, asking.live.now)
-            return json_answer(await asking.here(request, question, tenant, operator=True))
-        except Refusal as refusal:
-            return refused(refusal)
+        if not _is_of_peer(request):
+            return error_answer(404, no_route(request.url.path), "not_found")
+        question = asked(request, (*_SUMS, *OF_TENANT))
+        tenant = tenant_of(question, asking.live.now)
+        return json_answer(await asking.here(request, question, tenant, operator=True))
 
 
 def add_admin_usage(app: FastAPI, asking: Asking) -> None:
@@ -234,10 +225,7 @@ def add_admin_usage(app: FastAPI, asking: Asking) -> None:
     @described(Json, asks={**_SUMS, "by": ByForAll, **OF_TENANT}, headers=SESSION, security=("admin_key",))
     async def all_usage(request: Request) -> Response:
         """The sums of all tenants, or of one, over all regions."""
-        try:
-            return json_answer(await asking.operators_sums(request, asked(request, (*_SUMS, *OF_TENANT))))
-        except Refusal as refusal:
-            return refused(refusal)
+        return json_answer(await asking.operators_sums(request, asked(request, (*_SUMS, *OF_TENANT))))
 
 
 def asked(request: Request, allowed: Collection[str]) -> Question:

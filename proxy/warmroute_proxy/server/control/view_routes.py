@@ -28,7 +28,7 @@ from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.minutes import OTHERS, SHOWN, Minute, Row
 from warmroute_proxy.server.base.secrets import config_key_id
-from warmroute_proxy.server.control.answers import json_answer, refused
+from warmroute_proxy.server.control.answers import json_answer
 from warmroute_proxy.server.control.described import VIEWING, described
 from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
 from warmroute_proxy.server.control.models import (
@@ -177,10 +177,7 @@ def _add_minutes(app: FastAPI, views: Views) -> None:
     @_view(Minutes, asks=OF_TENANT)
     async def minutes(request: Request) -> Response:
         """Sums of the last hour by minute: turns, errors, 429s, time to the first token, tokens and USD."""
-        try:
-            return json_answer(views.minutes(_tenant(request, asked(request, OF_TENANT), views.config)))
-        except Refusal as refusal:
-            return refused(refusal)
+        return json_answer(views.minutes(_tenant(request, asked(request, OF_TENANT), views.config)))
 
 
 def _row_body(rows: list[Row]) -> dict[str, Any]:
@@ -210,22 +207,15 @@ def _add_usage(app: FastAPI, views: Views) -> None:
     @_view(Sums, asks=_SUMS)
     async def usage(request: Request) -> Response:
         """Sums, over all regions."""
-        try:
-            question = asked(request, (*_SUMS, "session_hash"))
-            viewer = _tenant(request, question, views.config)
-            if request.state.viewer is None and question.session_hash is None:
-                return json_answer(await views.asking.operators_sums(request, question))
-            not_by_tenant(question)
-            if viewer is None or question.session_hash is not None:
-                raise Refusal(
-                    400,
-                    "session_hash is not allowed here: the turns of the session have its sums",
-                    code="invalid_value",
-                    param="session_hash",
-                )
-            return json_answer(await views.asking.sums(request, question._replace(tenant=None), viewer))
-        except Refusal as refusal:
-            return refused(refusal)
+        question = asked(request, (*_SUMS, "session_hash"))
+        viewer = _tenant(request, question, views.config)
+        if request.state.viewer is None and question.session_hash is None:
+            return json_answer(await views.asking.operators_sums(request, question))
+        not_by_tenant(question)
+        if viewer is None or question.session_hash is not None:
+            text = "session_hash is not allowed here: the turns of the session have its sums"
+            raise Refusal(400, text, code="invalid_value", param="session_hash")
+        return json_answer(await views.asking.sums(request, question._replace(tenant=None), viewer))
 
 
 def _add_ladder(app: FastAPI, views: Views) -> None:
@@ -233,15 +223,12 @@ def _add_ladder(app: FastAPI, views: Views) -> None:
     @_view(Ladder, asks=_LADDER)
     async def ladder(request: Request) -> Response:
         """Where cached tokens were lost, step by step, of the newest turns that this region has served."""
-        try:
-            given = [(name, value) for name, value in request.query_params.multi_items() if name != "by"]
-            question = read_question(given, [name for name in _LADDER if name != "by"], time.time())
-            by = _ladder_by(request.query_params.getlist("by"))
-            operator = request.state.viewer is None
-            viewer = _tenant(request, question, views.config)
-            found = await views.asking.ladder(question, by, viewer, operator=operator)
-        except Refusal as refusal:
-            return refused(refusal)
+        given = [(name, value) for name, value in request.query_params.multi_items() if name != "by"]
+        question = read_question(given, [name for name in _LADDER if name != "by"], time.time())
+        by = _ladder_by(request.query_params.getlist("by"))
+        operator = request.state.viewer is None
+        viewer = _tenant(request, question, views.config)
+        found = await views.asking.ladder(question, by, viewer, operator=operator)
         about = {"kind": "ledger", "region": views.config.proxy.region, "since": question.since_s}
         body = found.ladder.as_dict(about, MAX_LADDER_GROUPS)
         return json_answer({**body, "complete": found.complete, "counted_since": found.counted_since})
@@ -264,29 +251,22 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
     @_view(Rows, asks=_LIST)
     async def listed(request: Request) -> Response:
         """The newest turns: of a tenant over all regions, of all tenants those that this region knows."""
-        try:
-            question = asked(request, _LIST)
-            tenant = _tenant(request, question, views.config)
-            if tenant is None:
-                return json_answer(await views.asking.listed_of_all(question, views.config.proxy.region))
-            by_operator, of_it = request.state.viewer is None, question._replace(tenant=None)
-            return json_answer(await views.asking.listed(request, of_it, tenant, operator=by_operator))
-        except Refusal as refusal:
-            return refused(refusal)
+        question = asked(request, _LIST)
+        tenant = _tenant(request, question, views.config)
+        if tenant is None:
+            return json_answer(await views.asking.listed_of_all(question, views.config.proxy.region))
+        by_operator, of_it = request.state.viewer is None, question._replace(tenant=None)
+        return json_answer(await views.asking.listed(request, of_it, tenant, operator=by_operator))
 
     @app.get("/admin/view/receipts/{receipt_id}")
     @_view(ReceiptInWords, asks=OF_TENANT, also={202: ReceiptInWords})
     async def receipt(receipt_id: str, request: Request) -> Response:
         """A receipt, with its words. Operators also get why its turn was placed there, while the proxy knows it."""
-        try:
-            tenant = _tenant(request, asked(request, OF_TENANT), views.config)
-            if tenant is None:
-                raise Refusal(
-                    400, "a receipt belongs to one tenant: add tenant=NAME", code="invalid_value", param="tenant"
-                )
-            found = await views.receipts.find(tenant, receipt_id, ask_others=True)
-        except Refusal as refusal:
-            return refused(refusal)
+        tenant = _tenant(request, asked(request, OF_TENANT), views.config)
+        if tenant is None:
+            text = "a receipt belongs to one tenant: add tenant=NAME"
+            raise Refusal(400, text, code="invalid_value", param="tenant")
+        found = await views.receipts.find(tenant, receipt_id, ask_others=True)
         if found is None:
             return no_receipt(receipt_id)
         body = msgspec.json.decode(found[1])
@@ -302,21 +282,16 @@ def _add_keys_and_budgets(app: FastAPI, views: Views) -> None:
         """API keys: their ids and notes. A key itself is known to its holder alone."""
         try:
             return json_answer(await views.keys(_tenant(request, asked(request, OF_TENANT), views.config)))
-        except Refusal as refusal:
-            return refused(refusal)
         except (NotDone, StoreBusy, StoreError):
             text = "the database of the keys cannot be read now"
-            return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
+            raise Refusal(503, text, code="database_unavailable", retry_after_s=1) from None
 
     @app.get("/admin/view/budgets")
     @_view(Budgets, asks=OF_TENANT)
     async def budgets(request: Request) -> Response:
         """Limits and budgets, and what is left of them."""
-        try:
-            tenant = _tenant(request, asked(request, OF_TENANT), views.config)
-            return json_answer(views.budgets(tenant, shared=request.state.viewer is None))
-        except Refusal as refusal:
-            return refused(refusal)
+        tenant = _tenant(request, asked(request, OF_TENANT), views.config)
+        return json_answer(views.budgets(tenant, shared=request.state.viewer is None))
 
 
 def decision_body(receipt_id: str, decision: Decision) -> dict[str, Any]:

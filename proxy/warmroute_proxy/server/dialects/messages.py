@@ -19,6 +19,7 @@ from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Hea
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
+_SHOWN: Final = ("claude", "anthropic")
 _UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # a model's time of creation, which clients require
 _COUNTED: Final = object_of(model=COMMON["model"], messages={"type": "array", "items": MESSAGE, "minItems": 1})
 _BODY: Final = object_of(
@@ -73,11 +74,16 @@ class Messages(Dialect):
         return "anthropic-version" in headers
 
     def model_card(self, model: ModelConfig) -> dict[str, Any]:
-        return {"type": "model", "id": model.name, "display_name": model.name, "created_at": _UNKNOWN_TIME}
+        card = {"type": "model", "id": model.name, "display_name": model.name, "created_at": _UNKNOWN_TIME}
+        return {**card, "max_input_tokens": model.context_tokens, "lifecycle": "active"}
 
     def model_list(self, models: Sequence[ModelConfig]) -> dict[str, Any]:
-        first_id, last_id = (models[0].name, models[-1].name) if models else (None, None)
+        """The models, and their aliases that Claude Code shows: it leaves out models of other names."""
         data = [self.model_card(model) for model in models]
+        for model in models:
+            shown = [alias for alias in model.aliases if alias.startswith(_SHOWN) and "*" not in alias]
+            data += [{**self.model_card(model), "id": alias} for alias in shown]
+        first_id, last_id = (data[0]["id"], data[-1]["id"]) if data else (None, None)
         return {"data": data, "has_more": False, "first_id": first_id, "last_id": last_id}
 
     def counts(self, path: str) -> bool:

@@ -25,6 +25,7 @@ from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import (
     CANCEL,
     CREATE,
+    INTERRUPT,
     MAX_STREAM_CHARS,
     PROCESSED,
     STEER,
@@ -253,6 +254,8 @@ class ResponsesSocket:
                 self._wait(_Asked(event, raw, began_s, reservation))
             elif event.type == CANCEL:
                 self._cancel(event)
+            elif event.type == INTERRUPT:
+                self._interrupt(event)
             elif event.type == STEER:
                 self._socket.send([steer_failed(event)])
                 self._socket.release(reservation)  # not needed any more: the answer has a copy of the whole input
@@ -344,6 +347,13 @@ class ResponsesSocket:
             self._waiting -= 1
             self.refused(Refusal(CANCELLED, "the client has cancelled the turn", code="cancelled"), stream.name)
             self._start_turns()
+
+    def _interrupt(self, event: ClientEvent) -> None:
+        """Interrupt the running response of a stream. An event that names another response has come too late."""
+        stream = self._streams.get(event.stream_id)
+        running = None if stream is None else stream.running
+        if running is not None and event.response_id and event.response_id == running.dialect.response_id:
+            running.interrupt()
 
     def _start_turns(self) -> None:
         """Begin waiting turns, one at a time in each stream. It loops, since a turn may end before `_start` returns."""

@@ -131,6 +131,11 @@ class TurnDialect(Responses):
         translator = None if self._found is None else self._found.translator
         return b"" if translator is None or translator.ended else translator.error(status, message, code)
 
+    def interrupted(self) -> bytes:
+        """The last events of a response that its client interrupts; empty if it has not begun, or has ended."""
+        translator = None if self._found is None else self._found.translator
+        return b"" if translator is None or translator.ended else translator.interrupted()
+
     def kept_answer(self) -> bytes:
         assert self._found is not None
         return self._found.prepared()
@@ -263,6 +268,14 @@ class TurnExchange(Exchange):
         self.leave()
         self.ended = False
         self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
+
+    def interrupt(self) -> None:
+        """Stop the turn, and end its response with the items that are whole."""
+        if self.ended:
+            return
+        self.leave()
+        self.ended = False
+        self.end(self.dialect.interrupted())
 
     def _break_off(self, status: int, message: str, code: str) -> None:
         """End the answer with a terminal event: a failed response, or an error if the response has not begun."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -24,6 +25,8 @@ ABORT_TIMEOUT_S: Final = 5.0
 REGISTERED_EVERY_S: Final = 5.0
 MOVES_EVERY_S: Final = 15.0
 LOG_EVERY_S: Final = 10.0
+MAX_UNSUPPORTED: Final = 1024  # for how many models and share groups a server's refusals are remembered
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class RefusalLog:
@@ -41,6 +44,11 @@ class RefusalLog:
 
 class Engine:
     """One engine. `probing` sets the attributes that are learned from its answers."""
+
+    unsupported: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType({})
+    """What the engine has refused (`dialects.unsupported`), by salt and model. The salt keeps share groups apart, so
+    that no tenant decides what another one's chats lack.
+    """
 
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
@@ -179,6 +187,15 @@ class Engine:
         if head is None:
             head = self._heads[path] = self.upstream.head("POST", path, headers + self.bearer)
         return head
+
+    def refused(self, salt: str, model: str, found: frozenset[str]) -> bool:
+        """Remember what the engine has refused. Returns whether some of it is new."""
+        known = self.unsupported.get((salt, model), _NONE)
+        if found <= known:
+            return False
+        before = self.unsupported if len(self.unsupported) < MAX_UNSUPPORTED else {}
+        self.unsupported = {**before, (salt, model): known | found}
+        return True
 
     def abort(self, rid: str) -> None:
         """Ask the engine to stop one request, without waiting for its answer."""

@@ -321,7 +321,7 @@ def _pieces_of(event: _Event) -> Iterator[_Event]:
 
 
 def _length_of(array: msgspec.Raw) -> int:
-    """How many items a msgpack array states that it has; 0 if it is no array."""
+    """How many items a msgpack array states that it has; 0 if it is not an array."""
     head = bytes(memoryview(array)[:5])
     if head[0] not in _ARRAYS:
         return 0

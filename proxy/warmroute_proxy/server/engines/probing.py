@@ -247,6 +247,7 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
     workers_before, info_before = engine.workers(), engine.info
     engine.answered_as_engine(info, engines.clock())
     if engine.rendered_at != info.started_at:
+        engine.unsupported = {}
         await _ask_template(engines, engine, info.started_at)
     restarted = info_before.started_at is not None and info.started_at != info_before.started_at
     if router is None:

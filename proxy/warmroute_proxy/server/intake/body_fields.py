@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from warmroute.contract.identity import SESSION_FIELDS
 from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
+from warmroute_proxy.dialects.chat_members import chosen, has_flat
 from warmroute_proxy.dialects.fields import NO_PERMISSIONS, FieldError, FieldsReader, Members, Permissions
 from warmroute_proxy.dialects.openai_fields import FIELDS_OF_ROUTE
 from warmroute_proxy.dialects.tool_grammars import tools_problem
@@ -69,11 +70,18 @@ def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
 
 
 def _check_tools(body: Body) -> None:
-    """Raises: FieldError, if an engine would take long to compile the schemas of the tools."""
+    """Raises: FieldError, if an engine would take long to compile the schemas of the tools, or if they or the choice
+    are in another API's shape.
+    """
     members = body.members
-    problem = tools_problem(bytes(members["tools"]), bytes(members.get("tool_choice", b"")))
+    choice = bytes(members.get("tool_choice", b""))
+    problem = tools_problem(bytes(members["tools"]), choice)
+    if problem is None and has_flat(members["tools"]):
+        problem = "holds a function without the member `function`"
     if problem is not None:
         raise FieldError("tools", problem, "invalid_value")
+    if chosen(choice) is not None:
+        raise FieldError("tool_choice", "is not in this API's shape", "invalid_value")
 
 
 def read_member(body: Body, route: str, name: str) -> Any:

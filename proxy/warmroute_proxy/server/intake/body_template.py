@@ -8,25 +8,16 @@ are equal and at known places. `known_body.py` says how much work this saves.
 
 from typing import Final
 
+from warmroute_proxy.server.intake.large_body import NamedSpan
+
 MAX_DROP_SETS: Final = 16
 COPIED_BYTES: Final = 65_536  # a rewritten body up to this size is copied into one piece
-
-
-class MemberSpan:
-    """Where a member is: from the first quote of its name to the end of its value."""
-
-    __slots__ = ("end", "name", "start")
-
-    def __init__(self, name: str, start: int, end: int) -> None:
-        self.name = name
-        self.start = start
-        self.end = end
 
 
 class BodyTemplate:
     __slots__ = ("_close", "_members", "_names", "_runs", "head", "start", "tail", "tail_bytes")
 
-    def __init__(self, raw: bytes, start: int, end: int, close: int, members: list[MemberSpan]) -> None:
+    def __init__(self, raw: bytes, start: int, end: int, close: int, members: list[NamedSpan]) -> None:
         """The messages of `raw` go from `start` to `end`. `close`: where its last brace is. `members`: all its
         members.
         """
@@ -39,7 +30,7 @@ class BodyTemplate:
         self._names = frozenset([each.name for each in members])
         # Places after the messages are counted from the end of the body.
         self._members = [
-            MemberSpan(
+            NamedSpan(
                 each.name,
                 each.start if each.start < end else each.start - size,
                 each.end if each.end < end else each.end - size,

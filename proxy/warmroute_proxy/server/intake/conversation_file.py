@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from warmroute.contract.conversations import Conversations, Newest
-from warmroute_proxy.server.base.files import write_whole
+from warmroute_proxy.server.base.files import read_kept, write_whole
 
 FILE: Final = "conversations.json"
 MAX_BYTES: Final = 16 * 2**20
@@ -39,15 +39,8 @@ class ConversationFile:
 
     def restore(self) -> None:
         """Take in the conversations that were written before this start of the proxy."""
-        try:
-            with self._path.open("rb") as file:
-                stored = msgspec.json.decode(file.read(MAX_BYTES), type=_Stored)
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.DecodeError) as error:
-            log.error("%s cannot be read, so conversations start again: %s", self._path, type(error).__name__)
-            return
-        for key, tenant, tip in stored:
+        lost = ", so conversations start again"
+        for key, tenant, tip in read_kept(self._path, _Stored, [], max_bytes=MAX_BYTES, lost=lost):
             self._conversations.observe(Newest(key, tenant, tip, 0, b""))
         self._written = self._conversations.changes
 

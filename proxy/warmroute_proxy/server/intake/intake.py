@@ -37,7 +37,7 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.intake.body import Body, TemplatedBody
 from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
-from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
+from warmroute_proxy.server.intake.body_template import BodyTemplate
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
@@ -49,6 +49,7 @@ from warmroute_proxy.server.intake.known_body import (
     KnownBodies,
     KnownBody,
 )
+from warmroute_proxy.server.intake.large_body import NamedSpan
 from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, ParsedRequest, ReadRequest
 
 _QUOTE: Final = 0x22
@@ -191,8 +192,9 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         stream=stream, include_usage=include_usage, stream_options=stream_options,
         keep_sglext=value("return_cached_tokens_details") or False, choices=value("n") or 1, prompts=prompt.prompts,
         metadata=_without_session(value("metadata")), salt=salt, session=session_hex, routing=routing,
-        forwarded_from=caller.region, dropped=read.dropped, bounded=read.bounded, key_id=caller.key_id,
-        receipt_fields=caller.receipt_fields, messages=prompt.messages, may_wait=caller.may_wait, opaque=prompt.opaque,
+        forwarded_from=caller.region, dropped=read.dropped | read.nulls, nulls=read.nulls, bounded=read.bounded,
+        key_id=caller.key_id, receipt_fields=caller.receipt_fields, messages=prompt.messages, may_wait=caller.may_wait,
+        opaque=prompt.opaque,
         agent=xxh3_64_intdigest(caller.agent.encode("utf-8", "surrogatepass")) if caller.agent else 0,
         most_tokens=most_tokens, demanded_tokens=demanded_tokens,
         standing=caller.standing.with_tier(value("service_tier")),
@@ -225,7 +227,7 @@ def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: 
     if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in KEPT_DECODED):
         return
     template = BodyTemplate(
-        raw, start, end, body.close, [MemberSpan(name, span.start, span.end) for name, span in spans.items()]
+        raw, start, end, body.close, [NamedSpan(name, span.start, span.end) for name, span in spans.items()]
     )
     without_prompt = replace(
         parsed,

@@ -1,21 +1,21 @@
 """Mends small faults in refused chats and completions, so that these can be served.
 
-The faults are halves of surrogate pairs, and the faults that `dialects/chat_history.py` knows. Only refused requests
-are examined, so other requests are not slowed down.
+The faults are halves of surrogate pairs, and the faults that `dialects/chat_history.py` and `dialects/chat_members.py`
+know. Only refused requests are examined, so other requests are not slowed down.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects import chat_history
+from warmroute_proxy.dialects import chat_history, chat_members
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
-from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.dialects.raw_json import BadRequest, encode
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.intake.body import Body
 
-_CODES: Final = ("invalid_json", "invalid_value")
+_CODES: Final = ("invalid_json", "invalid_type", "invalid_value")
 
 
 def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, Mapping[str, int]]:
@@ -27,11 +27,16 @@ def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, 
         raise refusal
     whole = whole_pairs(raw) if has_surrogate(raw) else raw
     body = Body(whole)
-    messages = body.members.get("messages")
     try:
+        changed = chat_members.mended(body.members, work)
+        if changed:
+            add = encode({name: value for name, value in changed.items() if value is not None})[1:-1]
+            whole = b"".join(body.rewritten(frozenset(changed), add))
+            body = Body(whole)
+        messages = body.members.get("messages")
         found = None if messages is None else chat_history.mended(messages, work)
     except BadRequest:
-        found = None
+        raise refusal from None
     if messages is None or found is None:
         if whole == raw:
             raise refusal

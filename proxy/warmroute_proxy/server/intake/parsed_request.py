@@ -12,6 +12,7 @@ from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.compactions import is_compacted
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.programs import NORMAL
+from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
@@ -43,7 +44,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     routing: RoutingRequest
     forwarded_from: str | None
     dropped: frozenset[str] = frozenset()
-    """Members of the body that no engine gets, because they are not on the list of fields."""
+    """Members of the body that no engine gets, because they are not on the list of fields, or are null."""
+    nulls: frozenset[str] = frozenset()
+    """Those of them that are null: the receipt does not name them, since null counts as absent."""
     bounded: bool = True
     """Whether all members that engines get are on the list of fields, and none needs a permission."""
     changes: Changes = NO_CHANGES
@@ -105,6 +108,10 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
             return is_compacted(body.raw)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return False  # a body that cannot be read again counts as not compacted
+
+    def dropped_fields(self, left_out: frozenset[str]) -> tuple[str, ...]:
+        """The names of fields that no engine got, for the receipt. `left_out`: those that the engine has refused."""
+        return names_of((self.dropped - self.nulls).union(self.changes.dropped_fields, left_out))
 
     def left_unanswered(self) -> None:
         """Record that the request got no answer. If the client sends it again, it then belongs to this conversation."""

@@ -342,13 +342,9 @@ def ledger_errors(state_dir: Path) -> Iterator[None]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a ledger file, in the order of their numbers; `rids`, `workers` and `usage` are JSON text."""
-    connection = connect(path, read_only=True)
-    try:
-        cursor = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM turn ORDER BY number")  # noqa: S608 - constants
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
-    finally:
-        connection.close()
+    with contextlib.closing(connect(path, read_only=True)) as connection:
+        rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM turn ORDER BY number")  # noqa: S608 - constants
+        return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 def _run(callbacks: list[tuple[OnDurable, JournalError | None]]) -> None:

@@ -72,7 +72,9 @@ class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
 
 
 class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
-    """The newest request of a conversation whose client names no session."""
+    """The newest request of a conversation whose client names no session. Other proxies get it, too, so its form
+    belongs to a version of `regions.versions`.
+    """
 
     newest: Newest
 

@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -33,8 +33,9 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.processes.peer_processes import Continued, PeerProcesses
 from warmroute_proxy.server.regions.forward_claim import Forwards
-from warmroute_proxy.server.regions.other_proxies import OtherProxies
+from warmroute_proxy.server.regions.other_proxies import NO_TENANT, OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
@@ -42,24 +43,11 @@ SEND_WITHIN_S: Final = 0.002
 MAX_IN_POST: Final = 256
 MAX_WAITING: Final = 4_096
 MAX_UNDER_WAY: Final = 4
-NO_TENANT: Final = ""
-
-
-class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
-    """The newest request of a conversation whose client names no session."""
-
-    newest: Newest
-
 
 Announcement = RegionalTurn | Continued | Events
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Announcement]).decode
-
-
-class OtherProcesses(Protocol):
-    def send_newest(self, newest: Newest) -> None:
-        """Send the newest request of a conversation."""
 
 
 class Announcements:
@@ -74,7 +62,7 @@ class Announcements:
         clock: Callable[[], float],
         timeout_s: float,
         other_proxies: OtherProxies,
-        processes: OtherProcesses | None = None,
+        processes: PeerProcesses | None = None,
     ) -> None:
         """`region`: this proxy's region; `other_proxies`: the other proxies of this region; `processes`: the other
         processes of this proxy, if it has several.

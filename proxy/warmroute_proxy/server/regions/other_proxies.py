@@ -149,7 +149,7 @@ class OtherProxies:
         """Send a POST without a body to all other proxies. Returns 200 or 409 if a proxy has answered with it (the
         first such answer); otherwise 404 if all have answered 404; otherwise 503. `tenant`: its name and share group.
         """
-        found = await asyncio.gather(*[self._ask(link, path, tenant) for link in self._links])
+        found = [status for status, _ in await self._ask_all(path, tenant, "POST")]
         known = [status for status in found if status in {200, 409}]
         if known:
             return known[0]
@@ -159,22 +159,20 @@ class OtherProxies:
         """Send a GET about a turn to all other proxies. Returns the first answer with status 200 (the turn has ended)
         or 202 (it is under way), or None.
         """
-        for status, body in await asyncio.gather(*[self._read(link, path, tenant) for link in self._links]):
+        for status, body in await self._ask_all(path, tenant, "GET"):
             if status in {200, 202}:
                 return status, body
         return None
 
-    async def _read(self, link: _Link, path: str, tenant: tuple[str, str]) -> tuple[int, bytes]:
+    async def _ask_all(self, path: str, tenant: tuple[str, str], method: str) -> list[tuple[int, bytes]]:
+        """Ask all other proxies. The timeout is half of `timeout_s`, since whoever asks this proxy waits only that."""
         timeout_s = self._timeout_s / 2
-        token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=link.version)
-        return await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s)
 
-    async def _ask(self, link: _Link, path: str, tenant: tuple[str, str]) -> int:
-        """Send a POST. Its timeout is half of `timeout_s`, since whoever asks this proxy waits only `timeout_s`."""
-        timeout_s = self._timeout_s / 2
-        version = link.version
-        token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=version)
-        return (await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s, method="POST"))[0]
+        async def asked(link: _Link) -> tuple[int, bytes]:
+            token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=link.version)
+            return await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s, method=method)
+
+        return await asyncio.gather(*map(asked, self._links))
 
     def start(
         self,

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
@@ -30,7 +30,6 @@ from warmroute_proxy.server.stores.prices import Prices
 
 log = logging.getLogger(__name__)
 
-COUNTER: Final = declared.RELOADS_TOTAL
 Applier = Callable[[Config], None]
 
 
@@ -153,7 +152,7 @@ class Reloads:
         self._use_engines(found.joining)
         self._running = found.read._replace(config=merged(self._running.config, found.read.config, self._live_lists))
         self.problems = []
-        self._metrics.add(COUNTER, 1, (("outcome", "applied"),))
+        self._metrics.add(declared.RELOADS_TOTAL, 1, (("outcome", "applied"),))
         _log_applied(found)
 
     def reload(self, source: ConfigSource) -> None:
@@ -188,7 +187,7 @@ class Reloads:
 
     def refused(self, error: ConfigError) -> None:
         self.problems = error.problems
-        self._metrics.add(COUNTER, 1, (("outcome", "refused"),))
+        self._metrics.add(declared.RELOADS_TOTAL, 1, (("outcome", "refused"),))
         log.error("the config is not applied, and the one before stays in force: %s", error)
 
 

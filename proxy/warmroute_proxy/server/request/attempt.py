@@ -42,6 +42,7 @@ from warmroute_proxy.server.request.believed import Asked, believed
 from warmroute_proxy.server.request.dispatch import (
     Parts,
     answering_body,
+    left_out,
     own_fields,
     prefill_body,
     provider_body,
@@ -58,6 +59,7 @@ TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may tak
 ABORTED: Final = "the engine aborted the request"  # by an operator, for a full queue, or for a failed KV transfer
 MAX_HELD_BYTES: Final = 1_048_576  # the limit of what a stream sends before its first content (roles, comments)
 _EVENTS: Final = "text/event-stream"
+_NONE: Final[frozenset[str]] = frozenset()
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _CONTENT, _FINISH = AttemptEvent.SEND, AttemptEvent.CONTENT, AttemptEvent.FINISH
@@ -82,6 +84,7 @@ class Attempt:
     _waits = NO_WAITS
     _is_stream = False
     _answers = 1  # how many answers the stream has: choices times prompts
+    left_out: frozenset[str] = frozenset()  # the members of the chat that the server does not take
     _more_bytes = 0  # bytes of the prompt besides those that the client sent
     _size = 0
     _reserved_bytes = 0  # memory reserved for bytes of the answer that wait here
@@ -152,11 +155,15 @@ class Attempt:
         priority = asked.engine_priority * sign if sign else 0
         own = own_fields(self.rid, asked.salt, tagged=tagged, priority=priority) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
+        unsupported = _NONE
+        if engine.unsupported:
+            unsupported = engine.unsupported.get((asked.salt, asked.model_name), _NONE)
+            self.left_out = left_out(unsupported, body)
         if prefill is None:
             parts = (
-                answering_body(asked, body, own, rank, None)
+                answering_body(asked, body, own, rank, None, unsupported)
                 if engine.is_sglang
-                else with_thoughts(provider_body(asked, body, engine.config), engine.thoughts)
+                else with_thoughts(provider_body(asked, body, engine.config, unsupported), engine.thoughts)
             )
             self._send(engine.head(path, headers, asked.session), parts, carrier)
             return
@@ -168,9 +175,10 @@ class Attempt:
         }
         prefill_rank = prefill.dp_rank if source.info.dp_size > 1 else None
         self._prefill = PrefillLeg(self, self._owner.crashed, self._bound.memory)
-        prompt = prefill_body(asked, body, own, prefill_rank, bootstrap)
+        prompt = prefill_body(asked, body, own, prefill_rank, bootstrap, unsupported)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill.leg)
-        self._send(engine.head(path, headers), answering_body(asked, body, own, rank, bootstrap), carrier)
+        parts = answering_body(asked, body, own, rank, bootstrap, unsupported)
+        self._send(engine.head(path, headers), parts, carrier)
 
     def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
         if carrier is None:

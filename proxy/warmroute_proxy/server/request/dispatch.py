@@ -14,8 +14,20 @@ import msgspec
 
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
+from warmroute_proxy.dialects.fitting import fitted
+from warmroute_proxy.dialects.tool_schemas import sound
+from warmroute_proxy.dialects.unsupported import (
+    LIMITS,
+    OPTIONAL,
+    SCHEMAS,
+    WITHOUT_THINKING,
+    ZEROS,
+    is_of_messages,
+    named,
+)
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.intake.large_body import LargeBody
 
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
@@ -24,6 +36,12 @@ _TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
 _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
+_FREE: Final = (b"null", b'"auto"', b'"none"')
+_OF_CHATS: Final = frozenset({SCHEMAS, *WITHOUT_THINKING, *ZEROS})
+_OWN: Final = frozenset({"stream_options", "prompt_cache_key"})
+"""Members that the proxy itself may add for a server."""
+
+_NONE: Final[frozenset[str]] = frozenset()
 LIMIT: Final = "max_tokens"
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -67,22 +85,29 @@ Parts = list[bytes | memoryview]
 
 
 def answering_body(
-    asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
+    asked: DispatchFields,
+    body: AnyBody,
+    own: str,
+    dp_rank: int | None,
+    bootstrap: Mapping[str, Any] | None,
+    unsupported: frozenset[str] = _NONE,
 ) -> Parts:
     """The body for the engine (aggregated or decode) whose answer the client gets. `own`: made by `own_fields`."""
     add: dict[str, Any] | None = None
     if bootstrap is not None or dp_rank is not None:
         add = _placed(bootstrap, dp_rank)
     if not asked.stream:
-        return _rewritten(asked, body, _REMOVED, own, add)
+        return _rewritten(asked, body, _REMOVED, own, add, unsupported)
     add = add or {}
     add["stream_options"] = _stream_options(asked, counts=True)
-    return _rewritten(asked, body, _REMOVED_STREAMED, own, add)
+    return _rewritten(asked, body, _REMOVED_STREAMED, own, add, unsupported)
 
 
-def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) -> Parts:
+def provider_body(
+    asked: DispatchFields, body: AnyBody, engine: EngineConfig, unsupported: frozenset[str] = _NONE
+) -> Parts:
     """The body for a server other than SGLang, with its own field for the session, its own name of the model, and its
-    own field for the limit of the answer.
+    own field for the limit of the answer. `unsupported`: what the server does not take (`dialects.unsupported`).
     """
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
@@ -93,15 +118,63 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
     if model_name is not None:
         add["model"] = model_name
         drop |= _MODEL
-    limit = body.value(LIMIT) if provider.limit != LIMIT else None
+    refused = next((name for name in LIMITS if name in unsupported), LIMIT if provider.limit != LIMIT else "")
+    limit = body.value(refused) if refused else None
     if limit is not None and body.value("prompt") is None:  # a completion has only one such field
-        drop |= {LIMIT}
-        if body.value(provider.limit) is None:
-            add[provider.limit] = msgspec.Raw(limit)
+        drop |= {refused}
+        if body.value(LIMITS[refused]) is None:
+            add[LIMITS[refused]] = msgspec.Raw(limit)
     if asked.stream:
         add["stream_options"] = _stream_options(asked, counts=provider is PROVIDERS["vllm"])
-        drop |= _STREAM_OPTIONS
-    return _rewritten(asked, body, drop, "", add)
+    drop |= _STREAM_OPTIONS  # without a stream, servers refuse them
+    if unsupported:
+        optional = unsupported & OPTIONAL
+        drop |= optional
+        add = {name: value for name, value in add.items() if name not in optional}
+    return _rewritten(asked, body, drop, "", add, unsupported)
+
+
+def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
+    """Those members and forms that may be in a body, so that the server may take it without them."""
+    has_messages = _messages(body) is not None
+    found = [name for name in unsupported if not is_of_messages(name) and (name in _OWN or body.value(name))]
+    if has_messages:
+        found += [name for name in unsupported if is_of_messages(name) or name in _OF_CHATS]
+    return frozenset(found)
+
+
+def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
+    """The names of the members that `provider_body` leaves out, for the receipt."""
+    found = [name for name in unsupported & OPTIONAL if body.value(name) is not None]
+    if not unsupported.isdisjoint(WITHOUT_THINKING) and _is_forced(body):
+        found.append("thinking")
+    return named(unsupported, _messages(body)).union(found)
+
+
+def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
+    """The members of a chat of which the engine gets other values than the client has sent."""
+    messages, found = _messages(body), dict[str, Any]()
+    if messages is None:
+        return found
+    for form in unsupported:
+        name, value = ZEROS.get(form, ("", None))
+        if name and (body.value(name) or b"1").rstrip(b".0") == b"":
+            found[name] = value
+        elif form in WITHOUT_THINKING and _is_forced(body):
+            found |= WITHOUT_THINKING[form]
+    tools = body.value("tools") if SCHEMAS in unsupported else None
+    raw = {"messages": fitted(messages, unsupported), "tools": None if tools is None else sound(tools)}
+    return found | {name: msgspec.Raw(value) for name, value in raw.items() if value}
+
+
+def _is_forced(body: AnyBody) -> bool:
+    """Whether the model must call a tool."""
+    return (body.value("tool_choice") or b"null").strip() not in _FREE
+
+
+def _messages(body: AnyBody) -> bytes | None:
+    """The messages of a chat; None for a body that the event loop does not read."""
+    return None if isinstance(body, LargeBody) else body.value("messages")
 
 
 def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
@@ -135,10 +208,15 @@ def _renamed(piece: bytes | memoryview, names: tuple[tuple[bytes, bytes], ...]) 
 
 
 def prefill_body(
-    asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
+    asked: DispatchFields,
+    body: AnyBody,
+    own: str,
+    dp_rank: int | None,
+    bootstrap: Mapping[str, Any],
+    unsupported: frozenset[str] = _NONE,
 ) -> Parts:
     """The body for the prefill engine: the same prompt, but not streamed, since the answer's one token is dropped."""
-    return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
+    return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False}, unsupported)
 
 
 def own_fields(rid: str, salt: str, *, tagged: bool, priority: int = 0) -> str:
@@ -162,7 +240,12 @@ def _placed(bootstrap: Mapping[str, Any] | None, dp_rank: int | None) -> dict[st
 
 
 def _rewritten(
-    asked: DispatchFields, body: AnyBody, drop: frozenset[str], own: str, add: dict[str, Any] | None
+    asked: DispatchFields,
+    body: AnyBody,
+    drop: frozenset[str],
+    own: str,
+    add: dict[str, Any] | None,
+    unsupported: frozenset[str],
 ) -> Parts:
     model, metadata = asked.wire_model, asked.metadata
     if model is not None or metadata is not None:
@@ -172,6 +255,10 @@ def _rewritten(
         drop = drop.union(instead)
     if asked.dropped:
         drop |= asked.dropped
+    if unsupported:
+        changed = _changed(body, unsupported)
+        drop = drop.union(changed)
+        add = {**(add or {}), **changed}
     text = own.encode()
     if add:
         text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]

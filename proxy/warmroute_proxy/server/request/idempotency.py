@@ -161,7 +161,7 @@ class SharedExchange(Exchange):
             last_data = b""
         for reader in self._finish(keep_answer=self._keeps_answer):
             if reader.recording is not None and reader.at < len(self._parts):
-                self._idempotent_calls.reads_on(reader, self.call)
+                reader.owner = _Replay(self._idempotent_calls, self.call)  # the reader reads the rest of the answer
             else:
                 reader.let_go().end(last_data)
         self._drop_unless_it_may_keep()
@@ -368,10 +368,6 @@ class IdempotentCalls:
             shared.refuse(refusal, () if refusal.retry_after_s else NO_RETRY)
         else:
             make()
-
-    def reads_on(self, reader: AnswerReader, call: IdempotentCall) -> None:
-        """Let a reader read the rest of an answer that has just ended."""
-        reader.owner = _Replay(self, call)
 
     def sweep(self) -> None:
         """Drop expired answers, and give up calls without a reader; called several times a second."""

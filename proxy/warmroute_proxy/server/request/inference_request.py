@@ -25,28 +25,36 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
+from warmroute_proxy.dialects.unsupported import OF_SGLANG, unsupported_in
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
+from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange, Problem
 from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.request.accepted_effort import with_accepted_effort
 from warmroute_proxy.server.request.admission import RequestToAdmit
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
 from warmroute_proxy.server.request.deadlines import RequestProgress
+from warmroute_proxy.server.request.dispatch import applicable
 from warmroute_proxy.server.request.failure import Failure, outcome_of, unreadable
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
-from warmroute_proxy.server.request.shorter_answer import MAX_TIMES, with_shorter_answer
+from warmroute_proxy.server.request.shorter_answer import with_shorter_answer
 from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state
 
 log = logging.getLogger(__name__)
 
 LEFT_WAIT_S: float = 2.0
 MAX_ATTEMPTS: Final = 2
+MAX_CHANGES: Final = 6
+"""How often a request is changed and sent again. An engine names one problem at a time: it may refuse a tool, then a
+role, then the length of the answer.
+"""
 
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _PLACING, _DISPATCHED, _ANSWERING = RequestState.PLACING, RequestState.DISPATCHED, RequestState.ANSWERING
@@ -73,7 +81,7 @@ class InferenceRequest:
         self.quota: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
         self._attempt: Attempt | None = None  # dropped once the row is written
-        self._shortened = 0  # how often it was sent again for a shorter answer
+        self._changed = 0  # how often it was changed and sent again
         self._refusal: Refusal | None = None
 
     def _advance(self, event: RequestEvent) -> None:
@@ -275,9 +283,9 @@ class InferenceRequest:
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.excluded |= set(avoid)
-        if may_retry and account.attempts - self._shortened < MAX_ATTEMPTS and self._try_again():
+        if may_retry and account.attempts - self._changed < MAX_ATTEMPTS and self._try_again():
             return
-        if state is not _ANSWERING and self._ask_for_less(failure, attempt):
+        if state is not _ANSWERING and self._ask_otherwise(failure, attempt):
             return
         refusal = failure.refusal
         if account.continuation is not None:
@@ -291,23 +299,36 @@ class InferenceRequest:
         self._refusal = refusal
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
 
-    def _ask_for_less(self, failure: Failure, attempt: Attempt) -> bool:
-        """Send the request again for a shorter answer, if an engine refused only the length of the answer."""
+    def _ask_otherwise(self, failure: Failure, attempt: Attempt) -> bool:
+        """Send the request again, if an engine refused only its length, its effort, or what it can lack."""
         request = self._exchange.request
-        if self._shortened >= MAX_TIMES or self._account.continuation is not None or request.carrier is not None:
+        if self._changed >= MAX_CHANGES or self._account.continuation is not None or request.carrier is not None:
             return False
-        found = with_shorter_answer(self.parsed, self.body, failure.refusal, attempt.decision.prompt_tokens_est)
-        memory = request.body_reservation
-        if found is None or not (memory is None or memory.grow(len(found.body.raw))):
+        asked, memory = (self.parsed, self.body, failure.refusal), request.body_reservation
+        found = with_shorter_answer(*asked, attempt.decision.prompt_tokens_est) or with_accepted_effort(*asked)
+        if found is None:
+            if not self._refuses_members(failure.refusal, attempt.engine):
+                return False
+        elif not (memory is None or memory.grow(len(found.body.raw))):
             return False
         now_s = self._path.engines.clock()
         decision = self._path.placing.place_again(self, now_s, after_failure=False)
         if decision is None:
             return False
-        self.parsed, self.body = found
-        self._shortened += 1
+        if found is not None:
+            self.parsed, self.body = found
+        self._changed += 1
         self._dispatch(decision, now_s)
         return True
+
+    def _refuses_members(self, refusal: Refusal, engine: Engine) -> bool:
+        """Whether an engine refused what it can lack, and what was not known before."""
+        if refusal.status not in {400, 422}:
+            return False
+        found = applicable(unsupported_in(refusal.message), self.body)
+        if engine.is_sglang:
+            found &= OF_SGLANG
+        return engine.refused(self.parsed.salt, self.parsed.model_name, found)
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
         found, paused = continuation.rest(failure, attempt), attempt.leg.paused

@@ -30,7 +30,6 @@ from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, l
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
@@ -293,8 +292,8 @@ class Settlement:
         if reservation is not None:
             self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = parsed.changes
-        if parsed.dropped:
-            changes = changes._replace(dropped_fields=names_of(parsed.dropped.union(changes.dropped_fields)))
+        if parsed.dropped or attempt.left_out:
+            changes = changes._replace(dropped_fields=parsed.dropped_fields(attempt.left_out))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
             most = settled.predicted_cached_tokens

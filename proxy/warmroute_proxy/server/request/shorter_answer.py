@@ -21,11 +21,6 @@ from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 MIN_TOKENS: Final = 4_096
 """A tool call that writes a file takes a few thousand tokens, and an answer that is cut off in a call is of no use."""
 
-MAX_TIMES: Final = 2
-"""How often a request is shortened. SGLang and OpenAI first refuse an answer longer than the model can give, and count
-the prompt only when the request is sent again.
-"""
-
 MARGIN: Final = 1.1
 """A factor for the proxy's estimate of a prompt, used if the engine has not counted the whole prompt."""
 
@@ -38,6 +33,7 @@ _VLLM_0_18: Final = (
 _VLLM_0_16: Final = (
     rf"and requested \d+ output tokens\. However, the model's context length is only {_OF_CONTEXT} tokens"
 )
+_LIMIT: Final = "max_(?:completion_)?tokens"
 _REFUSALS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -58,13 +54,18 @@ _REFUSALS: Final = tuple(
         rf"cannot be greater than max_model_len={_OF_CONTEXT}",
         rf"is too large: \d+\. ?This model supports at most {_OF_CONTEXT} completion tokens",
         rf"max_tokens: \d+ > {_OF_CONTEXT}, which is the maximum",
+        # Groq; Volcengine, OpenAI; Alibaba, DeepSeek, MiniMax; Bedrock
+        rf"{_LIMIT}.? must be less than or equal to `?{_OF_CONTEXT}",
+        rf"{_LIMIT}.{{1,60}}integer above maximum value[.,] [Ee]xpected a value <= {_OF_CONTEXT}",
+        rf"(?:{_LIMIT}|MaxTokens).{{0,12}} (?:should be|is)(?: in)? \[\d, ?{_OF_CONTEXT}\]",
+        rf"maximum tokens you requested exceeds the model limit of {_OF_CONTEXT}\.",
     )
 )
 """The messages of engines. A message with a group `uncounted` means that the whole prompt was not counted."""
 
 
-class ShorterAnswer(NamedTuple):
-    """A request that asks for fewer tokens than its client did."""
+class ChangedRequest(NamedTuple):
+    """A request that asks for something else than its client did."""
 
     parsed: ParsedRequest
     body: Body
@@ -72,7 +73,7 @@ class ShorterAnswer(NamedTuple):
 
 def with_shorter_answer(
     parsed: ParsedRequest, body: AnyBody, refusal: Refusal, prompt_tokens_est: int
-) -> ShorterAnswer | None:
+) -> ChangedRequest | None:
     """The request that an engine will accept instead of the refused one; None if a shorter answer does not help.
 
     `prompt_tokens_est`: the proxy's estimate, used if the engine did not count the whole prompt.
@@ -96,7 +97,7 @@ def with_shorter_answer(
         receipt_fields=b",".join([before, stated]) if before else stated,
         most_tokens=min(parsed.most_tokens, left * parsed.choices * parsed.prompts),
     )
-    return ShorterAnswer(changed, shorter)
+    return ChangedRequest(changed, shorter)
 
 
 def _tokens_left(message: str, prompt_tokens_est: int) -> int | None:

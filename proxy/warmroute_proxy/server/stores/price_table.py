@@ -19,6 +19,7 @@ from warmroute.contract.receipt import RATES
 from warmroute_proxy.core.accounting.price_books import PriceBook, instant_text
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.files import read_kept, write_kept
+from warmroute_proxy.server.stores.directory.changing import next_version
 from warmroute_proxy.server.stores.directory.polling import keep_looking
 from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.store_state import Connection
@@ -32,7 +33,6 @@ MAX_STORED: Final = 100_000
 
 _COLUMNS: Final = ", ".join(("model", "name", "source", *RATES))
 _VERSION: Final = "SELECT version FROM directory_version WHERE kind = 'price'"
-_NEXT: Final = "UPDATE directory_version SET version = version + 1 WHERE kind = 'price' RETURNING version"
 _READ: Final = f"""
 SELECT {_COLUMNS}, extract(epoch FROM effective_from)::bigint AS from_s FROM price_book
     ORDER BY version, model, effective_from LIMIT {MAX_STORED}
@@ -96,7 +96,7 @@ async def read_books(connection: Connection, known_version: int) -> tuple[int, l
 async def add_books(connection: Connection, new: Sequence[NewBook], who: str) -> None:
     """Add all books or none. Each must begin after all books of its model. Raises: NotLater."""
     async with connection.transaction():
-        version = await connection.fetchval(_NEXT)
+        version = await next_version(connection, "price")
         for model, book in sorted(new, key=lambda each: (each.model, each.book.starts_s)):
             rates = book.rates
             assert book.from_s is not None

@@ -111,7 +111,7 @@ class Spool:
 def _row(number: int, record: str) -> SpooledRow:
     entry = Entry.read(record)
     settled_at = min(max(entry.settled_at, 0.0), LAST_S)
-    key_id, loss = entry.key_and_loss
+    receipt = entry.receipt()
     sums = (
         turns_in(entry.id),
         entry.prompt_tokens,
@@ -119,7 +119,7 @@ def _row(number: int, record: str) -> SpooledRow:
         entry.completion_tokens,
         entry.list_nanousd,
         entry.price_nanousd,
-        *[loss.get(name, 0) for name in LOSS_CLASSES],
+        *[receipt.loss.get(name, 0) for name in LOSS_CLASSES],
     )
     hour = int(settled_at) // HOUR_S * HOUR_S
     return SpooledRow(
@@ -132,7 +132,7 @@ def _row(number: int, record: str) -> SpooledRow:
         region=entry.region,
         settled_at=settled_at,
         record=record,
-        key_id=key_id,
+        key_id=receipt.key,
         sums=sums,
     )
 

@@ -54,7 +54,7 @@ class InThread:
         self._store = store
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        return await self._thread.run(_take(self._store, budget, span, amount, least))
+        return await self._thread.run(self._store.take(budget, span, amount, least))
 
 
 class OfDatabase(NamedTuple):
@@ -262,7 +262,3 @@ def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None)
 def _boot(config: Config) -> str:
     """The id of this start of the proxy: the time at which its state folder was locked, which all its processes see."""
     return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
-
-
-async def _take(store: BudgetStore, budget: Budget, span: Span, amount: int, least: int) -> Taken:
-    return await store.take(budget, span, amount, least)

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -17,18 +16,6 @@ from warmroute_proxy.server.tracing.finished import Child, Finished
 Value = str | int | float | bool
 _NANO: Final = 1e9
 _OPERATIONS: Final = {"/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
-
-
-class _Receipt(msgspec.Struct):
-    cached: dict[str, int] = {}
-    loss: dict[str, int] = {}
-
-
-class _Usage(msgspec.Struct):
-    warmroute: _Receipt
-
-
-_decode_usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
 def operation_of(route: str) -> str:
@@ -66,10 +53,9 @@ def attributes_of(finished: Finished) -> Mapping[str, Value]:
             "warmroute.proxy_ms": entry.proxy_ms,
             "warmroute.forwarded_from": entry.forwarded_from,
         }
-        usage = _decode_usage(entry.usage)
-        if usage is not None:
-            found |= {f"warmroute.cached_tokens.{tier}": count for tier, count in usage.warmroute.cached.items()}
-            found |= {f"warmroute.loss_tokens.{name}": count for name, count in usage.warmroute.loss.items()}
+        receipt = entry.receipt()
+        found |= {f"warmroute.cached_tokens.{tier}": count for tier, count in receipt.cached.items()}
+        found |= {f"warmroute.loss_tokens.{name}": count for name, count in receipt.loss.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

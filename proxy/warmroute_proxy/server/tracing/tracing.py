@@ -29,7 +29,6 @@ MAX_BATCH: Final = 64
 EVERY_S: Final = 1.0
 CLOSE_S: Final = 2.0
 _LOG: Final = logging.getLogger(__name__)
-_NAME: Final = declared.TRACES_TOTAL
 
 
 class Exporter(Protocol):
@@ -67,8 +66,10 @@ class Tracing:
         self._queue: deque[Finished] = deque()
         self._more = threading.Event()
         self._closed = False
-        counts = [metrics.counter(_NAME, (("outcome", outcome),)) for outcome in ("exported", "failed", "dropped")]
-        self._exported, self._failed, self._dropped = counts
+        self._exported, self._failed, self._dropped = (
+            metrics.counter(declared.TRACES_TOTAL, (("outcome", outcome),))
+            for outcome in ("exported", "failed", "dropped")
+        )
         self._exporter: Exporter | None = None
         self._thread = threading.Thread(target=self._run, name="tracing", daemon=True)
         self._thread.start()

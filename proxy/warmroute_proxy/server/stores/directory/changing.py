@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from warmroute_proxy.server.stores.store_state import Connection, NotDone
+from warmroute_proxy.server.stores.store_state import Connection
 
 MAX_LISTED: Final = 10_000
 """The maximum number of records in one page."""
@@ -93,13 +93,6 @@ async def next_version(connection: Connection, kind: str) -> int:
     """Raise the version of a kind of record, and return it. The kind is locked until the transaction ends."""
     version: int = await connection.fetchval(_NEXT, kind)
     return version
-
-
-def checked_note(note: str, max_chars: int) -> str:
-    """Return a note that an operator wrote, after a check. Raises: NotDone."""
-    if len(note) > max_chars or not note.isprintable():
-        raise NotDone(f"note: must be one line of at most {max_chars} printable characters", code="invalid_value")
-    return note
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from warmroute_proxy.server.base.config_table import NAME
 from warmroute_proxy.server.base.secrets import new_api_key
-from warmroute_proxy.server.stores.directory.changing import MAX_LISTED, Operator, checked_note, next_version
+from warmroute_proxy.server.stores.directory.changing import MAX_LISTED, Operator, next_version
 from warmroute_proxy.server.stores.store_state import Connection, NotDone
 
 ID: Final = re.compile(r"k-[0-9a-f]{10}")
@@ -86,7 +86,7 @@ class KeyAdmin:
         self._of_config = frozenset(of_config)
 
     async def make(self, tenant: str, note: str, lifetime_s: float | None) -> MadeKey:
-        checked_note(note, MAX_NOTE_CHARS)
+        _check_note(note)
 
         async def make(connection: Connection) -> MadeKey:
             version = await next_version(connection, "key")
@@ -122,7 +122,7 @@ class KeyAdmin:
         """Change the note of a key, unless it is None. If `sets_end`, the key also expires after `lifetime_s`, or never
         if that is None.
         """
-        checked_note(note or "", MAX_NOTE_CHARS)
+        _check_note(note or "")
 
         async def change(connection: Connection) -> ListedKey:
             version = await next_version(connection, "key")
@@ -199,6 +199,12 @@ class KeyAdmin:
         new = _described(note, row["expires_at"])
         await self._operator.note(connection, ("key", "make", id_), tenant, None, new)
         return MadeKey(id_, key, tenant, row["expires_at"])
+
+
+def _check_note(note: str) -> None:
+    """Raises: NotDone."""
+    if len(note) > MAX_NOTE_CHARS or not note.isprintable():
+        raise NotDone(f"note: must be one line of at most {MAX_NOTE_CHARS} printable characters", code="invalid_value")
 
 
 def _new_id() -> str:

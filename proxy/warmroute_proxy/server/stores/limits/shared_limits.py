@@ -18,7 +18,7 @@ from warmroute_proxy.core.queue.slots import SlotLimit
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, RedisConfig
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
-from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_url
+from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_redis_url
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.leases import SharedSlots
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from warmroute_proxy.server.redis.calls import RedisCalls
     from warmroute_proxy.server.redis.markers import RedisMarkers, RedisNonces
 
-_SCHEMES: Final = ("redis", "rediss")
 AWAY: Final = (
     "redis away: limits by the minute and at once, and idempotency keys, are those of each process;"
     " used forward tokens are those of each proxy"
@@ -62,7 +61,7 @@ class SharedLimits:
     @classmethod
     def opened(cls, config: Config, redis: RedisConfig, metrics: Metrics) -> "SharedLimits":
         """Open the limits of a config. Raises: SecretError; LedgerError, if the Redis client is not installed."""
-        url = load_url(redis.url_file, _SCHEMES)
+        url = load_redis_url(redis.url_file)
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
             from warmroute_proxy.server.redis.limits import RedisSlots, RedisWindows
@@ -94,7 +93,7 @@ class SharedLimits:
         """Read the address of Redis from its file again. Raises: SecretError; the old address then stays in use."""
         if self._calls is not None and self.url_file is not None:
             try:
-                self._calls.move_to(load_url(self.url_file, _SCHEMES))
+                self._calls.move_to(load_redis_url(self.url_file))
             except SecretError:
                 raise
             except ValueError:  # the error may quote a part of a password, as in `opened`
