@@ -8,10 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat
 from tests.subjects.small_fleet import engine, proxy
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 
 __all__ = ["engine", "proxy"]
 
@@ -22,13 +21,13 @@ class Place:
     """A proxy and its engines."""
 
     def __init__(self, folder: Path, engines: int, **options: str) -> None:
-        self.engines = [EngineProcess(folder, f"e{n}", "aggregated") for n in range(engines)]
+        self.engines = Several(EngineProcess(folder, f"e{n}", "aggregated") for n in range(engines))
         tables = [engine.listening().toml("east") for engine in self.engines]
         self.proxy = ProxyProcess(folder / "p", tables, **options).start()  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines], seconds(5.0))
+        self.engines.stop()
 
     def order(self, **fault: Any) -> None:
         """All engines that live have this fault."""
@@ -44,9 +43,7 @@ class Place:
 
     def failures(self) -> dict[str, int]:
         """Failures in a row, by worker."""
-        with self.proxy.admin() as admin:
-            workers = admin.get("/admin/workers").json()["workers"]
-        return {name: worker["failures_in_a_row"] for name, worker in workers.items()}
+        return {name: worker["failures_in_a_row"] for name, worker in self.proxy.workers().items()}
 
     def log(self) -> str:
         return "".join(path.read_text() for path in self.proxy.folder.glob("*.log"))

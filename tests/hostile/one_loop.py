@@ -50,17 +50,10 @@ KINDS: Final[dict[str, tuple[str, str, bool, Any]]] = {
 }
 """Method, path, whether it has a key, and the body."""
 
-REFUSED: Final = frozenset(
-    {
-        "another method",
-        "no model",
-        "no messages",
-        "no JSON",
-        "no messages of Anthropic",
-        "no input of Responses",
-        "counts",
-    }
-)
+REFUSED: Final = frozenset({
+    "another method", "no model", "no messages", "no JSON", "no messages of Anthropic", "no input of Responses",
+    "counts",
+})  # fmt: skip
 """What costs so little that a slice of the event loop answers many."""
 
 

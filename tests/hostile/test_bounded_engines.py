@@ -12,6 +12,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.field.fuzz.passthrough import HEAD, Transport
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.queue.fair_budget import FairBudget
@@ -67,12 +68,28 @@ class Router:
     worker_restarted = cache_cleared
 
 
+def counted_feed(total_bytes: int = 2**30, *, can_replay: bool = False) -> tuple[KvFeed, Router, FairBudget]:
+    """A feed whose waiting batches are counted."""
+    router, memory = Router(), BodyMemory(total_bytes, 1, [0])
+    worker, counted = Worker("w", "w", 0, "aggregated"), memory.reserve("@w", 0)
+    feed = KvFeed(worker, router, Metrics(), block_size=1, can_replay=can_replay, memory=counted)  # type: ignore[arg-type]
+    return feed, router, memory.budget
+
+
 def fed(batches: list[bytes]) -> tuple[KvFeed, Router]:
-    router = Router()
-    feed = KvFeed(Worker("w", "w", 0, "aggregated"), router, Metrics(), block_size=1, can_replay=False)  # type: ignore[arg-type]
+    feed, router, _ = counted_feed()
     for number, batch in enumerate(batches):
         feed.live(number, batch, 100.0)
     return feed, router
+
+
+def drained(feed: KvFeed) -> int:
+    """How many portions were left."""
+    portions = 0
+    while feed.is_behind:
+        feed.go_on()
+        portions += 1
+    return portions
 
 
 def batch(*events: dict[str, Any]) -> bytes:
@@ -95,19 +112,14 @@ def test_events_in_portions_are_those_of_the_whole(sent: list[list[dict[str, Any
         patch.setattr(kv_feed, "UNITS_AT_ONCE", units)
         patch.setattr(kv_feed, "BLOCKS_AT_ONCE", at_once)
         feed, router = fed(batches)
-        while feed.is_behind:
-            feed.go_on()
+        drained(feed)
     assert router.said == said.said
     assert feed.blocks.blocks == whole.blocks.blocks
 
 
 def test_a_large_batch_is_applied_in_portions() -> None:
     feed, _ = fed([batch({"type": "BlockStored", "block_hashes": list(range(200_000)), "medium": "GPU"})])
-    portions = 1
-    while feed.is_behind:
-        feed.go_on()
-        portions += 1
-    assert portions >= 200_000 / (UNITS_AT_ONCE + 1_024)
+    assert 1 + drained(feed) >= 200_000 / (UNITS_AT_ONCE + 1_024)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +133,7 @@ def test_what_is_too_much_drops_the_index_and_waits_no_more(size: int, count: in
 
 
 def test_batches_that_wait_for_a_replay_are_bounded_by_their_bytes() -> None:
-    router = Router()
-    feed = KvFeed(Worker("w", "w", 0, "aggregated"), router, Metrics(), block_size=1, can_replay=True)  # type: ignore[arg-type]
+    feed, router, _ = counted_feed(can_replay=True)
     large = batch({"type": "BlockRemoved", "block_hashes": [2**40 + number for number in range(MAX_BATCH_BYTES // 10)]})
     feed.live(0, batch(), 100.0)
     assert feed.live(2, large, 100.0) == 1, "batch 1 is asked for"
@@ -142,8 +153,7 @@ def test_a_batch_of_more_events_than_its_bytes_can_hold_is_not_read(monkeypatch:
 @pytest.mark.parametrize("count", [1, 15, 16, 65_535, 65_536])
 def test_batches_of_the_smallest_events_are_read(count: int) -> None:
     feed, router = fed([batch(*[{"type": "AllBlocksCleared"}] * count)])
-    while feed.is_behind:
-        feed.go_on()
+    drained(feed)
     assert router.said == [("cleared", "w")] * count
 
 
@@ -152,36 +162,17 @@ def large_batch() -> bytes:
     return batch({"type": "BlockRemoved", "block_hashes": list(range(2**40, 2**40 + 3 * UNITS_AT_ONCE))})
 
 
-def counted_feed(total_bytes: int, *, can_replay: bool = False) -> tuple[KvFeed, Router, FairBudget]:
-    """A feed whose waiting batches are counted."""
-    router, memory = Router(), BodyMemory(total_bytes, 1, [0])
-    worker = Worker("w", "w", 0, "aggregated")
-    counted = memory.reserve("@w", 0)
-    feed = KvFeed(worker, router, Metrics(), block_size=1, can_replay=can_replay, memory=counted)  # type: ignore[arg-type]
-    return feed, router, memory.budget
-
-
-def test_batches_that_wait_are_reserved_until_they_are_applied() -> None:
-    feed, _, budget = counted_feed(2**30)
-    payload = large_batch()
-    for number in range(3):
-        feed.live(number, payload, 100.0)
-    assert budget.used == 3 * len(payload)
-    while feed.is_behind:
-        feed.go_on()
-    assert not budget.used
-
-
-def test_batches_that_wait_for_a_replay_are_reserved_until_it_ends() -> None:
-    feed, _, budget = counted_feed(2**30, can_replay=True)
+@pytest.mark.parametrize("first", [1, 2], ids=["each after the other", "a replay is awaited"])
+def test_batches_that_wait_are_reserved_until_they_are_applied(first: int) -> None:
+    feed, _, budget = counted_feed(can_replay=True)
     payload = large_batch()
     feed.live(0, batch(), 100.0)
-    for number in (2, 3, 4):
+    for number in range(first, first + 3):
         feed.live(number, payload, 100.0)
     assert budget.used == 3 * len(payload)
-    feed.replay_ended(100.0)
-    while feed.is_behind:
-        feed.go_on()
+    if first > 1:
+        feed.replay_ended(100.0)
+    drained(feed)
     assert not budget.used
 
 
@@ -428,7 +419,6 @@ def test_braces_in_a_text_are_no_values() -> None:
     assert choice.message.text() == text
 
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 COMMENTS = b"4\r\n: \n\n\r\n" * 160
 EVENT = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 READS = {
@@ -452,7 +442,7 @@ class Stream:
         upstream = Upstream("http://127.0.0.1:1", 1.0, clock)
         upstream.turns = turns
         self.wire = _Connection(upstream)
-        self.transport = Transport(self.wire)
+        self.transport = Paused(self.wire)
         self.wire.connection_made(self.transport)  # type: ignore[arg-type]
         self.wire.start(Leg(self, streamed=True), b"", [], anew=False)
         self.transport.protocol.data_received(HEAD + b"%x\r\n%b\r\n" % (len(EVENT % b"a"), EVENT % b"a"))
@@ -478,20 +468,10 @@ class Stream:
     def on_crash(self) -> None: ...
 
 
-class Transport:
+class Paused(Transport):
     """A socket that may be read or not. A mock, so that the order of reads does not depend on the machine."""
 
-    def __init__(self, protocol: Any) -> None:
-        self.protocol = protocol
-        self.is_read = True
-
-    def set_protocol(self, protocol: Any) -> None:
-        self.protocol = protocol
-
-    def writelines(self, _parts: list[bytes]) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
+    is_read = True
 
     def pause_reading(self) -> None:
         self.is_read = False

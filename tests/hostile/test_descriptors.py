@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -98,14 +98,11 @@ def test_the_soft_limit_is_raised(tmp_path: Path, engine: EngineProcess) -> None
 
 
 def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, engine: EngineProcess) -> None:
-    proxy = LimitedProxy(tmp_path / "p", [engine.toml("east")])
-    clients: list[socket.socket] = []
-    try:
-        proxy.start()
+    with LimitedProxy(tmp_path / "p", [engine.toml("east")]) as proxy, ExitStack() as stack:
         assert proxy.child is not None
         pid, address = proxy.child.pid, ("127.0.0.1", int(proxy.url.rpartition(":")[2]))
         fds = Path(f"/proc/{pid}/fd")
-        clients += [socket.create_connection(address, timeout=seconds(20)) for _ in range(20)]
+        clients = [stack.enter_context(socket.create_connection(address, timeout=seconds(20))) for _ in range(20)]
         for client in clients:  # so that each is accepted
             client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert answer(client)[0] == 200
@@ -121,37 +118,26 @@ def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, e
             assert (status, headers["retry-after"]) == (503, "1")
             assert json.loads(text)["error"]["code"] == "overloaded"
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-        for client in clients:
-            client.close()
+        stack.close()
         with proxy.client(1) as other:
             assert served(other), "at once"
         assert proxy.metric("warmroute_engine_up") == 1
         assert proxy.metric("warmroute_worker_failures_in_a_row") == 0
         assert " is down" not in proxy.written()
-    finally:
-        for client in clients:
-            client.close()
-        proxy.stop()
 
 
 def test_handshakes_are_connections(tmp_path: Path, engine: EngineProcess) -> None:
-    proxy = SecureProxy(tmp_path / "p", [engine.toml("east")], limits="connections = 20")
-    clients: list[socket.socket] = []
-    try:
-        proxy.start()
+    limits = "connections = 20"
+    with SecureProxy(tmp_path / "p", [engine.toml("east")], limits=limits) as proxy, ExitStack() as stack:
+        clients: list[socket.socket] = []
         for _ in range(60):
-            clients.append(socket.create_connection(proxy.address, timeout=seconds(20)))
+            clients.append(stack.enter_context(socket.create_connection(proxy.address, timeout=seconds(20))))
             clients[-1].setblocking(False)
         until(lambda: sum(map(closed, clients)) >= 40, "those beyond the limit are closed")
         assert sum(map(closed, clients)) <= 41  # one may be that of the question whether it is ready
-        for client in clients:
-            client.close()
+        stack.close()
         with proxy.client() as other:
             until(lambda: served(other), "others come in once they have left")
-    finally:
-        for client in clients:
-            client.close()
-        proxy.stop()
 
 
 def closed(client: socket.socket) -> bool:

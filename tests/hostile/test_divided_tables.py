@@ -284,9 +284,9 @@ DIVIDED: Final[dict[str, tuple[Callable[[], tuple[Store, Has]], ...]]] = {
 NOT_DIVIDED: Final = {
     "a cache: what is lost there is made again from the request in its own time": """
         body_fields.MAX_PLANS body_fields.MAX_PLAN_CHARS body_fields.MAX_PLAN_NAMES choices.MAX_MASKS
-        engine.MAX_UNSUPPORTED
-        conversation.MAX_KEPT_BYTES fingerprint.MAX_KEPT_TOOLS fingerprint.MAX_KEPT_TOOL_CUTS known.MAX_BYTES
-        known.MAX_ENTRY_BYTES parts.MAX_READ request.MAX_KEPT_BYTES secrets.MAX_CACHED tools.MAX_KNOWN_BYTES
+        conversation.MAX_KEPT_BYTES engine.MAX_UNSUPPORTED fingerprint.MAX_KEPT_TOOLS fingerprint.MAX_KEPT_TOOL_CUTS
+        known.MAX_BYTES known.MAX_ENTRY_BYTES parts.MAX_READ request.MAX_KEPT_BYTES secrets.MAX_CACHED
+        tools.MAX_KNOWN_BYTES
     """,
     "divided by tenant by its own rules": """
         earlier_turns.MAX_LOOKED_AT earlier_turns.MAX_ROWS idempotency.MAX_KEYS queries.MAX_OF_OPERATORS
@@ -303,91 +303,78 @@ NOT_DIVIDED: Final = {
         shared_bytes.MAX_MAPPED shared_bytes.MAX_UNREAD waits.MAX_WAITS
     """,
     "the tenants and keys of the operator": """
-        access.MAX_ENDED admin_endpoint.MAX_VIEWS bytes_per_token.MAX_MODELS changing.MAX_LISTED
-        config.MAX_PROCESSES config_file.MAX_FILE_BYTES config_prices.MAX_BOOKS config_prices.MAX_SOURCE_CHARS
-        config_stores.MAX_USD control_plane.MAX_LISTED_DECISIONS fleet_state.MAX_MODELS key_admin.MAX_KEYS
-        minutes.MAX_TENANTS
-        key_admin.MAX_LIFETIME_S key_admin.MAX_NOTE_CHARS money.MAX_PRICE_CHARS money.MAX_USD_PER_MTOK
-        open_requests.MAX_DECISIONS price_table.MAX_STORED rules.MAX_FOUND rules.MAX_INDENT_CHARS
-        sealing.MAX_KEYS secrets.MAX_ACCEPTED secrets.MAX_ENGINE_KEY_CHARS secrets._MAX_FILE_BYTES
-        stored_tenants.MAX_SETTINGS_BYTES tenant_admin.MAX_TENANTS view_routes.MAX_KEYS view_routes.MAX_LIMITS
-        view_routes.MAX_TENANTS working_set.MAX_GROUPS
+        access.MAX_ENDED admin_endpoint.MAX_VIEWS bytes_per_token.MAX_MODELS changing.MAX_LISTED config.MAX_PROCESSES
+        config_file.MAX_FILE_BYTES config_prices.MAX_BOOKS config_prices.MAX_SOURCE_CHARS config_stores.MAX_USD
+        control_plane.MAX_LISTED_DECISIONS fleet_state.MAX_MODELS key_admin.MAX_KEYS key_admin.MAX_LIFETIME_S
+        key_admin.MAX_NOTE_CHARS minutes.MAX_TENANTS money.MAX_PRICE_CHARS money.MAX_USD_PER_MTOK
+        open_requests.MAX_DECISIONS price_table.MAX_STORED rules.MAX_FOUND rules.MAX_INDENT_CHARS sealing.MAX_KEYS
+        secrets.MAX_ACCEPTED secrets.MAX_ENGINE_KEY_CHARS secrets._MAX_FILE_BYTES stored_tenants.MAX_SETTINGS_BYTES
+        tenant_admin.MAX_TENANTS view_routes.MAX_KEYS view_routes.MAX_LIMITS view_routes.MAX_TENANTS
+        working_set.MAX_GROUPS
     """,
     "of engines and of discovery": """
-        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
-        drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
-        engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
-        engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
-        engine_refusals.MAX_READ_CHARS
-        deletion_costs.MAX_COST event_reader.MAX_EVENT_BYTES work.MAX_EVENT_BRACKETS
-        work.MAX_EVENT_VALUES listener.MAX_WAITING discovery.MAX_FILE_BYTES
-        index.MAX_SLOTS
-        kubernetes_api.MAX_ANSWER_BYTES minutes.MAX_WORKERS
-        kubernetes_api.MAX_LINE_BYTES kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
-        kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
-        kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
-        kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES hand_overs.MAX_PAIRS
-        forks.MAX_LOOKED_AT seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
-        passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
-        prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
-        server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES
-        tunnel.MAX_HEAD_BYTES upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES deletion_costs.MAX_COST
+        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES deletion_costs.MAX_COST discovery.MAX_FILE_BYTES
+        drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS engine_refusals.MAX_CODE_CHARS
+        engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS engine_refusals.MAX_READ_CHARS
+        engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS event_reader.MAX_EVENT_BYTES
+        forks.MAX_LOOKED_AT hand_overs.MAX_PAIRS index.MAX_SLOTS kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
+        kubernetes_api.MAX_ANSWER_BYTES kubernetes_api.MAX_LINE_BYTES kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK
+        kv_blocks.MAX_EARLY_BLOCKS kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
+        kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES kv_feed.MAX_WAITING last_known.MAX_BYTES
+        listener.MAX_WAITING minutes.MAX_WORKERS occupancy.MAX_SHARED passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES
+        passthrough.MAX_SIZE_DIGITS prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES
+        re_prefill.MAX_TRIED seen.MAX_BEHIND server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES
+        tunnel.MAX_HEAD_BYTES upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES work.MAX_EVENT_BRACKETS
+        work.MAX_EVENT_VALUES
     """,
     "between processes, proxies and regions": """
-        announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS
-        event_stream.MAX_IN_MESSAGE event_stream.MAX_MESSAGE_BYTES event_stream.MAX_SENDERS
-        event_stream.MAX_WAITING event_stream.MAX_WAITING_BYTES forward_claim.MAX_NONCES
-        other_proxies.MAX_BESIDE other_proxies.MAX_BESIDE_BYTES other_proxies.MAX_BESIDE_IN_POST
-        receipt_voider.MAX_AGE_S receipt_voider.MAX_WAIT_S record.MAX_FRAME_BYTES shared_memory.MAX_BYTES
-        store_thread.MAX_WAITING supervisor.MAX_WAIT_S versions.MAX_ANNOUNCED_BYTES
+        announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS event_stream.MAX_IN_MESSAGE
+        event_stream.MAX_MESSAGE_BYTES event_stream.MAX_SENDERS event_stream.MAX_WAITING event_stream.MAX_WAITING_BYTES
+        forward_claim.MAX_NONCES other_proxies.MAX_BESIDE other_proxies.MAX_BESIDE_BYTES
+        other_proxies.MAX_BESIDE_IN_POST receipt_voider.MAX_AGE_S receipt_voider.MAX_WAIT_S record.MAX_FRAME_BYTES
+        shared_memory.MAX_BYTES store_thread.MAX_WAITING supervisor.MAX_WAIT_S versions.MAX_ANNOUNCED_BYTES
     """,
     "of the ledger, of traces and of records": """
-        all_rows.MAX_ROWS all_rows.MAX_S counter_file.MAX_SPANS journal.MAX_WAITING_BYTES minutes.MAX_SENT_BYTES
-        ladder_sums.MAX_LADDER_GROUPS ladder_sums.MAX_LADDER_ROWS ledger.MAX_FOLD_FAILURES receipt._MAX_COST_USD
+        all_rows.MAX_ROWS all_rows.MAX_S counter_file.MAX_SPANS journal.MAX_WAITING_BYTES ladder_sums.MAX_LADDER_GROUPS
+        ladder_sums.MAX_LADDER_ROWS ledger.MAX_FOLD_FAILURES minutes.MAX_SENT_BYTES receipt._MAX_COST_USD
         recording.MAX_RECORD_BYTES recording.MAX_WAITING_BYTES tracing.MAX_BATCH usage_fields.MAX_TOKENS
         usage_sums.MAX_GROUPS usage_sums.MAX_LISTED void_orders.MAX_ORDERS
     """,
     "of one conversation, session or caller that is divided": """
         affinity.MAX_FORKS body_template.MAX_DROP_SETS caller.MAX_KEY_CHARS conversations.MAX_ALIKE
-        conversations.MAX_COMPARED known_body.MAX_DECODED_BYTES known_body.MAX_HEAD_BYTES
-        known_body.MAX_KNOWN_BODIES known_body.MAX_MARKS known_body.MAX_MEMBERS known_body.MAX_RETURNED
-        known_body.MAX_TAIL_BYTES prompt_memory.MAX_PROMPTS working_set.MAX_OF_SESSION
+        conversations.MAX_COMPARED known_body.MAX_DECODED_BYTES known_body.MAX_HEAD_BYTES known_body.MAX_KNOWN_BODIES
+        known_body.MAX_MARKS known_body.MAX_MEMBERS known_body.MAX_RETURNED known_body.MAX_TAIL_BYTES
+        prompt_memory.MAX_PROMPTS working_set.MAX_OF_SESSION
     """,
     "of the client library: it has one client": """
         homes.MAX_HOMES homes.MAX_SYSTEM_CHARS
     """,
     "of one request, body, head, answer or connection": """
-        addresses.MAX_ADDRESS_CHARS attempt.MAX_HELD_BYTES body.MAX_NAMES breaks.MAX_CHANGED_LINES
-        breaks.MAX_COMPARED breaks.MAX_DATE_CHARS breaks.MAX_LEFT_OUT
-        volatile.MAX_LINE_CHARS volatile.MAX_SECTION_LINES
-        breaks.MAX_SUMMARY_CHARS call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES
-        canonical.MAX_PARTS client_events.MAX_STREAM_CHARS continuation.MAX_STOP_CHARS
-        compactions.MAX_MARKED compactions.MAX_MARKED_BYTES
-        continuation.MAX_TEXT_BYTES conversation_file.MAX_BYTES conversations.MAX_ASKED_BYTES
-        cross_origin._MAX_AGE_S decision.MAX_REASONS dispatch_order.MAX_BEGIN dispatch_order.MAX_RECHECKED
-        door.MAX_SHUT errors.MAX_MESSAGE_CHARS errors.MAX_MODELS errors.MAX_NAME_CHARS errors.MAX_QUOTED_CHARS
-        fields.MAX_NAMED_FIELDS fields.MAX_NAME_CHARS foreign.MAX_DEPTH foreign.MAX_TYPES foreign.MAX_TYPE_CHARS
-        frames.MAX_FRAMES frames.MAX_LATE_BYTES frames.MAX_MESSAGE_BYTES header_lines.MAX_LINES
-        header_lines.MAX_LINE_BYTES hot_prompts.MAX_AGE_S http1.MAX_PIPELINED idempotency.MAX_KEY_CHARS
-        identity.MAX_AGENT_NAME_BYTES identity.MAX_KEY_BYTES identity.MAX_PRODUCT_CHARS
+        addresses.MAX_ADDRESS_CHARS attempt.MAX_HELD_BYTES body.MAX_NAMES breaks.MAX_CHANGED_LINES breaks.MAX_COMPARED
+        breaks.MAX_DATE_CHARS breaks.MAX_LEFT_OUT breaks.MAX_SUMMARY_CHARS call_extras.MAX_EXTRA_CHARS
+        call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES canonical.MAX_PARTS client_events.MAX_STREAM_CHARS
+        compactions.MAX_MARKED compactions.MAX_MARKED_BYTES continuation.MAX_STOP_CHARS continuation.MAX_TEXT_BYTES
+        conversation_file.MAX_BYTES conversations.MAX_ASKED_BYTES cross_origin._MAX_AGE_S decision.MAX_REASONS
+        dispatch_order.MAX_BEGIN dispatch_order.MAX_RECHECKED door.MAX_SHUT errors.MAX_MESSAGE_CHARS errors.MAX_MODELS
+        errors.MAX_NAME_CHARS errors.MAX_QUOTED_CHARS fields.MAX_NAMED_FIELDS fields.MAX_NAME_CHARS foreign.MAX_DEPTH
+        foreign.MAX_TYPES foreign.MAX_TYPE_CHARS frames.MAX_FRAMES frames.MAX_LATE_BYTES frames.MAX_MESSAGE_BYTES
+        header_lines.MAX_LINES header_lines.MAX_LINE_BYTES hot_prompts.MAX_AGE_S http1.MAX_PIPELINED
+        idempotency.MAX_KEY_CHARS identity.MAX_AGENT_NAME_BYTES identity.MAX_KEY_BYTES identity.MAX_PRODUCT_CHARS
         identity.MAX_USER_ID_CHARS incoming_body.MAX_PIECES index.MAX_CUTS index.MAX_SHARERS
         inference_request.MAX_ATTEMPTS inference_request.MAX_CHANGES intake.MAX_EXPECTED_OUTPUT_TOKENS
-        intake.MAX_PROMPTS
-        item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT openai_fields.MAX_BIASES
-        openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS usage.MAX_COUNT
+        intake.MAX_PROMPTS item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT
+        openai_fields.MAX_BIASES openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS
         openai_fields.MAX_SCHEMA_BYTES openai_fields.MAX_SCHEMA_DEPTH openai_fields.MAX_SCHEMA_PATTERNS
         openai_fields.MAX_SCHEMA_REPEATS openai_fields.MAX_SMALL_BYTES openai_fields.MAX_SMALL_DEPTH
         openai_fields.MAX_STOPS openai_fields.MAX_STOP_CHARS openai_fields.MAX_STOP_TOKEN_IDS
         openai_fields.MAX_SUFFIX_CHARS openai_fields.MAX_TOP_K openai_fields.MAX_TOP_LOGPROBS parts.MAX_LEADING
         parts.MAX_LINES parts.MAX_TOOLS prices.MAX_BUSY raw_json.MAX_NAMES raw_json.MAX_SHOWN_CHARS
         request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
-        responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING
-        return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES
-        tool_schemas.MAX_SCHEMA_LEVELS
-        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS usage.MAX_COUNT work.MAX_CALLS
-        work.MAX_PARTS
-        work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS
-        work.MAX_STEPS work.MAX_TOOLS_BYTES
+        responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING return_times.MAX_RETURNS
+        settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES tool_schemas.MAX_SCHEMA_LEVELS
+        tools.MAX_SCHEMA_DEPTH usage.MAX_COUNT volatile.MAX_LINE_CHARS volatile.MAX_SECTION_LINES websocket.MAX_OPEN_S
+        work.MAX_BRACKETS work.MAX_CALLS work.MAX_COMMAS work.MAX_MEMBERS work.MAX_PARTS work.MAX_STEPS
+        work.MAX_TOOLS_BYTES
     """,
 }
 """The other bounds, by the reason why nobody's entries can be driven out of a table there."""

@@ -7,17 +7,15 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from websockets.frames import Frame, Opcode
 
-from tests.integration.proxy.test_tls import SecureProxy
-from tests.subjects.processes import ProxyProcess, chat, until
-from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.processes import chat, until
+from tests.subjects.scripted import Handler, delta, whole
 
-from .test_memory import MIB, Held, Scene, Served, answered
+from .test_memory import MIB, Held, Scene, Served, resident_mib, serving
 
 pytestmark = pytest.mark.full
 
@@ -34,6 +32,7 @@ LIMITS += "head_timeout_s = 600\nbody_timeout_s = 600"
 LINES = "".join(f"a{number:02}: {'b' * 600}\r\n" for number in range(90))
 SMALL_LINES = "".join(f"ab: cd{number}\r\n" for number in range(7000))
 POST = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+GO_ON = [{"role": "user", "content": "go on"}]
 
 
 GATHERED: list[dict[str, Any]] = [
@@ -65,18 +64,14 @@ def fragments(size: int) -> bytes:
     return first + Frame(Opcode.CONT, b"x" * 30_000, fin=False).serialize(mask=True) * (size // 30_000)
 
 
-def request(key: str, body: dict[str, object], *lines: str) -> bytes:
+def request(key: str, body: dict[str, object], *lines: str, begins: str = POST) -> bytes:
     raw = json.dumps(body).encode()
     given = [f"authorization: Bearer {key}", f"content-length: {len(raw)}", *lines]
-    return (POST + "".join(f"{line}\r\n" for line in given) + "\r\n").encode() + raw
+    return (begins + "".join(f"{line}\r\n" for line in given) + "\r\n").encode() + raw
 
 
 def post(path: str, key: str, **body: object) -> bytes:
-    raw = json.dumps(body).encode()
-    return (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
-        + raw
-    )
+    return request(key, body, begins=POST.replace("/v1/chat/completions", path))
 
 
 def get(path: str, key: str = "", lines: str = "") -> bytes:
@@ -123,15 +118,7 @@ def floods(key: str) -> dict[str, Flood]:
             by_websocket=True,
         ),
         "messages that go on": Flood(
-            post(
-                "/v1/messages",
-                key,
-                model="kimi-k2.5",
-                stream=True,
-                max_tokens=9,
-                messages=[{"role": "user", "content": "go on"}],
-            ),
-            reads=True,
+            post("/v1/messages", key, model="kimi-k2.5", stream=True, max_tokens=9, messages=GO_ON), reads=True
         ),
         "contents that go on": Flood(
             post("/v1beta/models/kimi-k2.5:streamGenerateContent", key, contents=[{"parts": [{"text": "go on"}]}]),
@@ -193,15 +180,8 @@ class SmallScene(Scene):
 
 @pytest.fixture(scope="module", params=["http", "https"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    engine = ScriptedEngine("e0", answered)
-    make = SecureProxy if request.param == "https" else ProxyProcess
-    proxy = make(tmp_path_factory.mktemp("every_byte") / "p", [engine.toml()], limits=LIMITS)
-    try:
-        proxy.start()
-        yield Served(proxy, engine)
-    finally:
-        proxy.stop()
-        engine.stop()
+    with serving(request.param, tmp_path_factory.mktemp("every_byte"), LIMITS) as found:
+        yield found
 
 
 @pytest.fixture
@@ -224,7 +204,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(served: Served) -> Seen:
-    return Seen(resident_mib(SmallScene(served.proxy, Asked())))
+    return Seen(resident_mib(served.proxy))
 
 
 @pytest.mark.parametrize("name", floods("key"))
@@ -237,18 +217,12 @@ def test_what_waits_is_reserved(scene: SmallScene, seen: Seen, name: str) -> Non
     if flood.reads:
         read_all(scene.clients)
     scene.settle()
-    resident, reserved = resident_mib(scene), scene.proxy.metric("warmroute_body_memory_bytes ") / MIB
+    resident, reserved = resident_mib(scene.proxy), scene.proxy.metric("warmroute_body_memory_bytes ") / MIB
     seen.most_reserved_mib = max(seen.most_reserved_mib, reserved)
     allowed = seen.before_mib + seen.most_reserved_mib + BESIDE_MIB
     assert resident <= allowed, f"{resident:.0f} MiB, {reserved:.0f} of them reserved"
     scene.close()
     until(lambda: scene.proxy.metric("warmroute_body_memory_bytes ") < MIB, "all is given back")
-
-
-def resident_mib(scene: Scene) -> float:
-    assert scene.proxy.child is not None
-    lines = Path(f"/proc/{scene.proxy.child.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 def read_all(clients: list[socket.socket]) -> None:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,7 @@ def body(name: str, **fields: Any) -> dict[str, Any]:
 
 def leave(proxy: ProxyProcess, engine: EngineProcess, given: dict[str, Any], tenant: int = 0) -> None:
     """Send a request, and go once its first content is there."""
-    headers = {"content-type": "application/json"}
-    with (
-        proxy.client(tenant) as client,
-        client.stream("POST", "/v1/chat/completions", json=given, headers=headers) as answer,
-    ):
+    with proxy.client(tenant) as client, client.stream("POST", "/v1/chat/completions", json=given) as answer:
         if answer.status_code == 200:
             lines = answer.iter_lines()  # held, because a generator that is dropped closes its answer
             next(line for line in lines if '"content":"' in line.replace('"content":""', ""))
@@ -46,13 +43,6 @@ def leave(proxy: ProxyProcess, engine: EngineProcess, given: dict[str, Any], ten
             answer.read()
             assert answer.status_code == 429
     until(lambda: engine.running() == 0, "the engine stops")
-
-
-def settled(proxy: ProxyProcess, tenant: str) -> dict[str, Any]:
-    """The last row of a tenant."""
-    rows = until(lambda: [row for row in proxy.rows() if row["tenant"] == tenant], "a row")
-    found: dict[str, Any] = rows[-1]
-    return found
 
 
 def grown(limit: int, since_s: float) -> float:
@@ -131,10 +121,12 @@ def test_an_engine_that_counts_nothing_is_no_gift(tmp_path: Path, stream: bool) 
 @pytest.mark.real_deadlines("inference_request")
 def test_who_leaves_a_server_that_cannot_be_stopped_pays_for_the_prompt(tmp_path: Path) -> None:
     over = threading.Event()
-    scripted = ScriptedEngine("o0", lambda handler: handler.cut() if over.wait(seconds(60)) else None)
-    proxy = ProxyProcess(tmp_path / "p", [scripted.toml("openai")])
-    try:
-        proxy.start()
+    with (
+        ScriptedEngine("o0", lambda handler: handler.cut() if over.wait(seconds(60)) else None) as scripted,
+        ProxyProcess(tmp_path / "p", [scripted.toml("openai")]) as proxy,
+        ExitStack() as stack,
+    ):
+        stack.callback(over.set)
         sock = proxy.send(body("gone"))
         until(lambda: scripted.bodies, "it computes")
         sock.close()
@@ -143,7 +135,3 @@ def test_who_leaves_a_server_that_cannot_be_stopped_pays_for_the_prompt(tmp_path
         assert row["prompt_tokens"] > 1000
         assert row["price_nanousd"] >= 600 * row["prompt_tokens"]
         assert "prompt_tokens" in json.loads(row["usage"])["warmroute"]["estimated"]
-    finally:
-        over.set()
-        proxy.stop()
-        scripted.stop()

@@ -34,13 +34,11 @@ def endless(handler: Handler) -> None:
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
-    engine = ScriptedEngine("e0", endless)
-    made = ProxyProcess(tmp_path / "p", [engine.toml()], limits=LIMITS)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-        engine.stop()
+    with (
+        ScriptedEngine("e0", endless) as engine,
+        ProxyProcess(tmp_path / "p", [engine.toml()], limits=LIMITS) as started,
+    ):
+        yield started
 
 
 @pytest.mark.parametrize("api", ASKED)
@@ -53,9 +51,7 @@ def test_an_answer_that_finds_no_memory_is_cut_off(proxy: ProxyProcess, api: str
     assert len(answer.content) < STREAMED_BYTES
     row = proxy.rows(expected=1)[0]
     assert (row["outcome"], row["price_nanousd"]) == ("cut_off", 0)
-    with proxy.admin() as admin:
-        metrics = admin.get("/metrics").text
-        worker = admin.get("/admin/workers").json()["workers"]["e0"]
+    metrics = proxy.metrics()
     assert 'warmroute_refused_total{reason="body_memory"} 1' in metrics
     assert "\nwarmroute_body_memory_bytes 0\n" in metrics
-    assert worker["failures_in_a_row"] == 0
+    assert proxy.workers()["e0"]["failures_in_a_row"] == 0

@@ -15,12 +15,6 @@ from tests.subjects.processes import ProxyProcess, answer, chat, until
 from .conftest import HOSTILE, INNOCENT, MakePlace
 
 
-def open_to(proxy: ProxyProcess, count: int) -> list[socket.socket]:
-    """Connections on which nothing is asked."""
-    host, port = proxy.url.removeprefix("http://").split(":")
-    return [socket.create_connection((host, int(port)), timeout=seconds(20)) for _ in range(count)]
-
-
 def is_closed(sock: socket.socket) -> bool:
     """Whether the proxy has closed it; it has sent nothing else."""
     sock.setblocking(False)
@@ -104,7 +98,8 @@ def test_an_open_websocket_counts_for_its_tenant(make_place: MakePlace) -> None:
 
 def begin_body(proxy: ProxyProcess, tenant: int) -> socket.socket:
     """A request whose body never comes, once the proxy has read its head."""
-    (sock,) = open_to(proxy, 1)
+    host, port = proxy.url.removeprefix("http://").split(":")
+    sock = socket.create_connection((host, int(port)), timeout=seconds(20))
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[tenant]}\r\n"
     sock.sendall(f"{head}content-length: 100\r\nexpect: 100-continue\r\n\r\n".encode())
     assert sock.recv(100).startswith(b"HTTP/1.1 100 ")

@@ -20,6 +20,7 @@ from tests.integration.proxy.test_large_bodies import reader_of
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, answer, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stopped import Stopped
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TenantConfig
@@ -139,13 +140,16 @@ class _Nowhere:
         return lambda *_: None
 
 
-class Scene:
+class Scene(Stopped):
     """A reader of large bodies without a proxy around it."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.callers = Callers(SECRETS, Conversations("x"))
         self.bodies = LargeBodies(CONFIG, self.callers, asyncio.get_running_loop(), self.metrics)
+
+    def stop(self) -> None:
+        self.bodies.shut_down()
 
     def ask(
         self,
@@ -184,50 +188,41 @@ def breaks(raw: bytes, terms: Terms) -> Any:
 
 async def test_a_body_that_takes_too_long_is_given_up_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_bodies, "ALLOWED_S", 0.5)
-    scene = Scene()
-    try:
+    with Scene() as scene:
         (hung, _), *others = scene.ask(hangs), scene.ask(), scene.ask()
         refusal = await hung
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.code) == (400, "invalid_value")
         assert [(await found).parsed.model.name for found, _ in others] == ["m", "m"]
-    finally:
-        scene.bodies.shut_down()
 
 
 async def test_a_body_that_ends_its_process_twice_is_refused_and_the_others_are_read() -> None:
-    scene = Scene()
-    try:
+    with Scene() as scene:
         (dead, _), (broken, _), (sound, _) = scene.ask(dies), scene.ask(breaks), scene.ask()
         assert (await dead).status == 503
         assert (await broken).status == 500
         assert (await sound).parsed.model.name == "m"
         assert scene.metrics.value(declared.LARGE_BODIES_TOTAL, (("outcome", "read_again"),)) == 1
-    finally:
-        scene.bodies.shut_down()
 
 
 async def test_one_whose_client_has_left_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_bodies, "LEFT_S", 0.0)
     monkeypatch.setattr(large_bodies, "ALLOWED_S", 1000.0)
-    scene = Scene()
-    try:
+    with Scene() as scene:
         (hung, exchange), (sound, _) = scene.ask(hangs), scene.ask()
         exchange.ended = True
         exchange.on_gone()
         assert (await sound).parsed.model.name == "m"
         assert not hung.done()
-    finally:
-        scene.bodies.shut_down()
 
 
 async def test_who_leaves_has_had_the_time_that_its_body_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a tenant whose clients all leave while they are read would go first for ever."""
     monkeypatch.setattr(large_bodies, "LEFT_S", 0.0)
     monkeypatch.setattr(large_bodies, "ALLOWED_S", 1000.0)
-    scene, order = Scene(), list[str]()
+    order = list[str]()
     other = dataclasses.replace(TENANT, name="other")
-    try:
+    with Scene() as scene:
         await scene.ask(tenant=other)[0]  # the process has started
         (_, leaves), (next_one, _) = scene.ask(hangs), scene.ask()
         innocent, _ = scene.ask(tenant=other)
@@ -239,8 +234,6 @@ async def test_who_leaves_has_had_the_time_that_its_body_took(monkeypatch: pytes
         await asyncio.gather(next_one, innocent)
         await asyncio.sleep(0)
         assert order[0] == "the other's"
-    finally:
-        scene.bodies.shut_down()
 
 
 async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,15 +248,12 @@ async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_reload_loses_no_body() -> None:
-    scene = Scene()
-    try:
+    with Scene() as scene:
         asked = [scene.ask() for _ in range(4)]
         for _ in range(3):
             scene.bodies.replace(CONFIG)
             await asyncio.sleep(0)
         assert [(await found).parsed.model.name for found, _ in asked] == ["m"] * 4
-    finally:
-        scene.bodies.shut_down()
 
 
 MEMORY = {

@@ -5,7 +5,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -141,8 +141,7 @@ class Scene:
         with self.proxy.client(1) as client:
             answer = until(lambda: asked(client), "the engine answers its probes")
         assert answer.status_code == 200, answer.text
-        assert self.proxy.child is not None
-        assert peak_mib(self.proxy.child.pid) < BUDGET_MIB + BESIDE_MIB
+        assert resident_mib(self.proxy, "VmHWM") < BUDGET_MIB + BESIDE_MIB, "at its peak"
         assert self.proxy.metric("warmroute_body_memory_bytes ") <= BUDGET_MIB * MIB
 
     def close(self) -> None:
@@ -165,24 +164,25 @@ def asked(client: httpx.Client) -> httpx.Response | None:
     return None if found.status_code == 503 and found.json()["error"]["code"] == "no_worker" else found
 
 
-def peak_mib(pid: int) -> float:
-    """The most memory that a process has had."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+def resident_mib(proxy: ProxyProcess, measure: str = "VmRSS") -> float:
+    """The memory that its process has."""
+    assert proxy.child is not None
+    lines = Path(f"/proc/{proxy.child.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{measure}:"))
+
+
+@contextmanager
+def serving(scheme: str, folder: Path, limits: str) -> Iterator[Served]:
+    """A proxy that lives through all attacks, and its engine."""
+    make = SecureProxy if scheme == "https" else ProxyProcess
+    with ScriptedEngine("e0", answered) as engine, make(folder / "p", [engine.toml()], limits=limits) as proxy:
+        yield Served(proxy, engine)
 
 
 @pytest.fixture(scope="module", params=["http", "https"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A proxy that lives through all attacks, and its engine."""
-    folder = tmp_path_factory.mktemp("memory") / "p"
-    engine = ScriptedEngine("e0", answered)
-    make = SecureProxy if request.param == "https" else ProxyProcess
-    proxy = make(folder, [engine.toml()], limits=LIMITS)
-    try:
-        yield Served(proxy.start(), engine)
-    finally:
-        proxy.stop()
-        engine.stop()
+    with serving(request.param, tmp_path_factory.mktemp("memory"), LIMITS) as found:
+        yield found
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Cuts are at each byte around the ends of heads and events, and at every `STRIDE`
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,9 +14,8 @@ import httpx
 import pytest
 
 from tests.hostile.cut_link import Cut, CutLink
-from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, events, until
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Several
 from warmroute_proxy.server.base.secrets import new_api_key
 
 STRIDE = 96
@@ -88,25 +88,13 @@ class Regions:
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
     folder = tmp_path_factory.mktemp("twice")
-    engines = [EngineProcess(folder, name, "aggregated", speed=50.0) for name in ("east-a0", "west-a0")]
     keys = (new_api_key()[0], new_api_key()[0])
-    stops = []
-    try:
-        for engine in engines:
-            engine.listening()
-        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
-        stops.append(west.stop)
-        url = urlsplit(west.url)
-        link = CutLink((url.hostname or "", url.port or 0))
-        stops.append(link.close)
-        near = f'[[region]]\nname = "west"\nurl = "{link.url}"\nrtt_ms = 0.01'  # so that home is worth the way there
-        east = ProxyProcess(folder / "p", [engines[0].toml("east"), near], keys=keys).start()
-        stops.append(east.stop)
-        yield Regions(east, west, link)
-    finally:
-        for stop in reversed(stops):
-            stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
+    with Several(EngineProcess(folder, f"{name}-a0", "aggregated", speed=50.0) for name in ("east", "west")) as engines:
+        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys)
+        with west, closing(CutLink(("127.0.0.1", urlsplit(west.url).port or 0))) as link:
+            near = f'[[region]]\nname = "west"\nurl = "{link.url}"\nrtt_ms = 0.01'  # so that home is worth the way
+            with ProxyProcess(folder / "p", [engines[0].toml("east"), near], keys=keys) as east:
+                yield Regions(east, west, link)
 
 
 def cuts(sent: bytes) -> list[int]:

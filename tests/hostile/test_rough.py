@@ -16,20 +16,9 @@ PER_MINUTE = 5
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    with EngineProcess(tmp_path_factory.mktemp("rough"), "e0", "aggregated") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    with (
-        ProxyProcess(
-            tmp_path_factory.mktemp("rough") / "p",
-            [engine.toml("east")],
-            second=f"requests_per_minute = {PER_MINUTE}",
-        ) as started,
-    ):
+    limit = f"requests_per_minute = {PER_MINUTE}"
+    with ProxyProcess(tmp_path_factory.mktemp("rough") / "p", [engine.toml("east")], second=limit) as started:
         yield started
 
 

@@ -4,7 +4,6 @@ What is counted is the frames that are found between two turns of the loop, sinc
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 import uvloop
@@ -67,16 +66,10 @@ class Place:
         return socket, made[0].messages
 
 
-def in_a_loop(test: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        await test(Place(monkeypatch))
-
-    uvloop.run(run())
-
-
 @pytest.mark.parametrize("name", SENT)
 def test_an_iteration_of_the_loop_handles_few_frames(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    async def flood(place: Place) -> None:
+    async def flood() -> None:
+        place = Place(monkeypatch)
         for _ in range(SOCKETS):
             place.socket("hostile")[0].data_received(SENT[name])
         assert place.found <= A_TURN
@@ -90,4 +83,4 @@ def test_an_iteration_of_the_loop_handles_few_frames(monkeypatch: pytest.MonkeyP
             found, idle = place.found, 0 if place.found > found else idle + 1
         assert found > SOCKETS * MAX_FRAMES / 3
 
-    in_a_loop(flood, monkeypatch)
+    uvloop.run(flood())

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -75,58 +76,31 @@ def test_a_token_for_one_region_is_of_no_use_in_another(proxy: ProxyProcess) -> 
     body = json.dumps(chat(max_tokens=1)).encode()
     answers = []
     for audience in ("east", "north"):
-        token = signer.sign(
-            "first", "first", "wr-" + os.urandom(12).hex(), audience, hashlib.sha256(body).hexdigest(), 30.0
-        )
-        answers.append(
-            httpx.post(
-                f"{proxy.base_url}/chat/completions",
-                content=body,
-                headers={names.FORWARD: token, "content-type": "application/json"},
-                verify=PLAIN,
-                timeout=seconds(10),
-            )
-        )
+        id_, digest = "wr-" + os.urandom(12).hex(), hashlib.sha256(body).hexdigest()
+        token = signer.sign("first", "first", id_, audience, digest, 30.0)
+        headers = {names.FORWARD: token, "content-type": "application/json"}
+        url = f"{proxy.base_url}/chat/completions"
+        answers.append(httpx.post(url, content=body, headers=headers, verify=PLAIN, timeout=seconds(10)))
     assert answers[0].status_code == 200
     assert (answers[1].status_code, answers[1].json()["error"]["code"]) == (401, "invalid_forward")
 
 
-class ProbedEngine(ScriptedEngine):
-    """One that counts its probes."""
-
-    probes = 0
-
-    @property
-    def ready(self) -> bytes:
-        self.probes += 1
-        return b"{}"
-
-    @ready.setter
-    def ready(self, _value: bytes) -> None: ...
-
-
 def test_peers_that_hang_delay_no_probe_of_an_engine(tmp_path: Path) -> None:
     """Five regions accept connections and say nothing. A frozen engine was found after 12 s instead of 3 s."""
-    deaf = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
-    regions = "\n".join(
-        f'[[region]]\nname = "r{number}"\nurl = "http://127.0.0.1:{one.getsockname()[1]}"\nrtt_ms = 20'
-        for number, one in enumerate(deaf)
-    )
-    scripted = ProbedEngine("e0", lambda handler: handler.cut())
-    proxy = ProxyProcess(tmp_path / "p", [scripted.toml(), regions])
-    try:
-        proxy.start()
+    with ExitStack() as stack:
+        deaf = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
+        regions = "\n".join(
+            f'[[region]]\nname = "r{number}"\nurl = "http://127.0.0.1:{one.getsockname()[1]}"\nrtt_ms = 20'
+            for number, one in enumerate(deaf)
+        )
+        scripted = stack.enter_context(ScriptedEngine("e0", lambda handler: handler.cut()))
+        stack.enter_context(ProxyProcess(tmp_path / "p", [scripted.toml(), regions]))
         asked = [one.accept()[0] for one in deaf]
-        probes = scripted.probes
+        scripted.was_probed.clear()
         assert all(one.recv(65536).startswith(b"GET /ready") for one in asked)
-        until(lambda: scripted.probes > probes, "the engine is probed again")
+        assert scripted.was_probed.wait(seconds(20)), "the engine is probed again"
         for one in asked:
             one.setblocking(False)
             with pytest.raises(BlockingIOError):  # not closed: each peer is still being waited for
                 one.recv(1)
-            one.close()
-    finally:
-        proxy.stop()
-        scripted.stop()
-        for one in deaf:
             one.close()

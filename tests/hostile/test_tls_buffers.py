@@ -23,14 +23,10 @@ KEPT = 2
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureProxy]:
-    engine = ScriptedEngine("e0", answered)
     limits = f"body_memory_bytes = {MEMORY_BYTES}\nbody_bytes = 1000000\nkept_prompt_bytes = 0"
-    started = SecureProxy(tmp_path_factory.mktemp("tls") / "p", [engine.toml()], limits=limits)
-    try:
-        yield started.start()  # type: ignore[misc]
-    finally:
-        started.stop()
-        engine.stop()
+    folder = tmp_path_factory.mktemp("tls") / "p"
+    with ScriptedEngine("e0", answered) as engine, SecureProxy(folder, [engine.toml()], limits=limits) as started:
+        yield started
 
 
 def connect(proxy: SecureProxy) -> http.client.HTTPSConnection:
@@ -49,8 +45,7 @@ def ask(proxy: SecureProxy, connection: http.client.HTTPSConnection, tenant: int
 
 
 def counted(proxy: SecureProxy) -> float:
-    lines = proxy.metrics().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith("warmroute_body_memory_bytes "))
+    return proxy.metric("warmroute_body_memory_bytes ")
 
 
 def test_connections_that_were_used_for_much_count_until_they_close(proxy: SecureProxy) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from tests.field.fuzz.passthrough import Reader
-from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, Scene, in_loop
+from tests.subjects.request_scene import CONTENT, DONE, EVENTS, USAGE, WHOLE, Scene
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt
 from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.dialects.token_counts import TokenCounts, _Question
@@ -88,38 +88,30 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_what_waits_is_reserved_until_the_request_ends(name: str) -> None:
+async def test_what_waits_is_reserved_until_the_request_ends(name: str) -> None:
     way = WAYS[name]
-
-    def steps() -> None:
-        asked = Asked(ENOUGH, *way.roles, continued=way.continued)
-        way.wait(asked)
-        assert WAITING_BYTES - UNCOUNTED_BYTES <= asked.reserved() <= 2 * WAITING_BYTES + 2 * UNCOUNTED_BYTES
-        asked.scene.client.leave()
-        asked.scene.give_up_usage()
-        asked.scene.write_row()
-        assert not asked.reserved()
-
-    in_loop(steps)
+    asked = Asked(ENOUGH, *way.roles, continued=way.continued)
+    way.wait(asked)
+    assert WAITING_BYTES - UNCOUNTED_BYTES <= asked.reserved() <= 2 * WAITING_BYTES + 2 * UNCOUNTED_BYTES
+    asked.scene.client.leave()
+    asked.scene.give_up_usage()
+    asked.scene.write_row()
+    assert not asked.reserved()
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_what_finds_no_memory_is_not_kept(name: str) -> None:
+async def test_what_finds_no_memory_is_not_kept(name: str) -> None:
     way = WAYS[name]
-
-    def steps() -> None:
-        asked = Asked(LITTLE, *way.roles, continued=way.continued)
-        way.wait(asked)
-        scene = asked.scene
-        assert asked.reserved() <= LITTLE
-        if way.goes_on:
-            scene.complete()
-        else:
-            assert asked.memory.refused[0] == 1
-        scene.write_row()
-        assert scene.client.ends == 1
-
-    in_loop(steps)
+    asked = Asked(LITTLE, *way.roles, continued=way.continued)
+    way.wait(asked)
+    scene = asked.scene
+    assert asked.reserved() <= LITTLE
+    if way.goes_on:
+        scene.complete()
+    else:
+        assert asked.memory.refused[0] == 1
+    scene.write_row()
+    assert scene.client.ends == 1
 
 
 def test_a_head_without_its_end_is_reserved() -> None:
@@ -144,73 +136,58 @@ def moved(memory_bytes: int) -> tuple[Scene, FairBudget, bool]:
     return scene, memory.budget, begun
 
 
-def test_a_prompt_that_is_computed_elsewhere_is_reserved_until_it_is_there() -> None:
-    def steps() -> None:
-        scene, budget, begun = moved(ENOUGH)
-        before = budget.used
-        assert begun
-        assert before >= 2 * WAITING_BYTES
-        leg = scene.leg()
-        leg.head(200, {})
-        for _ in range(PIECES):
-            leg.body(b" " * PIECE_BYTES)
-        assert budget.used == before + WAITING_BYTES
-        leg.body(b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}')
-        leg.end()
-        assert not budget.used
-
-    in_loop(steps)
+async def test_a_prompt_that_is_computed_elsewhere_is_reserved_until_it_is_there() -> None:
+    scene, budget, begun = moved(ENOUGH)
+    before = budget.used
+    assert begun
+    assert before >= 2 * WAITING_BYTES
+    leg = scene.leg()
+    leg.head(200, {})
+    for _ in range(PIECES):
+        leg.body(b" " * PIECE_BYTES)
+    assert budget.used == before + WAITING_BYTES
+    leg.body(WHOLE)
+    leg.end()
+    assert not budget.used
 
 
-def test_a_prompt_without_memory_is_not_computed_elsewhere() -> None:
-    def steps() -> None:
-        scene, budget, begun = moved(WAITING_BYTES)
-        assert not begun
-        assert not budget.used
-        assert not scene.engines.by_id["aggregated"].upstream.legs
-
-    in_loop(steps)
+async def test_a_prompt_without_memory_is_not_computed_elsewhere() -> None:
+    scene, budget, begun = moved(WAITING_BYTES)
+    assert not begun
+    assert not budget.used
+    assert not scene.engines.by_id["aggregated"].upstream.legs
 
 
-def test_an_answer_to_a_question_about_tokens_is_reserved_for_the_tenant() -> None:
-    def steps() -> None:
-        memory, legs, counted = BodyMemory(ENOUGH, 1, [0]), list[Leg](), list[tuple[int, bool]]()
-        owner = SimpleNamespace(began=lambda *_, **__: None, memory_of=lambda tenant: memory.reserve(tenant, 0))
-        engine = SimpleNamespace(bearer="", upstream=SimpleNamespace(send=lambda *sent: legs.append(sent[-1])))
-        parsed = SimpleNamespace(tenant=SimpleNamespace(name="t"), model=SimpleNamespace(name="m"), dropped=frozenset())
-        read: Any = SimpleNamespace(parsed=parsed, body=Body(b'{"messages":"%b"}' % (b"a" * WAITING_BYTES)))
-        _Question(cast("TokenCounts", owner), cast("Engine", engine), read, 9, lambda *given: counted.append(given))
-        legs[0].head(200, {})
-        for _ in range(PIECES):
-            legs[0].body(b" " * PIECE_BYTES)
-        assert memory.budget.used == WAITING_BYTES
-        legs[0].body(b'{"count":5}')
-        legs[0].end()
-        assert counted == [(5, False)]
-        assert not memory.budget.used
-
-    in_loop(steps)
+async def test_an_answer_to_a_question_about_tokens_is_reserved_for_the_tenant() -> None:
+    memory, legs, counted = BodyMemory(ENOUGH, 1, [0]), list[Leg](), list[tuple[int, bool]]()
+    owner = SimpleNamespace(began=lambda *_, **__: None, memory_of=lambda tenant: memory.reserve(tenant, 0))
+    engine = SimpleNamespace(bearer="", upstream=SimpleNamespace(send=lambda *sent: legs.append(sent[-1])))
+    parsed = SimpleNamespace(tenant=SimpleNamespace(name="t"), model=SimpleNamespace(name="m"), dropped=frozenset())
+    read: Any = SimpleNamespace(parsed=parsed, body=Body(b'{"messages":"%b"}' % (b"a" * WAITING_BYTES)))
+    _Question(cast("TokenCounts", owner), cast("Engine", engine), read, 9, lambda *given: counted.append(given))
+    legs[0].head(200, {})
+    for _ in range(PIECES):
+        legs[0].body(b" " * PIECE_BYTES)
+    assert memory.budget.used == WAITING_BYTES
+    legs[0].body(b'{"count":5}')
+    legs[0].end()
+    assert counted == [(5, False)]
+    assert not memory.budget.used
 
 
-def test_small_events_reserve_nothing() -> None:
-    def steps() -> None:
-        asked = Asked(ENOUGH)
-        asked.scene.content()
-        for _ in range(1_000):
-            asked.scene.leg().body(CONTENT[:40])
-            asked.scene.leg().body(CONTENT[40:])
-        assert not asked.reserved()
-        asked.scene.leg().body(USAGE + DONE)
-
-    in_loop(steps)
+async def test_small_events_reserve_nothing() -> None:
+    asked = Asked(ENOUGH)
+    asked.scene.content()
+    for _ in range(1_000):
+        asked.scene.leg().body(CONTENT[:40])
+        asked.scene.leg().body(CONTENT[40:])
+    assert not asked.reserved()
+    asked.scene.leg().body(USAGE + DONE)
 
 
-def test_a_text_without_memory_is_not_continued() -> None:
-    def steps() -> None:
-        asked = Asked(LITTLE, continued=True)
-        asked.said()
-        asked.scene.engine_fails(place="here")
-        assert len(asked.scene.engines.by_id["aggregated"].upstream.legs) == 1
-        assert asked.scene.settled == 1
-
-    in_loop(steps)
+async def test_a_text_without_memory_is_not_continued() -> None:
+    asked = Asked(LITTLE, continued=True)
+    asked.said()
+    asked.scene.engine_fails(place="here")
+    assert len(asked.scene.engines.by_id["aggregated"].upstream.legs) == 1
+    assert asked.scene.settled == 1

@@ -3,14 +3,14 @@
 import json
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 import httpx
 import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat, until
-from warmroute_cli.processes import stop_all
+from tests.subjects.stopped import Stopped
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS
 
 from .conftest import HOSTILE, INNOCENT
@@ -41,7 +41,7 @@ TENANTS: dict[str, bytes] = {
 }
 
 
-class Port:
+class Port(Stopped):
     """A port under attack."""
 
     def __init__(self, proxy: ProxyProcess, url: str) -> None:
@@ -69,30 +69,23 @@ class Port:
         assert answer(sock)[0] == 200
         return sock
 
-    def close(self) -> None:
+    def stop(self) -> None:
         for sock in self.held:
             sock.close()
-        self.held.clear()
 
 
 @pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    folder: Path = tmp_path_factory.mktemp("without_a_key")
-    engine = EngineProcess(folder, "e0", "aggregated")
+def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     limits = f"connections = {CONNECTIONS}"
-    proxy = ProxyProcess(folder / "p", [engine.listening().toml("east")], limits=limits)
-    try:
-        yield proxy.start()
-    finally:
-        proxy.stop()
-        stop_all([engine.child], seconds(5.0))
+    folder = tmp_path_factory.mktemp("without_a_key") / "p"
+    with ProxyProcess(folder, [engine.toml("east")], limits=limits) as started:
+        yield started
 
 
 @pytest.fixture
 def public(proxy: ProxyProcess) -> Iterator[Port]:
-    port = Port(proxy, proxy.url)
-    yield port
-    port.close()
+    with Port(proxy, proxy.url) as port:
+        yield port
 
 
 def turn(proxy: ProxyProcess, client: httpx.Client) -> None:
@@ -110,37 +103,16 @@ def closed_without_key(proxy: ProxyProcess, port: str) -> float:
     return proxy.metric(f'warmroute_connections_closed_total{{port="{port}",reason="no_key"}} ')
 
 
-@pytest.mark.parametrize("sent", NOBODYS)
-def test_turns_and_probes_get_their_answers_beside_connections_without_a_key(public: Port, sent: str) -> None:
-    proxy = public.proxy
-    before = closed_without_key(proxy, "public")
+def check_turns_and_probes(port: Port, count: int, hold: Callable[[], None]) -> None:
+    """A kept connection stays, and others are answered, beside so many that are held, and while more come."""
+    proxy = port.proxy
     with proxy.client(INNOCENT) as client:
         turn(proxy, client)
         connections = kept(client)
-        for _ in range(2 * CONNECTIONS):
-            public.hold(NOBODYS[sent])
+        for _ in range(count):
+            hold()
         for _ in range(3):
-            public.hold(NOBODYS[sent])
-            turn(proxy, client)  # on the connection that it kept
-            with proxy.client(INNOCENT) as another:
-                turn(proxy, another)
-            assert httpx.get(f"{proxy.url}/health", timeout=seconds(20)).status_code == 200
-        assert kept(client) == connections
-    assert closed_without_key(proxy, "public") > before
-    until(lambda: "the public port is full" in log_of(proxy), "the log says it")
-
-
-@pytest.mark.parametrize("sent", TENANTS)
-def test_a_connection_that_had_a_key_once_is_no_better(public: Port, sent: str) -> None:
-    """Of the tenants' idle connections those of the tenant with the most go first."""
-    proxy = public.proxy
-    with proxy.client(INNOCENT) as client:
-        turn(proxy, client)
-        connections = kept(client)
-        for _ in range(CONNECTIONS + 8):
-            public.hold(TENANTS[sent], public.asked_once)
-        for _ in range(3):
-            public.hold(TENANTS[sent], public.asked_once)
+            hold()
             turn(proxy, client)
             with proxy.client(INNOCENT) as another:
                 turn(proxy, another)
@@ -149,22 +121,32 @@ def test_a_connection_that_had_a_key_once_is_no_better(public: Port, sent: str) 
 
 
 @pytest.mark.parametrize("sent", NOBODYS)
+def test_turns_and_probes_get_their_answers_beside_connections_without_a_key(public: Port, sent: str) -> None:
+    before = closed_without_key(public.proxy, "public")
+    check_turns_and_probes(public, 2 * CONNECTIONS, partial(public.hold, NOBODYS[sent]))
+    assert closed_without_key(public.proxy, "public") > before
+    until(lambda: "the public port is full" in public.proxy.written(), "the log says it")
+
+
+@pytest.mark.parametrize("sent", TENANTS)
+def test_a_connection_that_had_a_key_once_is_no_better(public: Port, sent: str) -> None:
+    """Of the tenants' idle connections those of the tenant with the most go first."""
+    check_turns_and_probes(public, CONNECTIONS + 8, partial(public.hold, TENANTS[sent], public.asked_once))
+
+
+@pytest.mark.parametrize("sent", NOBODYS)
 def test_a_scrape_gets_its_answer_beside_connections_without_a_key(proxy: ProxyProcess, sent: str) -> None:
-    port = Port(proxy, str(proxy.line["admin_url"]))
-    try:
+    with Port(proxy, str(proxy.line["admin_url"])) as port, proxy.admin() as admin:
         before = closed_without_key(proxy, "admin")
-        with proxy.admin() as admin:
+        assert admin.get("/metrics").status_code == 200
+        connections = kept(admin)
+        for _ in range(2 * ADMIN_CONNECTIONS):
+            port.hold(NOBODYS[sent])
+        for _ in range(3):
+            port.hold(NOBODYS[sent])
+            assert closed_without_key(proxy, "admin") > before  # scraped over a new connection
             assert admin.get("/metrics").status_code == 200
-            connections = kept(admin)
-            for _ in range(2 * ADMIN_CONNECTIONS):
-                port.hold(NOBODYS[sent])
-            for _ in range(3):
-                port.hold(NOBODYS[sent])
-                assert closed_without_key(proxy, "admin") > before  # scraped over a new connection
-                assert admin.get("/metrics").status_code == 200
-            assert kept(admin) == connections
-    finally:
-        port.close()
+        assert kept(admin) == connections
 
 
 def test_the_oldest_connection_without_a_key_goes_first(public: Port) -> None:
@@ -175,7 +157,3 @@ def test_the_oldest_connection_without_a_key_goes_first(public: Port) -> None:
         turn(public.proxy, client)
     until(lambda: is_closed(first), "the oldest is closed")
     assert not any(map(is_closed, public.held[-CONNECTIONS // 2 :]))
-
-
-def log_of(proxy: ProxyProcess) -> str:
-    return "".join(path.read_text() for path in proxy.folder.glob("*.log"))

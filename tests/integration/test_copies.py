@@ -1,6 +1,5 @@
 """What tests start as a copy is a process as good as one that Python starts anew."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,21 +15,6 @@ from warmroute_cli.processes import stop_all
 pytestmark = pytest.mark.full
 
 ENGINE = [sys.executable, "-m", "warmroute_lab.engine", "--port", "0", "--bootstrap-port", "0"]
-
-
-def test_its_status_and_its_last_words_are_its_own(tmp_path: Path) -> None:
-    made = Copy("c", [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", "no-such-file"], tmp_path)
-    assert made.status() == 2
-    assert "no-such-file: 1 problem" in made.last_words()
-
-
-def test_it_runs_in_a_session_of_its_own_and_hears_signals(tmp_path: Path) -> None:
-    asked, killed = Copy("a", ENGINE, tmp_path), Copy("k", ENGINE, tmp_path)
-    for made in (asked, killed):
-        assert made.listening(time.monotonic() + seconds(20))["pid"] == made.pid == os.getsid(made.pid)
-    os.kill(killed.pid, signal.SIGKILL)
-    stop_all([asked], seconds(20.0))
-    assert (asked.status(), killed.status()) == (0, -signal.SIGKILL)
 
 
 def test_three_others_in_a_row_hash_strings_each_in_its_own_way(tmp_path: Path) -> None:

@@ -100,16 +100,8 @@ def run_and_kill(folder: Path, sync: str, first: int, seed: int) -> dict[str, se
 
 @pytest.mark.parametrize(("sync", "rounds"), [("process", 6), ("disk", 3)])
 def test_every_durable_entry_has_its_row_once(sync: str, rounds: int, tmp_path: Path) -> None:
-    opened: set[int] = set()
-    journalled: set[int] = set()
-    settling: set[int] = set()
-    durable: set[int] = set()
-    for number in range(rounds):
-        seen = run_and_kill(tmp_path, sync, number * 1_000_000, seed=number)
-        opened |= seen["o"]
-        journalled |= seen["p"]
-        settling |= seen["s"]
-        durable |= seen["d"]
+    seen = [run_and_kill(tmp_path, sync, number * 1_000_000, seed=number) for number in range(rounds)]
+    opened, journalled, settling, durable = (set[int]().union(*(each[kind] for each in seen)) for kind in "opsd")
     loop = asyncio.new_event_loop()
     ledger = Ledger(tmp_path, "process", loop)
     totals = ledger.totals("acme")

@@ -58,8 +58,8 @@ def test_the_priced_loss_is_the_difference_to_the_ideal(played: tuple[Pass, Path
     for row in rows:
         costs = turn_of(row).costs
         tokens = sum(cost.tokens for cost in costs if cost.step in BELOW_REACHABLE)
-        paid = list_and_price(Rates(*row.rates), row.prompt_tokens, row.cached_tokens, row.completion_tokens)[1]
-        best = list_and_price(Rates(*row.rates), row.prompt_tokens, row.cached_tokens + tokens, row.completion_tokens)[
-            1
-        ]
+        paid, best = (
+            list_and_price(Rates(*row.rates), row.prompt_tokens, row.cached_tokens + more, row.completion_tokens)[1]
+            for more in (0, tokens)
+        )
         assert sum(cost.nanousd for cost in costs if cost.step in BELOW_REACHABLE) == paid - best

@@ -153,13 +153,8 @@ def test_usage_is_a_table(fleet: Fleet, by: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     head, *rows = [line for line in done.stdout.splitlines() if line.strip() and "─" not in line]
     assert head.split()[:4] == [by, "turns", "prompt", "cached"]
-    of = {
-        "session": "python-httpx ",
-        "model": "kimi-k2.5",
-        "tenant": "demo",
-        "harness": "python-httpx",
-        "agent": "main",
-    }
+    of = {"session": "python-httpx ", "model": "kimi-k2.5", "tenant": "demo"}
+    of |= {"harness": "python-httpx", "agent": "main"}
     assert rows[0].strip().startswith(of.get(by, "20"))
     assert "page_rounding" in done.stdout  # at 80 columns in a line of its own
     assert "all" in [row.split()[0] for row in rows if row[0] != " "][-2:]

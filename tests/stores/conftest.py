@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
 import uvloop
@@ -12,6 +13,11 @@ from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres, Redis
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
+
+from .operating import Operator
+
+FAULTS: Final = (("kill", "start"), ("freeze", "thaw"))
+"""How a server goes away, and how that ends."""
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -39,6 +45,12 @@ def own_dsn(postgres: Postgres) -> str:
     made = postgres.new_database()
     migrate(made)
     return made
+
+
+@pytest.fixture(scope="module")
+def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    with Operator(tmp_path_factory.mktemp("operator"), postgres) as made:
+        yield made
 
 
 @pytest.fixture
@@ -93,12 +105,3 @@ class SharingProxies(Stopped):
 def proxies(engine: EngineProcess, redis: Redis, tmp_path: Path) -> Iterator[SharingProxies]:
     with SharingProxies(tmp_path, engine, redis) as made:
         yield made
-
-
-def ledger_table(folder: Path, dsn: str, more: str = "") -> str:
-    """Tables of a config whose ledger is in a database; they follow [limits]."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "ledger.dsn"
-    file.touch(0o600)
-    file.write_text(dsn + "\n")
-    return f'[ledger]\ndsn_file = "{file}"\n{more}'

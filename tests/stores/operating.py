@@ -9,14 +9,22 @@ from typing import Any, NamedTuple
 import httpx
 
 from tests.subjects.processes import PLAIN, ProxyProcess, until
-from tests.subjects.stopped import Stopped
+from tests.subjects.stopped import Several, Stopped
 from tests.subjects.stores import Postgres
 from warmroute_cli.main import main
+from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import ledger_table
-
 ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
+
+
+def ledger_table(folder: Path, dsn: str, more: str = "") -> str:
+    """Tables of a config whose ledger is in a database; they follow [limits]."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "ledger.dsn"
+    file.touch(0o600)
+    file.write_text(dsn + "\n")
+    return f'[ledger]\ndsn_file = "{file}"\n{more}'
 
 
 class WithoutEngines(ProxyProcess):
@@ -37,24 +45,18 @@ class Done(NamedTuple):
 class Operator(Stopped):
     """Who has the configs of two proxies."""
 
-    def __init__(self, folder: Path, postgres: Postgres, more: str = "", engine: str = ENGINE) -> None:
-        """`more`: further tables of both configs."""
+    def __init__(self, folder: Path, postgres: Postgres) -> None:
         self.postgres = postgres
         self.dsn = postgres.new_database()
         migrate(self.dsn)
-        table = ledger_table(folder, self.dsn, more)
-        self.proxies: list[ProxyProcess] = []
-        for name in ("a", "b"):
-            keys = self.proxies[0].keys if self.proxies else None
-            self.proxies.append(WithoutEngines(folder / name, [engine], limits=table, keys=keys))
+        table, keys = ledger_table(folder, self.dsn), (new_api_key()[0], new_api_key()[0])
+        self.proxies = Several(WithoutEngines(folder / name, [ENGINE], limits=table, keys=keys) for name in ("a", "b"))
 
     def begin(self) -> None:
-        for proxy in self.proxies:
-            proxy.start()
+        self.proxies.begin()
 
     def stop(self) -> None:
-        for proxy in self.proxies:
-            proxy.stop()
+        self.proxies.stop()
 
     def run(self, *words: str) -> Done:
         output, errors = io.StringIO(), io.StringIO()

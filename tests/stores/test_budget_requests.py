@@ -1,9 +1,11 @@
 """Budgets as clients meet them: 429 with what is left, a warning before, and what holds while the store is away."""
 
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import pytest
 
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import ledger_table
+from .operating import ENGINE, ledger_table
 
 LIMIT_USD = "0.02"
 LIMIT = 20_000_000
@@ -36,21 +39,17 @@ def _not_at_midnight() -> None:
 @pytest.fixture
 def start(engine: EngineProcess, tmp_path: Path) -> Iterator[Start]:
     """Starts proxies of one region: one more for each call."""
-    made: list[ProxyProcess] = []
-    keys = (new_api_key()[0], new_api_key()[0])
+    keys, numbers = (new_api_key()[0], new_api_key()[0]), itertools.count()
+    with ExitStack() as stack:
 
-    def begin(tables: str = "", extra: str = "", *, of_key: bool = False) -> ProxyProcess:
-        folder = tmp_path / f"p{len(made)}"
-        of_proxy = [engine.toml("east")]
-        key_id = config_key_id(hashlib.sha256(keys[0].encode()).hexdigest())
-        budget = BUDGET.replace('tenants = ["first"]', f'keys = ["{key_id}"]') if of_key else BUDGET
-        proxy = ProxyProcess(folder, of_proxy, keys=keys, limits=f"{tables}\n{budget}", extra=extra).start()
-        made.append(proxy)
-        return proxy
+        def begin(tables: str = "", extra: str = "", *, of_key: bool = False) -> ProxyProcess:
+            key_id = config_key_id(hashlib.sha256(keys[0].encode()).hexdigest())
+            budget = BUDGET.replace('tenants = ["first"]', f'keys = ["{key_id}"]') if of_key else BUDGET
+            folder, limits = tmp_path / f"p{next(numbers)}", f"{tables}\n{budget}"
+            made = ProxyProcess(folder, [engine.toml("east")], keys=keys, limits=limits, extra=extra)
+            return stack.enter_context(made)
 
-    yield begin
-    for proxy in made:
-        proxy.stop()
+        yield begin
 
 
 def send(proxy: ProxyProcess, tenant: int = 0) -> httpx.Response:
@@ -120,24 +119,22 @@ def test_several_processes_share_the_budget_of_a_key(start: Start) -> None:
     assert send(proxy, tenant=1).status_code == 200
 
 
-def test_two_proxies_on_one_database_share_the_budget(start: Start, postgres: Postgres, tmp_path: Path) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
-    table = ledger_table(tmp_path, dsn)
-    one, other = start(table), start(table)
-    answered, refusal = until_refused(one, other)
+def test_two_proxies_on_one_database_share_the_budget(
+    start: Start, postgres: Postgres, own_dsn: str, tmp_path: Path
+) -> None:
+    table = ledger_table(tmp_path, own_dsn)
+    answered, refusal = until_refused(start(table), start(table))
     check_refusal(refusal)
     spent = sum(map(price, answered))
     assert 0.6 * LIMIT < spent <= LIMIT
-    until(lambda: postgres.sql("SELECT sum(price_nanousd) FROM usage_hour", dsn) == [str(spent)], "all rows are sent")
+    sums = "SELECT sum(price_nanousd) FROM usage_hour"
+    until(lambda: postgres.sql(sums, own_dsn) == [str(spent)], "all rows are sent")
 
 
 def test_a_limit_that_is_lowered_holds_at_once_in_proxies_that_have_leased_more(
-    start: Start, postgres: Postgres, tmp_path: Path
+    start: Start, own_dsn: str, tmp_path: Path
 ) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
-    table = ledger_table(tmp_path, dsn)
+    table = ledger_table(tmp_path, own_dsn)
     both = start(table), start(table)
     assert [send(proxy).status_code for proxy in both] == [200, 200]
     for usd, status in (("0.000001", 429), ("5", 200)):
@@ -150,20 +147,18 @@ def test_a_limit_that_is_lowered_holds_at_once_in_proxies_that_have_leased_more(
 
 
 def test_what_a_proxy_had_leased_of_a_budget_is_there_for_others_once_a_reload_has_removed_it(
-    start: Start, postgres: Postgres, tmp_path: Path
+    start: Start, postgres: Postgres, own_dsn: str, tmp_path: Path
 ) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
-    proxy = start(ledger_table(tmp_path, dsn))
+    proxy = start(ledger_table(tmp_path, own_dsn))
     spent = str(price(send(proxy)))
-    until(lambda: postgres.sql("SELECT sum(price_nanousd) FROM usage_hour", dsn) == [spent], "the row is sent")
+    until(lambda: postgres.sql("SELECT sum(price_nanousd) FROM usage_hour", own_dsn) == [spent], "the row is sent")
     leased = "SELECT sum(nanousd) FROM budget_lease"
-    assert int(postgres.sql(leased, dsn)[0]) > 0
+    assert int(postgres.sql(leased, own_dsn)[0]) > 0
     proxy.config.write_text(proxy.config.read_text().replace(BUDGET, ""))
     with proxy.admin() as admin:
         admin.post("/admin/reload").raise_for_status()
     assert budgets(proxy) == {}
-    until(lambda: postgres.sql(leased, dsn) == ["0"], "the lease is given back")
+    until(lambda: postgres.sql(leased, own_dsn) == ["0"], "the lease is given back")
 
 
 @pytest.mark.real_deadlines("budgets")
@@ -199,9 +194,6 @@ def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
     ],
 )
 def test_a_wrong_budget_is_named(tmp_path: Path, table: str, words: str) -> None:
-    from warmroute_proxy.server.base.config_file import ConfigError, load_config
-
-    engine = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
-    config = ProxyProcess(tmp_path / "p", [engine], limits=table).write_config()
-    with pytest.raises(ConfigError, match=words.replace("[", r"\[").replace("]", r"\]").replace("(", r"\(")):
+    config = ProxyProcess(tmp_path / "p", [ENGINE], limits=table).write_config()
+    with pytest.raises(ConfigError, match=re.escape(words)):
         load_config(config)

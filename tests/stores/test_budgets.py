@@ -27,7 +27,6 @@ MONTH = Budget(Scope("of-acme", ("acme",)), "month", 5_000, 0.8)
 OF_KEY = Budget(Scope("of-key", keys=("k-0123456789",)), "day", 1_000, 0.8)
 BUDGETS = (DAY, MONTH, OF_KEY)
 SPAN = span_of("day", BEGAN_S)
-PRICE = 300  # of each row
 
 
 class Stores:

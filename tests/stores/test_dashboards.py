@@ -15,9 +15,10 @@ import pytest
 from tests.subjects.otlp_receiver import OtlpReceiver
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.prometheus import ROOT, Prometheus
+from tests.subjects.stopped import Stopped
 from tests.subjects.stores import Postgres, Redis
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 BUDGET = """
@@ -45,7 +46,7 @@ def filled(expr: str) -> str:
     return expr.replace("$__rate_interval", "1m").replace("$__range", "10m").replace("$job", ".*")
 
 
-class Fleet:
+class Fleet(Stopped):
     """A proxy with a database, a Redis and a collector, and a Prometheus that reads it."""
 
     def __init__(self, folder: Path, engine: EngineProcess, dsn: str, redis: Redis) -> None:
@@ -102,23 +103,14 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(
-    engine: EngineProcess, postgres: Postgres, dsn: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    assert postgres
-    redis = Redis()
-    redis.start()
-    made = Fleet(tmp_path_factory.mktemp("fleet"), engine, dsn, redis)
-    try:
+def fleet(engine: EngineProcess, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with Redis() as redis, Fleet(tmp_path_factory.mktemp("fleet"), engine, dsn, redis) as made:
         made.prometheus.ready()
         until(lambda: made.prometheus.query("sum(warmroute_turns_live)"), "the proxy is scraped")
         made.traffic()
         until(lambda: made.prometheus.query("sum(warmroute_refused_total)"), "the refusal is scraped")
         made.go_on()
         yield made
-    finally:
-        made.stop()
-        redis.stop()
 
 
 @pytest.mark.parametrize(("title", "expr"), panels(), ids=[f"{title} {n}" for n, (title, _) in enumerate(panels())])

@@ -1,12 +1,9 @@
 """Faults of stores beside those of `test_sending` and `test_windows`: slow ones, other schemas, clocks that jump."""
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -23,17 +20,10 @@ from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS, Da
 from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.store_state import StoreAway, StoreState
 
-from .conftest import ledger_table
+from .operating import ENGINE, ledger_table
 
 BUDGET = '[[budget]]\nname = "of-first"\ntenants = ["first"]\nusd_per_day = "1"\n'
 HOUR_S = 3_600
-_ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    with EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated") as made:
-        yield made
 
 
 class WithClock(ProxyProcess):
@@ -125,9 +115,8 @@ def test_a_clock_that_jumps_by_an_hour_loses_no_row_and_no_limit(
     second = "requests_per_minute = 1000"
     proxy = WithClock(tmp_path / "p", [engine.toml("east")], limits=tables, second=second, fresh=True)
     proxy.wrong_by(0)
-    proxy.start()
     ids: list[str] = []
-    try:
+    with proxy:
         for offset_s in (0, HOUR_S, 0, -HOUR_S, 0):
             proxy.wrong_by(offset_s)
             for tenant in (0, 1):
@@ -139,8 +128,6 @@ def test_a_clock_that_jumps_by_an_hour_loses_no_row_and_no_limit(
             for id_ in ids[::2]:
                 assert client.get(f"/v1/usage/receipts/{id_}").status_code == 200
         until(lambda: not degraded(proxy), "it is ready")
-    finally:
-        proxy.stop()
     assert len(set(ids)) == len(ids)
     (sums,) = postgres.sql("SELECT sum(turns), count(DISTINCT hour) >= 3 FROM usage_hour", own_dsn)
     assert sums == f"{len(ids)}|t"
@@ -152,7 +139,7 @@ def test_a_clock_that_jumps_by_an_hour_loses_no_row_and_no_limit(
 def test_a_migration_that_is_killed_half_way_leaves_nothing(postgres: Postgres, tmp_path: Path) -> None:
     """It waits in the middle, for a table of a name that another session has made and not committed."""
     dsn = postgres.new_database()
-    config = ProxyProcess(tmp_path / "p", [_ENGINE], limits=ledger_table(tmp_path, dsn)).write_config()
+    config = ProxyProcess(tmp_path / "p", [ENGINE], limits=ledger_table(tmp_path, dsn)).write_config()
     command = [sys.executable, "-m", "warmroute_cli.main", "ledger", "migrate", "--config", str(config)]
     asyncio.run(_killed_half_way(postgres, dsn, command))
     assert postgres.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", dsn) == ["0"]
@@ -161,22 +148,19 @@ def test_a_migration_that_is_killed_half_way_leaves_nothing(postgres: Postgres, 
     assert postgres.sql("SELECT version_num FROM alembic_version", dsn) == [REVISIONS[-1]]
 
 
-def _started(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
 async def _killed_half_way(postgres: Postgres, dsn: str, command: list[str]) -> None:
     other = await asyncpg.connect(dsn)
     try:
         begun = other.transaction()
         await begun.start()
         await other.execute("CREATE TABLE audit (mine int)")
-        migrating = await asyncio.to_thread(_started, command)
+        quiet = subprocess.DEVNULL
+        migrating = await asyncio.to_thread(lambda: subprocess.Popen(command, stdout=quiet, stderr=quiet))
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         await asyncio.to_thread(until, lambda: postgres.sql(waiting, dsn) == ["1"], "the migration waits")
-        os.kill(migrating.pid, signal.SIGKILL)
+        migrating.kill()
         migrating.wait()
         await begun.rollback()
     finally:

@@ -17,7 +17,6 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import Forwards
 
 from .conftest import SharingProxies
-from .test_shared_limits import metrics
 
 CHAT = "/v1/chat/completions"
 
@@ -68,7 +67,7 @@ def test_a_request_is_computed_by_one_proxy_of_a_region(proxies: SharingProxies,
     assert refused(recorded.send(other))
     assert refused(recorded.send(one))
     assert Recorded(proxies.folder, chat("again", max_tokens=2)).send(other).status_code == 200
-    assert "warmroute_nonces_missed_total 0" in metrics(one)
+    assert "warmroute_nonces_missed_total 0" in one.metrics()
 
 
 def test_a_question_is_answered_by_one_proxy_of_a_region(proxies: SharingProxies) -> None:
@@ -89,7 +88,7 @@ def test_while_redis_is_away_forwards_are_served_and_each_proxy_knows_its_own_to
         assert recorded.send(one).status_code == 200
         assert refused(recorded.send(one))
         assert recorded.send(other).status_code == 200
-        assert "warmroute_nonces_missed_total 1" in metrics(one)
+        assert "warmroute_nonces_missed_total 1" in one.metrics()
     finally:
         redis.thaw()
 

@@ -15,8 +15,10 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Several
 from tests.subjects.stores import Postgres, Redis
-from warmroute_cli.processes import Child, stop_all
+from warmroute_cli.processes import Child
+from warmroute_proxy.server.base.secrets import new_api_key
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/many-proxies.md").read_text()
@@ -67,22 +69,16 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    names = ("east", "west")
-    engines = [EngineProcess(tmp_path, f"{name}-a0", "aggregated") for name in names]
-    made: list[ProxyProcess] = []
-    try:
-        (table,) = blocks("toml")
+    names, made = ("east", "west"), Several[ProxyProcess]()
+    keys = (new_api_key()[0], new_api_key()[0])
+    (table,) = blocks("toml")
+    with Several(EngineProcess(tmp_path, f"{name}-a0", "aggregated") for name in names) as engines:
         for name, engine in zip(names, engines, strict=True):
-            of_engine = [engine.listening().toml(name)]
-            ports, keys = f"admin_port = {free_port()}", made[0].keys if made else None
-            folder = tmp_path / "p"
-            made.append(ProxyProcess(folder, of_engine, region=name, limits=table, extra=ports, keys=keys))
+            tables, port = [engine.toml(name)], f"admin_port = {free_port()}"
+            made.append(ProxyProcess(tmp_path / "p", tables, region=name, limits=table, extra=port, keys=keys))
             made[-1].write_config()
         yield Reader(tmp_path / "p", made)
-    finally:
-        for proxy in made:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
+        made.stop()
 
 
 def test_the_page_is_followed(reader: Reader, postgres: Postgres, redis: Redis) -> None:

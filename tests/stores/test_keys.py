@@ -14,12 +14,6 @@ from .operating import Operator
 
 
 @pytest.fixture(scope="module")
-def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with Operator(tmp_path_factory.mktemp("keys"), postgres) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def own_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """With a server that tests may kill and freeze, and leave as it was."""
     with pytest.MonkeyPatch.context() as patched:  # a marker comes too late for what is of the module

@@ -11,39 +11,24 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
-from tests.subjects.scripted import Handler, ScriptedEngine, whole
-from tests.subjects.stores import Postgres
+from tests.subjects.scripted import ScriptedEngine, whole
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
-from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503, "padding": "x" * 30_000}
 """Engines may report more than is settled: rows of 30 KB fill a file quickly."""
 
 
 @pytest.fixture
-def proxy(postgres: Postgres, tmp_path: Path) -> Iterator[ProxyProcess]:
-    dsn = postgres.new_database()
-    migrate(dsn)
-
-    def script(handler: Handler) -> None:
-        handler.reply(200, whole(USAGE))
-
-    engine = ScriptedEngine("e0", script)
-    limits = ledger_table(tmp_path, dsn, "ledger_file_bytes = 1048576\n")
-    made = ProxyProcess(tmp_path, [engine.toml()], limits=limits).start()
-    try:
-        yield made
-    finally:
-        made.stop()
-        engine.stop()
-
-
-def metric(proxy: ProxyProcess, name: str) -> float:
-    lines = proxy.metrics().splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
+def proxy(own_dsn: str, tmp_path: Path) -> Iterator[ProxyProcess]:
+    limits = ledger_table(tmp_path, own_dsn, "ledger_file_bytes = 1048576\n")
+    with (
+        ScriptedEngine("e0", lambda handler: handler.reply(200, whole(USAGE))) as engine,
+        ProxyProcess(tmp_path, [engine.toml()], limits=limits) as started,
+    ):
+        yield started
 
 
 def test_old_turns_leave_the_file_and_their_receipts_do_not(proxy: ProxyProcess) -> None:
@@ -67,6 +52,6 @@ def test_old_turns_leave_the_file_and_their_receipts_do_not(proxy: ProxyProcess)
     done = httpx.post(f"{proxy.url}{path}", headers={"x-warmroute-forward": token}, verify=PLAIN, timeout=seconds(10))
     assert (done.status_code, done.json()) == (200, {"state": "voided"})
     assert proxy.row(f"{ids[0]}-void")["price_nanousd"] < 0
-    assert 0 < metric(proxy, "warmroute_ledger_file_bytes") < 40 * 2**20
-    assert 0 < metric(proxy, "warmroute_state_volume_free_bytes") < metric(proxy, "warmroute_state_volume_bytes")
+    assert 0 < proxy.metric("warmroute_ledger_file_bytes ") < 40 * 2**20
+    assert 0 < proxy.metric("warmroute_state_volume_free_bytes ") < proxy.metric("warmroute_state_volume_bytes ")
     assert proxy.is_ready()

@@ -13,12 +13,11 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stopped import Several, Stopped
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.server.engines.engine_metrics import counts_in
 from warmroute_proxy.server.ledger.counter_file import read_spans
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 TURNS = 3
 
@@ -35,6 +34,7 @@ class Pair(Stopped):
     """A proxy with the one engine that it uses."""
 
     def __init__(self, folder: Path, tables: str = "") -> None:
+        folder.mkdir()
         self.engine = EngineProcess(folder, folder.name, "aggregated").listening()
         self.proxy = ProxyProcess(folder / "p", [self.engine.toml("east")], limits=tables).start()
 
@@ -43,26 +43,21 @@ class Pair(Stopped):
         return sum(span.counts.requests for span in read_spans(self.proxy.state_dir, 0))
 
     def turns(self) -> None:
-        until(self._has_begun, "the counters are read once")
+        until(lambda: read_spans(self.proxy.state_dir, 0), "the counters are read once")
         with self.proxy.client() as client:
             for number in range(TURNS):
                 answer = client.post("/v1/chat/completions", json=chat(turns=number + 1, max_tokens=5))
                 assert answer.status_code == 200
 
-    def _has_begun(self) -> bool:
-        return bool(read_spans(self.proxy.state_dir, 0))
-
     def stop(self) -> None:
         self.proxy.stop()
-        stop_all([self.engine.child], seconds(5.0))
+        self.engine.stop()
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory, dsn: str) -> Iterator[tuple[Pair, Pair]]:
     """One with a ledger file, one with a database, whose engine another client uses, too; all is read and sent."""
     folder = tmp_path_factory.mktemp("reconcile")
-    for name in ("file", "database"):
-        (folder / name).mkdir()
     with Several([Pair(folder / "file"), Pair(folder / "database", ledger_table(folder, dsn))]) as made:
         for pair in made:
             pair.turns()

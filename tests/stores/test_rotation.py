@@ -15,12 +15,13 @@ import pytest
 from tests.integration.proxy.reload_scene import receipt
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.stopped import Several, Stopped
 from tests.subjects.stores import Postgres, Redis
-from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.redis.calls import RedisCalls
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .test_shared_limits import keyed, metrics
+from .test_shared_limits import keyed
 
 WATCHED = "watch_config = true\nprocesses = 2"
 
@@ -31,11 +32,6 @@ def replace(file: Path, text: str) -> None:
     draft.touch(0o600)
     draft.write_text(text + "\n")
     draft.replace(file)
-
-
-def written(proxy: ProxyProcess) -> str:
-    """The log."""
-    return "".join(path.read_text() for path in proxy.folder.glob("*.log"))
 
 
 def until_each(proxies: list[ProxyProcess], condition: Callable[[ProxyProcess], bool], what: str) -> None:
@@ -83,7 +79,7 @@ def traffic() -> Iterator[Callable[[ProxyProcess], Traffic]]:
         each.end()
 
 
-class Guarded:
+class Guarded(Stopped):
     """A database whose user has a password, and a proxy that sends its rows there."""
 
     def __init__(self, folder: Path, postgres: Postgres, engine: EngineProcess, *, extra: str = WATCHED) -> None:
@@ -97,7 +93,13 @@ class Guarded:
         self.file = folder / "dsn"
         replace(self.file, self.dsn("first"))
         table = f'[ledger]\ndsn_file = "{self.file}"'
-        self.proxy = ProxyProcess(folder / "p", [engine.toml("east")], limits=table, extra=extra).start()
+        self.proxy = ProxyProcess(folder / "p", [engine.toml("east")], limits=table, extra=extra)
+
+    def begin(self) -> None:
+        self.proxy.begin()
+
+    def stop(self) -> None:
+        self.proxy.stop()
 
     def sql(self, statement: str) -> list[str]:
         return self.postgres.sql(statement, self.database)
@@ -121,14 +123,13 @@ class Guarded:
         return int(self.sql("SELECT count(*) FROM turn")[0])
 
     def log(self) -> str:
-        return written(self.proxy)
+        return self.proxy.written()
 
 
 @pytest.fixture
 def guarded(own_postgres: Postgres, engine: EngineProcess, tmp_path: Path) -> Iterator[Guarded]:
-    made = Guarded(tmp_path, own_postgres, engine)
-    yield made
-    made.proxy.stop()
+    with Guarded(tmp_path, own_postgres, engine) as made:
+        yield made
 
 
 @pytest.mark.parametrize("first", ["the file", "the database"])
@@ -154,7 +155,7 @@ def test_a_new_password_of_the_database_is_used_whichever_side_has_it_first(
     clients.go_on()
     assert clients.end() == {200}
     until(lambda: guarded.rows() == len(clients.answers), "each answer has one row")
-    until(lambda: 'warmroute_store_up{store="postgres"} 1' in metrics(guarded.proxy), "it is up")
+    until(lambda: 'warmroute_store_up{store="postgres"} 1' in guarded.proxy.metrics(), "it is up")
     assert not [word for word in (":first@", ":second@") if word in guarded.log()]
 
 
@@ -189,8 +190,7 @@ def test_another_database_waits_for_a_restart_and_gets_no_row(
 def test_an_order_to_reload_reads_the_address_again(
     own_postgres: Postgres, engine: EngineProcess, tmp_path: Path, order: str
 ) -> None:
-    guarded = Guarded(tmp_path, own_postgres, engine, extra="")
-    try:
+    with Guarded(tmp_path, own_postgres, engine, extra="") as guarded:
         before = guarded.connections()
         guarded.set_password()
         guarded.write()
@@ -201,8 +201,6 @@ def test_an_order_to_reload_reads_the_address_again(
             with guarded.proxy.admin() as admin:
                 admin.post("/admin/reload").raise_for_status()
         until(lambda: guarded.connections() and not guarded.connections() & before, "all connections are new")
-    finally:
-        guarded.proxy.stop()
 
 
 def test_a_new_password_of_redis_is_used(
@@ -211,30 +209,23 @@ def test_a_new_password_of_redis_is_used(
     file = tmp_path / "redis.url"
     replace(file, redis.url)
     table = f'\n[redis]\nurl_file = "{file}"\ntimeout_s = 5'
-    keys: tuple[str, str] | None = None
-    proxies: list[ProxyProcess] = []
-    try:
-        for name in ("a", "b"):
-            made = ProxyProcess(tmp_path / name, [engine.toml("east")], second=table, extra=WATCHED, keys=keys)
-            proxies.append(made.start())
-            keys = made.keys
+    keys = (new_api_key()[0], new_api_key()[0])
+    made = (ProxyProcess(tmp_path / n, [engine.toml("east")], second=table, extra=WATCHED, keys=keys) for n in "ab")
+    with Several(made) as proxies:
         clients = traffic(proxies[0])
         assert keyed(proxies[0], "one").status_code == 200
         assert keyed(proxies[1], "one").status_code == 409
         replace(file, redis.url.replace("redis://", "redis://:second@"))
-        until_each(proxies, lambda each: "does not answer at its new address" in written(each), "it is tried")
+        until_each(proxies, lambda each: "does not answer at its new address" in each.written(), "it is tried")
         assert keyed(proxies[1], "one").status_code == 409  # by the old address
         redis.tell("CONFIG SET requirepass second")
-        until_each(proxies, lambda each: written(each).count("used at its new address") == 2, "its processes moved")
+        until_each(proxies, lambda each: each.written().count("used at its new address") == 2, "its processes moved")
         redis.tell("AUTH second", "CLIENT KILL TYPE normal SKIPME yes")
         assert keyed(proxies[0], "two").status_code == 200
         assert keyed(proxies[1], "two").status_code == 409
         assert clients.end() == {200}
-        until_each(proxies, lambda each: 'warmroute_store_up{store="redis"} 1' in metrics(each), "Redis is up")
-        assert not any("second@" in written(each) for each in proxies)
-    finally:
-        for proxy in proxies:
-            proxy.stop()
+        until_each(proxies, lambda each: 'warmroute_store_up{store="redis"} 1' in each.metrics(), "Redis is up")
+        assert not any("second@" in each.written() for each in proxies)
 
 
 async def test_addresses_of_redis_that_come_one_soon_after_another_leave_no_connection_open(
@@ -272,23 +263,20 @@ async def test_addresses_of_redis_that_come_one_soon_after_another_leave_no_conn
 def test_an_engine_that_wants_another_key_gets_it_and_no_request_is_lost(
     tmp_path: Path, traffic: Callable[[ProxyProcess], Traffic]
 ) -> None:
-    engines = [EngineProcess(tmp_path, name, "aggregated", "--api-key", f"{name}-one") for name in ("e0", "e1")]
+    engines = Several(EngineProcess(tmp_path, name, "aggregated", "--api-key", f"{name}-one") for name in ("e0", "e1"))
     files = [tmp_path / f"{engine.id}.key" for engine in engines]
+    tables = []
     for engine, file in zip(engines, files, strict=True):
         replace(file, f"{engine.id}-one")
-    tables = [
-        f'{engine.listening().toml("east")}\nkey_file = "{file}"' for engine, file in zip(engines, files, strict=True)
-    ]
-    proxy = ProxyProcess(tmp_path / "p", tables, extra=WATCHED)
-    try:
-        proxy.start()
+        tables.append(f'{engine.listening().toml("east")}\nkey_file = "{file}"')
+    with engines, ProxyProcess(tmp_path / "p", tables, extra=WATCHED) as proxy:
         clients = traffic(proxy)
         clients.go_on()
-        stop_all([engines[1].child], seconds(5.0))
+        engines[1].stop()
         until(lambda: proxy.engine_states()["e1"] != "up", "its restart is noticed")
         port = str(httpx.URL(engines[1].url).port)
         engines[1] = EngineProcess(tmp_path, "e1", "aggregated", "--api-key", "e1-two", "--port", port).listening()
-        until(lambda: "its key_file is missing or wrong" in written(proxy), "it refuses the old key")
+        until(lambda: "its key_file is missing or wrong" in proxy.written(), "it refuses the old key")
         clients.go_on()
         replace(files[1], "e1-two")
         until(lambda: proxy.engine_states()["e1"] == "up", "it takes the new one")
@@ -296,6 +284,3 @@ def test_an_engine_that_wants_another_key_gets_it_and_no_request_is_lost(
         until(lambda: "e1" in {receipt(each)["workers"][0]["id"] for each in clients.answers[before:]}, "it serves")
         assert clients.end() == {200}
         assert "e1-two" not in proxy.written()
-    finally:
-        proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))

@@ -15,9 +15,7 @@ from warmroute_proxy.server.stores.database import REVISIONS
 from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.store_state import StoreError
 
-from .conftest import ledger_table
-
-ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
+from .operating import ENGINE, ledger_table
 
 
 def run(folder: Path, dsn: str, *command: str) -> subprocess.CompletedProcess[str]:
@@ -36,35 +34,31 @@ def test_an_empty_database_is_refused_until_it_is_migrated(postgres: Postgres, t
         assert (migrated.returncode, migrated.stdout) == (0, f"the database has schema {REVISIONS[-1]}\n")
 
 
-@pytest.mark.parametrize(("version", "words"), [("9999", "update the proxy"), ("0000", "update the proxy")])
-def test_a_schema_of_another_version_is_refused(postgres: Postgres, tmp_path: Path, version: str, words: str) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
-    newer(postgres, dsn, version, oldest_reader=version)
-    refused = run(tmp_path / "p", dsn, "proxy")
+@pytest.mark.parametrize("version", ["9999", "0000"])
+def test_a_schema_of_another_version_is_refused(postgres: Postgres, own_dsn: str, tmp_path: Path, version: str) -> None:
+    newer(postgres, own_dsn, version, oldest_reader=version)
+    refused = run(tmp_path / "p", own_dsn, "proxy")
     assert refused.returncode == 2
-    assert words in refused.stderr
+    assert "update the proxy" in refused.stderr
 
 
-def test_a_newer_schema_is_not_migrated_back(postgres: Postgres, tmp_path: Path) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
-    newer(postgres, dsn, "9999", oldest_reader="9998")
-    refused = run(tmp_path / "p", dsn, "ledger", "migrate")
+def test_a_newer_schema_is_not_migrated_back(postgres: Postgres, own_dsn: str, tmp_path: Path) -> None:
+    newer(postgres, own_dsn, "9999", oldest_reader="9998")
+    refused = run(tmp_path / "p", own_dsn, "ledger", "migrate")
     assert refused.returncode == 2
     assert "there is no way back; update warmroute, or restore the backup" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["9999"]
+    assert postgres.sql("SELECT version_num FROM alembic_version", own_dsn) == ["9999"]
 
 
-def test_a_newer_schema_that_this_version_reads_is_left_as_it_is(postgres: Postgres, tmp_path: Path) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
-    newer(postgres, dsn, "9999", oldest_reader=REVISIONS[-1])
-    assert migrate(dsn, expand_only=True) == "9999"
+def test_a_newer_schema_that_this_version_reads_is_left_as_it_is(
+    postgres: Postgres, own_dsn: str, tmp_path: Path
+) -> None:
+    newer(postgres, own_dsn, "9999", oldest_reader=REVISIONS[-1])
+    assert migrate(own_dsn, expand_only=True) == "9999"
     address = tmp_path / "dsn"
     address.touch(0o600)
-    address.write_text(dsn)
+    address.write_text(own_dsn)
     full = [sys.executable, "-m", "warmroute_cli.main", "ledger", "migrate", "--dsn-file", str(address)]
     done = subprocess.run(full, capture_output=True, text=True, timeout=seconds(30), check=False)
     assert (done.returncode, done.stdout) == (0, "the database has schema 9999\n")
@@ -117,8 +111,6 @@ def test_a_wrong_address_is_said_without_its_password(postgres: Postgres, tmp_pa
     assert "pa55word" not in found.stderr + found.stdout
 
 
-def test_the_sums_have_a_column_for_each_loss_class(postgres: Postgres) -> None:
-    dsn = postgres.new_database()
-    migrate(dsn)
+def test_the_sums_have_a_column_for_each_loss_class(postgres: Postgres, dsn: str) -> None:
     columns = postgres.sql("SELECT column_name FROM information_schema.columns WHERE table_name = 'usage_hour'", dsn)
     assert set(LOSS_CLASSES) <= set(columns)

@@ -16,10 +16,10 @@ import pytest
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.core.accounting.entry_steps import void_id, voiding
-from warmroute_proxy.server.ledger.schema import connect
 from warmroute_proxy.server.stores.migrate import migrate
 
-from .conftest import ledger_table
+from .conftest import FAULTS
+from .operating import ledger_table
 from .sending import BEGAN_S, fill, row, sending
 
 DAY_S = 86_400
@@ -74,8 +74,8 @@ def test_killed_at_any_moment_each_row_is_there_once(postgres: Postgres, dsn: st
         assert found == [f"{rows}|{rows * 300}|{rows * 36}"]
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze"])
-def test_while_the_server_is_away_rows_wait(own_postgres: Postgres, tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(("fault", "end"), FAULTS)
+def test_while_the_server_is_away_rows_wait(own_postgres: Postgres, tmp_path: Path, fault: str, end: str) -> None:
     dsn = own_postgres.new_database()
     migrate(dsn)
     file = fill(tmp_path, [row(number) for number in range(2_000)])
@@ -83,17 +83,10 @@ def test_while_the_server_is_away_rows_wait(own_postgres: Postgres, tmp_path: Pa
     try:
         until(lambda: thread.sent == 2_000, "the first rows are sent")
         getattr(own_postgres, fault)()
-        db = connect(file)
-        db.executemany(
-            "INSERT INTO turn_record VALUES (?, ?)",
-            [(e.id, e.record().decode()) for e in map(row, range(2_000, 4_000))],
-        )
-        db.close()
+        fill(tmp_path, [row(number) for number in range(2_000, 4_000)])
         if fault == "kill":
             until(lambda: thread.problem, "the thread sees that the server is away")
-            own_postgres.start()
-        else:
-            own_postgres.thaw()
+        getattr(own_postgres, end)()
         until(lambda: thread.sent == 4_000, "the others are sent")
         until(lambda: not thread.problem, "the thread sees that the server is back")
     finally:
@@ -199,8 +192,8 @@ def test_requests_go_on_without_the_database_and_their_rows_come_later(fleet: Fl
     fleet.turns(3)
     until(lambda: "degraded" in fleet.ready(), "the state is named")
     assert "postgres away" in str(fleet.ready()["degraded"])
+    assert 'warmroute_store_up{store="postgres"} 0' in fleet.proxy.metrics()
     with fleet.proxy.admin() as admin:
-        assert 'warmroute_store_up{store="postgres"} 0' in admin.get("/metrics").text
         assert admin.get("/admin/usage?by=model").status_code == 503
     with fleet.proxy.client() as client:
         assert client.get(f"/v1/usage/receipts/{fleet.ids[-1]}").status_code == 200

@@ -3,8 +3,6 @@
 import asyncio
 import hashlib
 import json
-import re
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -23,7 +21,7 @@ from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 from warmroute_proxy.server.redis.limits import RedisSlots
 from warmroute_proxy.server.redis.markers import RedisMarkers
 
-from .conftest import SharingProxies
+from .conftest import FAULTS, SharingProxies
 
 AT_ONCE = '[[budget]]\nname = "team"\ntenants = ["first", "second"]\nrequests_at_once = 2\n'
 FOUR = SlotLimit(Scope("team", ("first",)), 4, 0.8)
@@ -34,10 +32,6 @@ def admission(proxy: ProxyProcess) -> dict[str, Any]:
     with proxy.admin() as admin:
         found: dict[str, Any] = admin.get("/admin/admission").json()
     return found
-
-
-def metrics(proxy: ProxyProcess) -> str:
-    return proxy.metrics()
 
 
 def keyed(proxy: ProxyProcess, key: str, text: str = "hello") -> httpx.Response:
@@ -150,7 +144,7 @@ async def test_what_a_frozen_redis_was_told_of_a_marker_is_told_again(redis: Red
     one, other = RedisMarkers(calls, "aa", "east"), RedisMarkers(others, "bb", "west")
     try:
         assert await one.claim("before", "f", 60.0) is None  # there is a connection
-        redis.signal(signal.SIGSTOP)
+        redis.freeze()
         with pytest.raises(RedisAway):
             await one.claim("k", "f", 60.0)  # Redis notes it when it goes on
         if ends:
@@ -158,7 +152,7 @@ async def test_what_a_frozen_redis_was_told_of_a_marker_is_told_again(redis: Red
         else:
             one.dropped("k", "f")
         await asyncio.sleep(0)  # it is begun, and fails at once
-        redis.signal(signal.SIGCONT)
+        redis.thaw()
         expected = Marker("f", "east", "wr-1") if ends else None
         async with asyncio.timeout(seconds(10)):
             while await other.claim("k", "f", 60.0) == Marker("f", "east", ""):
@@ -166,7 +160,7 @@ async def test_what_a_frozen_redis_was_told_of_a_marker_is_told_again(redis: Red
                 await asyncio.sleep(0.01)
         assert await other.claim("k", "f", 60.0) == expected
     finally:
-        redis.signal(signal.SIGCONT)
+        redis.thaw()
         await calls.close()
         await others.close()
 
@@ -181,7 +175,7 @@ def test_a_key_is_served_by_one_of_two_proxies(proxies: SharingProxies) -> None:
     assert receipt_id in spent.json()["error"]["message"]
     assert code(keyed(other, "key", "another body")) == (422, "idempotency_key_reused")
     assert keyed(other, "another key").status_code == 200
-    assert 'warmroute_marker_refusals_total{code="idempotency_key_spent"} 1' in metrics(other)
+    assert 'warmroute_marker_refusals_total{code="idempotency_key_spent"} 1' in other.metrics()
 
 
 def spent_at(proxy: ProxyProcess, receipt_id: str) -> httpx.Response | None:
@@ -210,34 +204,21 @@ def test_what_was_charged_nothing_can_be_tried_at_another_proxy(proxies: Sharing
     assert found
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze"])
-def test_without_redis_a_keyed_request_goes_on(proxies: SharingProxies, redis: Redis, fault: str) -> None:
+@pytest.mark.parametrize(("fault", "end"), FAULTS)
+def test_without_redis_a_keyed_request_goes_on(proxies: SharingProxies, redis: Redis, fault: str, end: str) -> None:
     proxies.timeout_s = 0.25
     one, other = proxies.start(), proxies.start()
     assert keyed(one, "before").status_code == 200
-    before = missed(one)
-    if fault == "kill":
-        redis.kill()
-    else:
-        redis.signal(signal.SIGSTOP)
+    before = one.metric("warmroute_markers_missed_total ")
+    getattr(redis, fault)()
     first = keyed(one, "key")
     assert first.status_code == 200
     assert keyed(one, "key").json() == first.json()  # known to this process
     assert keyed(other, "key").status_code == 200
-    assert missed(one) - before == 1
-    if fault == "kill":
-        redis.start()
-    else:
-        redis.signal(signal.SIGCONT)
-    until(lambda: 'store="redis"} 1' in metrics(one), "redis is used again")
+    assert one.metric("warmroute_markers_missed_total ") - before == 1
+    getattr(redis, end)()
+    until(lambda: 'store="redis"} 1' in one.metrics(), "redis is used again")
     assert keyed(one, "later").status_code == 200
-
-
-def missed(proxy: ProxyProcess) -> int:
-    """How many keyed requests have gone on without Redis."""
-    found = re.search(r"^warmroute_markers_missed_total (\d+)", metrics(proxy), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
 
 
 # -- limits of keys
@@ -260,4 +241,4 @@ def test_a_limit_of_a_key_is_that_of_no_other_key(proxies: SharingProxies, share
     assert 1 <= int(found[3].headers["retry-after"]) <= 60
     with proxy.client(1) as client:
         assert client.post("/v1/chat/completions", json=chat(max_tokens=2)).status_code == 200
-    assert 'warmroute_budget_warnings_total{budget="ci",limit="requests_per_minute"}' in metrics(proxy)
+    assert 'warmroute_budget_warnings_total{budget="ci",limit="requests_per_minute"}' in proxy.metrics()

@@ -2,21 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.subjects.processes import until
-from tests.subjects.stores import Postgres
 
 from .operating import Operator
-
-
-@pytest.fixture(scope="module")
-def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with Operator(tmp_path_factory.mktemp("tenants"), postgres) as made:
-        yield made
 
 
 def settings(operator: Operator, name: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.subjects.stores import Postgres
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.database import REVISIONS
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/warmroute"
@@ -42,6 +42,10 @@ def upgrade() -> None:
     op.execute("ALTER TABLE spool ADD COLUMN note text NOT NULL DEFAULT ''")
 """
 OUTSIDE = ("-m", "warmroute_cli.main")
+
+
+def ran(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +80,10 @@ def next_version(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 class Fleet(Stopped):
     """Two proxies with one database, and clients that go on as clients do."""
 
-    def __init__(self, folder: Path, engine: EngineProcess, dsn: str, program: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, engine: EngineProcess, postgres: Postgres, program: tuple[str, ...]) -> None:
+        self.postgres, self.dsn = postgres, postgres.new_database()
         keys = (new_api_key()[0], new_api_key()[0])
-        limits = "shutdown_grace_s = 20\n" + ledger_table(folder, dsn)
+        limits = "shutdown_grace_s = 20\n" + ledger_table(folder, self.dsn)
         tables = [engine.toml("east")]
         self.proxies = [
             ProxyProcess(folder / name, tables, keys=keys, limits=limits, fresh=True) for name in ("one", "two")
@@ -89,13 +94,19 @@ class Fleet(Stopped):
         self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(3)]
         self._program = program
 
-    def migrate(self, program: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        return self.run(program, "ledger", "migrate")
+    def sql(self, statement: str) -> list[str]:
+        return self.postgres.sql(statement, self.dsn)
+
+    def schema(self) -> str:
+        return self.sql("SELECT version_num FROM alembic_version")[0]
+
+    def migrate(self, program: tuple[str, ...]) -> None:
+        migrated = self.run(program, "ledger", "migrate")
+        assert migrated.returncode == 0, migrated.stderr
 
     def run(self, program: tuple[str, ...], *command: str) -> subprocess.CompletedProcess[str]:
         config = self.proxies[0].write_config() if not self.proxies[0].config.exists() else self.proxies[0].config
-        full = [sys.executable, *program, *command, "--config", str(config)]
-        return subprocess.run(full, capture_output=True, text=True, timeout=seconds(60), check=False)
+        return ran([sys.executable, *program, *command, "--config", str(config)])
 
     def start(self) -> None:
         for proxy in self.proxies:
@@ -131,14 +142,31 @@ class Fleet(Stopped):
         assert not self.problems
 
     def end_traffic(self) -> None:
+        """From then on, each answer has one row, and the sums are those of the receipts."""
+        self._end()
+        assert not self.problems
+        self.check_rows()
+
+    def check_rows(self) -> None:
+        for proxy in self.proxies:
+            until(lambda proxy=proxy: "degraded" not in _ready(proxy), "its rows are sent")  # type: ignore[misc]
+        expected = dict(self.ids)
+        assert len(expected) == len(self.ids)
+        until(lambda: set(expected) <= set(self.sql("SELECT id FROM turn")), "all rows are there")
+        ids = self.sql("SELECT id FROM turn")
+        assert len(ids) == len(set(ids))
+        sums = "SELECT sum(turns), sum(price_nanousd) FROM usage_hour"
+        assert self.sql(sums) == [f"{len(ids)}|{sum(expected.values())}"]
+
+    def stop(self) -> None:
+        self._end()
+        for proxy in self.proxies:
+            proxy.stop()
+
+    def _end(self) -> None:
         self._done.set()
         for thread in self._threads:
             thread.join(seconds(60))
-
-    def stop(self) -> None:
-        self.end_traffic()
-        for proxy in self.proxies:
-            proxy.stop()
 
     def _ask(self, number: int) -> None:
         turn = 0
@@ -172,25 +200,9 @@ class Fleet(Stopped):
 
 
 @pytest.fixture
-def fleet(
-    engine: EngineProcess, older: tuple[str, ...], own_postgres: Postgres, tmp_path: Path
-) -> Iterator[tuple[Fleet, str]]:
-    dsn = own_postgres.new_database()
-    with Fleet(tmp_path, engine, dsn, older) as made:
-        yield made, dsn
-
-
-def check_rows(fleet: Fleet, postgres: Postgres, dsn: str) -> None:
-    """Each answer has one row, and the sums are those of the receipts."""
-    for proxy in fleet.proxies:
-        until(lambda proxy=proxy: "degraded" not in _ready(proxy), "its rows are sent")  # type: ignore[misc]
-    expected = dict(fleet.ids)
-    assert len(expected) == len(fleet.ids)
-    until(lambda: set(expected) <= set(postgres.sql("SELECT id FROM turn", dsn)), "all rows are there")
-    ids = postgres.sql("SELECT id FROM turn", dsn)
-    assert len(ids) == len(set(ids))
-    sums = "SELECT sum(turns), sum(price_nanousd) FROM usage_hour"
-    assert postgres.sql(sums, dsn) == [f"{len(ids)}|{sum(expected.values())}"]
+def fleet(engine: EngineProcess, older: tuple[str, ...], own_postgres: Postgres, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(tmp_path, engine, own_postgres, older) as made:
+        yield made
 
 
 def _ready(proxy: ProxyProcess) -> dict[str, Any]:
@@ -199,102 +211,73 @@ def _ready(proxy: ProxyProcess) -> dict[str, Any]:
 
 
 def test_a_fleet_is_upgraded_without_a_lost_or_doubled_row_and_cannot_go_back(
-    fleet: tuple[Fleet, str], older: tuple[str, ...], own_postgres: Postgres
+    fleet: Fleet, older: tuple[str, ...]
 ) -> None:
-    made, dsn = fleet
-    assert made.migrate(older).returncode == 0
-    assert own_postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["0002"]
-    made.start()
-    made.served(12)
-    migrated = made.migrate(OUTSIDE)
-    assert migrated.returncode == 0, migrated.stderr
-    assert own_postgres.sql("SELECT version_num FROM alembic_version", dsn) == [REVISIONS[-1]]
-    made.served(12)  # by the older version, whose rows wait
-    for proxy in made.proxies:
-        made.replace(proxy, OUTSIDE)
-        made.served(12)
-    made.end_traffic()
-    assert not made.problems
-    check_rows(made, own_postgres, dsn)
-    refused = made.back(older)
+    fleet.migrate(older)
+    assert fleet.schema() == "0002"
+    fleet.start()
+    fleet.served(12)
+    fleet.migrate(OUTSIDE)
+    assert fleet.schema() == REVISIONS[-1]
+    fleet.served(12)  # by the older version, whose rows wait
+    for proxy in fleet.proxies:
+        fleet.replace(proxy, OUTSIDE)
+        fleet.served(12)
+    fleet.end_traffic()
+    refused = fleet.back(older)
     assert "schema version 5, this proxy needs 4" in refused.stderr  # by its ledger file
-    refused = made.back(older, state_dir="empty")
+    refused = fleet.back(older, state_dir="empty")
     assert "which this proxy does not know" in refused.stderr  # by the database
 
 
 def test_a_fleet_is_upgraded_and_rolled_back_on_a_schema_that_both_versions_read(
-    fleet: tuple[Fleet, str], next_version: tuple[str, ...], own_postgres: Postgres
+    fleet: Fleet, next_version: tuple[str, ...]
 ) -> None:
-    made, dsn = fleet
-    made._program = OUTSIDE
-    assert made.migrate(OUTSIDE).returncode == 0
-    made.start()
-    made.served(12)
-    address = re.findall(r'dsn_file = "(.*)"', made.proxies[0].config.read_text())[0]
+    fleet._program = OUTSIDE
+    fleet.migrate(OUTSIDE)
+    fleet.start()
+    fleet.served(12)
+    address = re.findall(r'dsn_file = "(.*)"', fleet.proxies[0].config.read_text())[0]
     (words,) = re.findall(r"args: \[(ledger, .*)\]", (CHART / "templates/migration.yaml").read_text())
     command = [address if word.startswith("/") else word for word in words.split(", ")]
-    migrated = subprocess.run(
-        [sys.executable, *next_version, *command], capture_output=True, text=True, timeout=seconds(60), check=False
-    )
+    migrated = ran([sys.executable, *next_version, *command])
     assert (migrated.returncode, migrated.stdout) == (0, "the database has schema 9999\n"), migrated.stderr
-    made.served(12)  # by this version, on the newer schema
+    fleet.served(12)  # by this version, on the newer schema
     for version in (next_version, OUTSIDE):
-        for proxy in made.proxies:
-            made.replace(proxy, version)
-            made.served(12)
+        for proxy in fleet.proxies:
+            fleet.replace(proxy, version)
+            fleet.served(12)
             assert "degraded" not in _ready(proxy)
-    made.end_traffic()
-    assert not made.problems
-    check_rows(made, own_postgres, dsn)
-    assert own_postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["9999"]
+    fleet.end_traffic()
+    assert fleet.schema() == "9999"
 
 
-def test_a_backup_is_restored_and_newer_rows_are_sent_again(
-    fleet: tuple[Fleet, str], own_postgres: Postgres, tmp_path: Path
-) -> None:
-    made, dsn = fleet
-    made._program = OUTSIDE
-    assert made.migrate(OUTSIDE).returncode == 0
-    made.start()
-    made.served(12)
-    dump = own_postgres.folder / "ledger.dump"
-    _tool(own_postgres, "pg_dump", "--format=custom", f"--file={dump}", dsn)
-    made.served(12)
-    made.end_traffic()
-    assert not made.problems
-    check_rows(made, own_postgres, dsn)
-    before = sorted(own_postgres.sql("SELECT id FROM turn", dsn))
-    _restore(own_postgres, dsn, dump, tmp_path)
-    until(lambda: sorted(own_postgres.sql("SELECT id FROM turn", dsn)) == before, "newer rows are sent again", 60.0)
-    check_rows(made, own_postgres, dsn)
-    broken = tmp_path / "broken.dump"
-    broken.write_bytes(dump.read_bytes()[:-200])
-    done = _run_restore(own_postgres, f"warmroute ledger restore {broken} --dsn-file {tmp_path / 'ledger.dsn'}")
-    assert done.returncode == 2
-    assert "nothing was restored" in done.stderr
-    assert sorted(own_postgres.sql("SELECT id FROM turn", dsn)) == before
-
-
-def _restore(postgres: Postgres, dsn: str, dump: Path, folder: Path) -> None:
-    """What the how-to says."""
+def test_a_backup_is_restored_and_newer_rows_are_sent_again(fleet: Fleet, tmp_path: Path) -> None:
+    fleet._program = OUTSIDE
+    fleet.migrate(OUTSIDE)
+    fleet.start()
+    fleet.served(12)
+    postgres, address, dump = fleet.postgres, tmp_path / "ledger.dsn", fleet.postgres.folder / "ledger.dump"
+    tool = [str(postgres.bin / "pg_dump"), "--format=custom", f"--file={dump}", fleet.dsn]
+    dumped = ran(postgres.as_user(tool))
+    assert dumped.returncode == 0, dumped.stderr
+    fleet.served(12)
+    fleet.end_traffic()
+    before = sorted(fleet.sql("SELECT id FROM turn"))
     page = (ROOT / "docs/how-to/upgrade.md").read_text()
     (command,) = (block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "ledger restore" in block)
-    address = folder / "ledger.dsn"
-    address.touch(0o600)
-    address.write_text(dsn)
-    command = command.replace("ledger.dump", str(dump)).replace("ledger.dsn", str(address))
-    done = _run_restore(postgres, command)
+    done = _restored(postgres, command.replace("ledger.dump", str(dump)).replace("ledger.dsn", str(address)))
     assert (done.returncode, done.stderr) == (0, f"the database is as {dump} has it\n")
+    until(lambda: sorted(fleet.sql("SELECT id FROM turn")) == before, "newer rows are sent again", 60.0)
+    fleet.check_rows()
+    broken = tmp_path / "broken.dump"
+    broken.write_bytes(dump.read_bytes()[:-200])
+    done = _restored(postgres, f"warmroute ledger restore {broken} --dsn-file {address}")
+    assert done.returncode == 2
+    assert "nothing was restored" in done.stderr
+    assert sorted(fleet.sql("SELECT id FROM turn")) == before
 
 
-def _run_restore(postgres: Postgres, command: str) -> subprocess.CompletedProcess[str]:
+def _restored(postgres: Postgres, command: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{postgres.bin}:{os.environ['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=seconds(60), check=False, env=given
-    )
-
-
-def _tool(postgres: Postgres, name: str, *arguments: str) -> None:
-    command = postgres.as_user([str(postgres.bin / name), *arguments])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
-    assert done.returncode == 0, done.stderr
+    return ran(["bash", "-c", command], given)

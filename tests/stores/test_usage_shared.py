@@ -23,7 +23,7 @@ from tests.integration.proxy.test_usage import (  # noqa: F401 - run here, too
 from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.stores import Postgres
 
-from .conftest import ledger_table
+from .operating import ledger_table
 
 
 class SentRegions(Regions):

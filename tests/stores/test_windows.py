@@ -1,8 +1,6 @@
 """Limits by the minute over two proxies and one Redis, and what holds while that is away."""
 
 import asyncio
-import signal
-import socket
 import time
 from functools import partial
 
@@ -15,11 +13,11 @@ from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
 from tests.subjects.stores import Redis
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.scope import Scope
-from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
+from warmroute_proxy.server.redis.calls import RedisCalls
 from warmroute_proxy.server.redis.limits import RedisWindows
 from warmroute_proxy.server.stores.limits.shared_limits import AWAY
 
-from .conftest import SharingProxies
+from .conftest import FAULTS, SharingProxies
 
 LIMIT = 12
 SPAN = Span(1_790_000_040, 1_790_000_100)
@@ -62,15 +60,14 @@ def test_two_proxies_answer_the_limit_together(proxies: SharingProxies, redis: R
     assert 1 <= int(refused.headers["retry-after"]) <= 60
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze"])
-def test_while_redis_is_away_each_proxy_has_the_limit(proxies: SharingProxies, redis: Redis, fault: str) -> None:
+@pytest.mark.parametrize(("fault", "end"), FAULTS)
+def test_while_redis_is_away_each_proxy_has_the_limit(
+    proxies: SharingProxies, redis: Redis, fault: str, end: str
+) -> None:
     proxies.timeout_s = 0.25
     one = proxies.start(OF_SECOND)
     assert send(one).status_code == 200
-    if fault == "kill":
-        redis.kill()
-    else:
-        redis.signal(signal.SIGSTOP)
+    getattr(redis, fault)()
     statuses = [send(one).status_code for _ in range(LIMIT)]
     assert statuses.count(200) >= LIMIT - 1
 
@@ -81,10 +78,7 @@ def test_while_redis_is_away_each_proxy_has_the_limit(proxies: SharingProxies, r
 
     until(degraded, "redis away")
     assert 'warmroute_store_up{store="redis"} 0' in one.metrics()
-    if fault == "kill":
-        redis.start()
-    else:
-        redis.signal(signal.SIGCONT)
+    getattr(redis, end)()
 
     def back() -> bool:
         send(one)
@@ -111,24 +105,10 @@ async def test_slices_are_never_more_than_the_limit_together(redis: Redis) -> No
 
 @pytest.mark.parametrize("denied", ["evalsha", "script"])
 async def test_a_user_of_redis_needs_few_commands(redis: Redis, denied: str) -> None:
-    acl = f"ACL SETUSER default -@all +eval +evalsha +get +incrby +expire -{denied}\r\n"
-    with socket.create_connection(("127.0.0.1", redis.port), timeout=seconds(5.0)) as sock:
-        sock.sendall(acl.encode())
-        assert sock.recv(16) == b"+OK\r\n"
+    redis.tell(f"ACL SETUSER default -@all +eval +evalsha +get +incrby +expire -{denied}")
     calls = RedisCalls(redis.url, seconds(5.0))
     try:
         assert await RedisWindows(calls).take(MINUTE, SPAN, 2) == Taken(2, LIMIT - 2)
         assert await RedisWindows(calls).take(MINUTE, SPAN, 3) == Taken(3, LIMIT - 5)
     finally:
-        await calls.close()
-
-
-async def test_a_frozen_redis_is_away_after_the_deadline(redis: Redis) -> None:
-    calls = RedisCalls(redis.url, 0.25)
-    redis.signal(signal.SIGSTOP)
-    try:
-        with pytest.raises(RedisAway):
-            await RedisWindows(calls).take(MINUTE, SPAN, 2)
-    finally:
-        redis.signal(signal.SIGCONT)
         await calls.close()

@@ -116,7 +116,7 @@ class CopiedFleet(LocalFleet):
 
 
 class Running:
-    """A running copy, as `subprocess.Popen` shows a process."""
+    """A running copy, as `subprocess.Popen` shows a process; `ended` can be read once it has ended."""
 
     def __init__(self, command: Sequence[str], pid: int, ended: int, stdin: int) -> None:
         self.args = command
@@ -124,6 +124,9 @@ class Running:
         self.stdin = os.fdopen(stdin, "wb")
         self.returncode: int | None = None
         self._ended = ended
+
+    def _status(self) -> int:
+        return int(os.read(self._ended, 20) or b"9")
 
     def poll(self) -> int | None:
         """How it ended; None while it runs."""
@@ -137,7 +140,7 @@ class Running:
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = os.waitstatus_to_exitcode(int(os.read(self._ended, 20) or b"9"))
+            self.returncode = os.waitstatus_to_exitcode(self._status())
             os.close(self._ended)
             with contextlib.suppress(OSError):
                 self.stdin.close()
@@ -266,43 +269,11 @@ def _run(module: str, arguments: Sequence[str]) -> int | None:
     return None
 
 
-class _Forked:
-    """A child that a copy has forked, as `subprocess.Popen` shows a process."""
+class _Forked(Running):
+    """A child that a copy has forked."""
 
-    def __init__(self, command: Sequence[str], pid: int, stdin: int) -> None:
-        self.args = command
-        self.pid = pid
-        self.stdin = os.fdopen(stdin, "wb")
-        self.returncode: int | None = None
-        self._ended = os.pidfd_open(pid)
-
-    def poll(self) -> int | None:
-        """How it ended; None while it runs."""
-        try:
-            return self.wait(0)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Waits for its end."""
-        if self.returncode is None:
-            if not select.select([self._ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            os.close(self._ended)
-        return self.returncode
-
-    def terminate(self) -> None:
-        """SIGTERM, where it still runs."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """SIGKILL, where it still runs."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+    def _status(self) -> int:
+        return os.waitpid(self.pid, 0)[1]
 
 
 def _forked(_child: Child, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
@@ -313,7 +284,7 @@ def _forked(_child: Child, command: Sequence[str], out: BinaryIO, log: BinaryIO)
         asked = {"command": list(command[2:]), "environ": dict(os.environ), "folder": str(Path.cwd())}
         _become(asked, [reads, out.fileno(), log.fileno()])
     os.close(reads)
-    return cast("subprocess.Popen[bytes]", _Forked(command, pid, stdin))  # as far as used
+    return cast("subprocess.Popen[bytes]", _Forked(command, pid, os.pidfd_open(pid), stdin))  # as far as used
 
 
 def main() -> None:

@@ -1,13 +1,14 @@
 """A gateway that speaks external processing as a test wants it to: what no Envoy would send, and when."""
 
+import queue
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 
 from tests.machine import seconds
+from tests.subjects.stopped import Stopped
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _END = None
@@ -51,12 +52,10 @@ def answer_body(data: bytes, *, ends: bool = True) -> Any:
     return message
 
 
-class Conversation:
+class Conversation(Stopped):
     """One stream."""
 
     def __init__(self, channel: grpc.Channel, timeout_s: float = 20.0) -> None:
-        import queue
-
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.call = channel.stream_stream(PROCESS)(self._messages(), timeout=seconds(timeout_s))
 
@@ -103,10 +102,5 @@ class Conversation:
         self.call.cancel()
         self.half_close()
 
-    def __enter__(self) -> "Conversation":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
         self.cancel()

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tests.machine import seconds
+from tests.subjects.stopped import Stopped
 
 WAIT_S = 20.0
 NOTHING_FROM_HERE = 2**62
@@ -33,7 +33,7 @@ class Message:
         return self.payload[1]  # type: ignore[no-any-return]
 
 
-class KvSubscriber:
+class KvSubscriber(Stopped):
     """A subscription to one rank, from what `/server_info` says of it. `host` replaces a wildcard."""
 
     def __init__(self, info: dict[str, Any], host: str = "127.0.0.1", rank: int = 0) -> None:
@@ -54,12 +54,7 @@ class KvSubscriber:
             # other socket, which the same thread serves later, does.
             assert self.replay(NOTHING_FROM_HERE) == []
 
-    def __enter__(self) -> "KvSubscriber":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
         self._context.destroy(linger=0)
 
     def next(self, timeout_s: float | None = None) -> Message | None:

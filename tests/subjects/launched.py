@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final
 
+import httpx
+
+from tests.machine import seconds
 from tests.subjects import patient
 from tests.subjects.copies import ran
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
+from tests.subjects.stopped import Stopped
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan
@@ -22,6 +26,7 @@ from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import written
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_backend.ports import Ports
+from warmroute_cli import state
 
 COMMAND: Final = [sys.executable, "-m", "warmroute_cli.main", "launch"]
 PATIENT: Final = [sys.executable, "-m", patient.MODULE, *COMMAND[3:]]
@@ -36,7 +41,7 @@ def pair_plan(**options: Any) -> Plan:
     return replace(plan, engines=tuple(engines))
 
 
-class Launched:
+class Launched(Stopped):
     """A launch in a folder. What still runs at the end of a `with` is stopped; nothing may be left then."""
 
     def __init__(self, folder: Path, plan: Plan | None = None, *options: str, engine: str = "embedded") -> None:
@@ -50,13 +55,9 @@ class Launched:
         self.output = folder / "launch.out"
         self.write(plan or pair_plan())
 
-    def __enter__(self) -> "Launched":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         if self.launcher is not None:
-            self.launcher.kill()
-            self.launcher.wait()
+            self.kill()
         self.act("stop")
         left = self.left()
         for pid in left:
@@ -130,14 +131,31 @@ class Launched:
         mark = f"{MARK}={json.loads(path.read_text())['launch_id']}/".encode()
         return [pid for pid in _pids() if mark in _environ(pid)]
 
-    def key(self) -> str:
-        from warmroute_cli import state
+    def ask(self, messages: str | list[dict[str, str]], **fields: Any) -> httpx.Response:
+        """A turn, of one message where that is a text."""
+        said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        body = {"model": MODEL, "max_tokens": 2, "messages": said, **fields}
+        headers = {"authorization": f"Bearer {state.api_key(self.state_dir)}"}
+        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
+        return httpx.post(url, json=body, headers=headers, timeout=seconds(200))
 
-        return state.api_key(self.state_dir)
+    def usage(self, messages: str | list[dict[str, str]], **fields: Any) -> dict[str, Any]:
+        """That of a turn, which is served."""
+        answer = self.ask(messages, **fields)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()["usage"]
+        return found
 
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+    def flush(self) -> None:
+        """Empty prefill's device and host; files stay. SGLang refuses while it works."""
+        url = self.status()["prefill-0"]["url"]
+        until(lambda: httpx.post(f"{url}/flush_cache", timeout=seconds(30)).status_code == 200, "it is idle")
+
+    def kill(self) -> None:
+        """The launcher alone, as a crash would."""
+        assert self.launcher is not None
+        self.launcher.kill()
+        self.launcher.wait()
 
 
 def _pids() -> list[int]:

@@ -1,6 +1,7 @@
 """Real engines and a real proxy for one test module, each a process of its own on a port the system assigned."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -102,16 +103,10 @@ class EngineProcess(Stopped):
             os.kill(self.child.pid, signal.SIGCONT)
 
     def toml(self, region: str) -> str:
-        lines = [
-            "[[engine]]",
-            f'id = "{self.id}"',
-            f'url = "{self.url}"',
-            f'region = "{region}"',
-            f'role = "{self.role}"',
-        ]
+        table = f'[[engine]]\nid = "{self.id}"\nurl = "{self.url}"\nregion = "{region}"\nrole = "{self.role}"'
         if self.role == "prefill":
-            lines += ['bootstrap_host = "127.0.0.1"', f"bootstrap_port = {self.line['bootstrap_port']}"]
-        return "\n".join(lines)
+            table += f'\nbootstrap_host = "127.0.0.1"\nbootstrap_port = {self.line["bootstrap_port"]}'
+        return table
 
 
 class ProxyProcess(Stopped):
@@ -281,8 +276,6 @@ class ProxyProcess(Stopped):
         return b"".join(text for path, text in files_in(self.folder) if path != self.config).decode("latin-1")
 
     def _render(self, port: int) -> str:
-        import hashlib
-
         engines, peer, limits, policy, second, extra, model = self._text
         digests = [hashlib.sha256(key.encode()).hexdigest() for key in self.keys]
         secret = self.folder.parent / "secret"

@@ -21,24 +21,17 @@ class Prometheus:
     def __init__(self, folder: Path, targets: Mapping[str, str], rules: Path | None = None) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         folder.mkdir(parents=True, exist_ok=True)
-        jobs = [
-            {
-                "job_name": f"warmroute-{number}",
-                "authorization": {"credentials": key},
-                "static_configs": [{"targets": [address]}],
-            }
-            for number, (address, key) in enumerate(targets.items())
-        ]
+        jobs = []
+        for number, (address, key) in enumerate(targets.items()):
+            of_proxy = {"authorization": {"credentials": key}, "static_configs": [{"targets": [address]}]}
+            jobs.append({"job_name": f"warmroute-{number}", **of_proxy})
         files = [] if rules is None else [str(rules)]
         config = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": jobs}
         (folder / "prometheus.yml").write_text(json.dumps({**config, "rule_files": files}))  # JSON is YAML, too
         self._log_file = folder / "log"
         command = [str(ROOT / "scripts/prometheus"), f"--config.file={folder / 'prometheus.yml'}"]
-        command += [
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address={self.url.removeprefix('http://')}",
-        ]
-        command += ["--enable-feature=exemplar-storage"]
+        command += [f"--storage.tsdb.path={folder / 'data'}", "--enable-feature=exemplar-storage"]
+        command += [f"--web.listen-address={self.url.removeprefix('http://')}"]
         with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 

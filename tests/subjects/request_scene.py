@@ -50,6 +50,7 @@ BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}
 CONTENT = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1,"total_tokens":11}}\n\n'
 DONE = b"data: [DONE]\n\n"
+WHOLE = b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}'
 EVENTS = {"content-type": "text/event-stream"}
 
 
@@ -137,10 +138,7 @@ class Engines:
 
     lost: frozenset[str] = frozenset()
     watching = SimpleNamespace(
-        answers=Counter(),
-        answered_nothing=_nothing,
-        miscounted=_nothing,
-        handed_over=_nothing,
+        answers=Counter(), answered_nothing=_nothing, miscounted=_nothing, handed_over=_nothing,
         not_handed_over=_nothing,
     )  # fmt: skip
 
@@ -292,11 +290,7 @@ class Scene:
     def complete(self) -> None:
         leg = self.leg()
         if not leg.streamed:
-            leg.whole(
-                [],
-                b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}',
-                self.now,
-            )
+            leg.whole([], WHOLE, self.now)
             return
         if not leg.head_seen:
             leg.head(200, EVENTS)

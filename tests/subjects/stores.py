@@ -74,17 +74,21 @@ class Server(Stopped):
         assert self.process is not None
         self.process.send_signal(number)
 
+    def to_all(self, number: int) -> None:
+        """A signal to the server and all that serve its connections."""
+        self.signal(number)
+
     def kill(self) -> None:
         assert self.process is not None
-        self.signal(signal.SIGKILL)
+        self.to_all(signal.SIGKILL)
         self.process.wait()
 
     def freeze(self) -> None:
         """Stop it as a machine that hangs: connections stay open, and nothing answers."""
-        self.signal(signal.SIGSTOP)
+        self.to_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self.signal(signal.SIGCONT)
+        self.to_all(signal.SIGCONT)
 
     def thaw_if_there(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -151,19 +155,7 @@ class Postgres(Server):
         command = [str(self.bin / "pg_isready"), "-q", "-h", self.host, "-p", str(self.port)]
         return subprocess.run(command, check=False).returncode == 0
 
-    def freeze(self) -> None:
-        """The server and all that serve its connections."""
-        self._to_all(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._to_all(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self._to_all(signal.SIGKILL)
-        assert self.process is not None
-        self.process.wait()
-
-    def _to_all(self, number: int) -> None:
+    def to_all(self, number: int) -> None:
         assert self.process is not None
         self.signal(signal.SIGSTOP)  # so that it makes no other child meanwhile
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

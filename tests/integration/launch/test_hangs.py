@@ -67,6 +67,19 @@ class Waker:
         self._event.set()
 
 
+@contextmanager
+def running(launcher: Launcher) -> Iterator[None]:
+    """A launcher in a thread of its own."""
+    waker = Waker()
+    thread = threading.Thread(target=launcher.run, args=(waker, lambda: None))
+    thread.start()
+    try:
+        yield
+    finally:
+        waker.stop()
+        thread.join()
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that answers late has answered, as on a machine that stands still for seconds."""
@@ -82,15 +95,8 @@ def launched(folder: Path, tokens: Path, *, restarts_hung: bool) -> Iterator[tup
     adopted = adopt([program], folder, "plan", "sglang", 0, found_identity(os.getpid()))
     lines: list[str] = []
     limits = Limits(Backoff(first_s=0.01), hang_s=0.5, restarts_hung=restarts_hung)
-    launcher = Launcher(adopted.processes, folder, NoDrains(), limits, lambda: None, lines.append)
-    waker = Waker()
-    thread = threading.Thread(target=launcher.run, args=(waker, lambda: None))
-    thread.start()
-    try:
+    with running(Launcher(adopted.processes, folder, NoDrains(), limits, lambda: None, lines.append)):
         yield adopted.processes[0], lines
-    finally:
-        waker.stop()
-        thread.join()
 
 
 @pytest.mark.usefixtures("patient")

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launch.test_hangs import Waker
+from tests.integration.launch.test_hangs import running
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch import state_file
@@ -60,16 +59,9 @@ def adopted(folder: Path, port: int) -> Adopted:
 def launched(found: Adopted, folder: Path) -> Iterator[list[str]]:
     """A launcher of them, and what it shows."""
     lines: list[str] = []
-    waker = Waker()
     limits = Limits(Backoff(first_s=0.01))
-    launcher = Launcher(found.processes, folder, NoDrains(), limits, lambda: None, lines.append)
-    thread = threading.Thread(target=launcher.run, args=(waker, lambda: None))
-    thread.start()
-    try:
+    with running(Launcher(found.processes, folder, NoDrains(), limits, lambda: None, lines.append)):
         yield lines
-    finally:
-        waker.stop()
-        thread.join()
 
 
 def end(process: Process) -> None:

@@ -5,14 +5,13 @@ import http.client
 import os
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.launch.test_hangs import Waker
+from tests.integration.launch.test_hangs import Waker, running
 from tests.machine import seconds
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
@@ -41,19 +40,12 @@ class Node:
         adopted = adopt(programs, folder, "plan", "sglang", node, found_identity(os.getpid()))
         self.processes = adopted.processes
         self.lines: list[str] = []
-        self._waker = Waker()
         addresses = [(LOCAL, port) for port in ports]
         self.reports = stack.enter_context(NodeReports(Report(node, "abc", goes=False), addresses, "key", LOCAL))
         self.launcher = Launcher(
             self.processes, folder, NoDrains(), Limits(Backoff()), lambda: None, self.lines.append, self.reports
         )
-        self._thread = threading.Thread(target=self.launcher.run, args=(self._waker, lambda: None))
-        self._thread.start()
-        stack.callback(self.stop)
-
-    def stop(self) -> None:
-        self._waker.stop()
-        self._thread.join()
+        stack.enter_context(running(self.launcher))
 
     def serves(self) -> bool:
         return all(process.state is State.READY for process in self.processes)

@@ -4,11 +4,11 @@ import json
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.stopped import Stopped
 from warmroute_backend.asking import ask
 from warmroute_backend.sglang import Server
 from warmroute_lab.demo.played import metric_sum
@@ -28,18 +28,17 @@ QUEUES = (
 )
 
 
-class Behind:
-    """A proxy of one region and the servers it places turns on. Usable in `with`; the servers stay."""
+class Behind(Stopped):
+    """A proxy of one region and the servers it places turns on, which stay. `options`: of the proxy."""
 
-    def __init__(self, folder: Path, *servers: Server) -> None:
+    def __init__(self, folder: Path, *servers: Server, **options: str) -> None:
         self.servers = servers
-        self.proxy = ProxyProcess(folder / "proxy", [toml(server) for server in servers])
+        self.proxy = ProxyProcess(folder / "proxy", [toml(server) for server in servers], **options)  # type: ignore[arg-type]
 
-    def __enter__(self) -> "Behind":
-        self.proxy.start()
-        return self
+    def begin(self) -> None:
+        self.proxy.begin()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def stop(self) -> None:
         self.proxy.stop()
 
     @property

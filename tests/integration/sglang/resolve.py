@@ -35,33 +35,11 @@ from typing import Any
 KERNELS = ("sgl_kernel", "deep_gemm", "flashinfer", "pynvml")
 REMEMBERS = type(functools.lru_cache(len))
 SHOWN = (
-    "mem_fraction_static",
-    "chunked_prefill_size",
-    "page_size",
-    "attention_backend",
-    "kv_cache_dtype",
-    "max_running_requests",
-    "tp_size",
-    "attn_dp_size",
-    "ep_size",
-    "pp_size",
-    "moe_a2a_backend",
-    "ep_num_redundant_experts",
-    "enable_two_batch_overlap",
-    "context_length",
-    "disaggregation_mode",
-    "disable_radix_cache",
-    "enable_hierarchical_cache",
-    "hicache_mem_layout",
-    "hicache_io_backend",
-    "hicache_storage_backend",
-    "speculative_algorithm",
-    "speculative_num_steps",
-    "speculative_num_draft_tokens",
-    "dsa_prefill_backend",
-    "dsa_decode_backend",
-    "swa_full_tokens_ratio",
-)
+    "mem_fraction_static", "chunked_prefill_size", "page_size", "kv_cache_dtype", "max_running_requests", "tp_size",
+    "attn_dp_size", "ep_size", "pp_size", "moe_a2a_backend", "ep_num_redundant_experts", "enable_two_batch_overlap",
+    "context_length", "disable_radix_cache", "enable_hierarchical_cache", "hicache_mem_layout", "hicache_io_backend",
+    "hicache_storage_backend", "speculative_num_draft_tokens",
+)  # fmt: skip
 
 
 class Kernel:

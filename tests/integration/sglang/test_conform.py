@@ -16,21 +16,8 @@ def test_a_proxy_conforms(behind: Behind, tmp_path: Path, capsys: pytest.Capture
     for file, key in zip(files, behind.proxy.keys, strict=True):
         file.write_text(key)
     words = [behind.proxy.url, "--model", "kimi-k2.5", "--key-file", str(files[0]), "--other-key-file", str(files[1])]
-    main(
-        [
-            "conform",
-            *words,
-            "--api",
-            "openai",
-            "anthropic",
-            "gemini",
-            "--prompt-bytes",
-            "4000",
-            "--turns",
-            "2",
-            "--json",
-        ]
-    )
+    words += ["--api", "openai", "anthropic", "gemini", "--prompt-bytes", "4000", "--turns", "2", "--json"]
+    main(["conform", *words])
     found = json.loads(capsys.readouterr().out)
     red = {cell["check"] for api in found["apis"].values() for cell in api["cells"] if cell["state"] == "fail"}
     assert not red, [(cell["check"], cell["finding"]) for api in found["apis"].values() for cell in api["cells"]]

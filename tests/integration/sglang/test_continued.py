@@ -8,9 +8,9 @@ import pytest
 
 from tests.integration.proxy.test_continued import ON, USAGE, check_one_answer, text_of
 from tests.integration.proxy.test_faults import Stream
-from tests.integration.sglang.behind import Behind, conversation, toml, work_of
+from tests.integration.sglang.behind import Behind, conversation, work_of
 from tests.machine import seconds
-from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.processes import until
 from warmroute_backend.sglang import Server
 
 TOKENS = 600
@@ -31,9 +31,7 @@ def test_an_answer_goes_on_at_another_server(
     sglang_aggregated: Server, sglang_pair: tuple[Server, Server], killed: list[Server], tmp_path: Path, name: str
 ) -> None:
     servers = (sglang_aggregated, *sglang_pair)
-    behind = Behind(tmp_path, *servers)
-    behind.proxy = ProxyProcess(tmp_path / "proxy", [toml(server) for server in servers], model=ON)
-    with behind:
+    with Behind(tmp_path, *servers, model=ON) as behind:
         stream = Stream(behind.proxy, conversation(name, **LONG))
         until(lambda: stream.text.count('"content"') > 20, "it talks", 60.0)
         victim = sglang_aggregated if work_of(sglang_aggregated) else sglang_pair[1]

@@ -45,17 +45,16 @@ def test_a_bad_grammar_of_a_tenant_with_a_grant_is_its_own_failure(
 ) -> None:
     """SGLang answers it with a 500, which closes no engine to the other tenant."""
     granted = 'granted_fields = ["stop_regex"]'
-    proxy = ProxyProcess(tmp_path / "proxy", [toml(sglang_aggregated)], second=granted)
-    try:
-        proxy.start()
-        with proxy.client(0) as innocent, proxy.client(1) as hostile:
-            for number in range(4):
-                body = conversation(f"{name} {number}", max_tokens=4, stop_regex="(")
-                assert hostile.post("/v1/chat/completions", json=body).status_code == 502
-            answer = innocent.post("/v1/chat/completions", json=conversation(name, max_tokens=4))
-            assert answer.status_code == 200, answer.text
-    finally:
-        proxy.stop()
+    with (
+        ProxyProcess(tmp_path / "proxy", [toml(sglang_aggregated)], second=granted) as proxy,
+        proxy.client(0) as innocent,
+        proxy.client(1) as hostile,
+    ):
+        for number in range(4):
+            body = conversation(f"{name} {number}", max_tokens=4, stop_regex="(")
+            assert hostile.post("/v1/chat/completions", json=body).status_code == 502
+        answer = innocent.post("/v1/chat/completions", json=conversation(name, max_tokens=4))
+        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.timeout(900)

@@ -29,13 +29,10 @@ def audited(
     files = [folder / name for name in ("key", "other")]
     for file, key in zip(files, keys, strict=True):
         file.write_text(key)
-    proxy = ProxyProcess(folder / "p", [toml(server)], keys=keys).start()
-    try:
+    with ProxyProcess(folder / "p", [toml(server)], keys=keys) as proxy:
         options = ["--base-url", proxy.url, "--model", "kimi-k2.5", "--prompt-bytes", PROMPT, "--json"]
         options += ["--key-file", str(files[0]), "--other-key-file", str(files[1])]
         status = main(["audit", "isolation", *options, *more])
-    finally:
-        proxy.stop()
     outsider, itself = json.loads(capsys.readouterr().out)
     return status, outsider, itself
 

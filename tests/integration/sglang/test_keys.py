@@ -50,9 +50,7 @@ def running(server: Server) -> int:
 
 
 def test_it_serves_tells_its_load_and_obeys_an_abort(locked: Server, tmp_path: Path, name: str) -> None:
-    proxy = in_front(locked, tmp_path, key=KEY, admin_key=ADMIN_KEY)
-    try:
-        proxy.start()
+    with in_front(locked, tmp_path, key=KEY, admin_key=ADMIN_KEY) as proxy:
         with proxy.client() as client:
             usages: list[Any] = [
                 client.post(CHAT, json=conversation(name, max_tokens=3)).json()["usage"] for _ in range(2)
@@ -64,17 +62,13 @@ def test_it_serves_tells_its_load_and_obeys_an_abort(locked: Server, tmp_path: P
         until(lambda: running(locked) == 0, "the abort was obeyed", 8.0)
         usage = json.loads(proxy.rows(expected=3)[-1]["usage"])
         assert usage["warmroute"]["estimated"] == []  # which it is when the engine's last word was heard
-    finally:
-        proxy.stop()
     for secret in (KEY, ADMIN_KEY):
         assert secret not in proxy.written()
 
 
 @pytest.mark.real_deadlines("inference_request")
 def test_without_the_admin_key_a_closed_connection_ends_the_work(locked: Server, tmp_path: Path, name: str) -> None:
-    proxy = in_front(locked, tmp_path, key=KEY)
-    try:
-        proxy.start()
+    with in_front(locked, tmp_path, key=KEY) as proxy:
         with (
             proxy.client() as client,
             client.stream("POST", CHAT, json=conversation(name, stream=True, max_tokens=LONG)) as answer,
@@ -82,19 +76,13 @@ def test_without_the_admin_key_a_closed_connection_ends_the_work(locked: Server,
             assert next(answer.iter_bytes())
         until(lambda: running(locked) == 0, "nothing runs on", 30.0)  # SGLang looks now and then
         assert "answers 401 at /abort_request: its admin_key_file is missing or wrong" in proxy.written()
-    finally:
-        proxy.stop()
 
 
 def test_a_wrong_key_is_no_fault_of_the_clients(locked: Server, tmp_path: Path, name: str) -> None:
-    proxy = in_front(locked, tmp_path, key="wrong-canary")
-    try:
-        proxy.start()
+    with in_front(locked, tmp_path, key="wrong-canary") as proxy:
         stream = Stream(proxy, conversation(name, stream=True))
         stream.join(seconds(20))
         error = json.loads(stream.text)["error"]
         assert (stream.status, error["message"]) == (502, "the engine refused the proxy's credentials")
-    finally:
-        proxy.stop()
     assert "answers 401 at /server_info: its key_file is missing or wrong" in proxy.written()
     assert "wrong-canary" not in proxy.written()

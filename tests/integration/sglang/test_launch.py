@@ -4,13 +4,10 @@ session through it."""
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.machine import seconds
-from tests.subjects.launched import MODEL, Launched
+from tests.subjects.launched import Launched
 from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang.command import PAGE_TOKENS, POOL_TOKENS
@@ -31,31 +28,17 @@ class Session:
     def turn(self, text: str) -> dict[str, int]:
         """The cached tokens of one turn by tier, from its receipt."""
         self._messages.append({"role": "user", "content": text})
-        answer = ask(self._launched, self._messages)
-        assert answer.status_code == 200, answer.text
-        usage = answer.json()["usage"]
+        usage = self._launched.usage(self._messages)
         assert contract_receipt.check(usage) == []
         self._messages.append({"role": "assistant", "content": "noted"})
         found: dict[str, int] = usage["warmroute"]["cached"]
         return found
 
 
-def ask(launched: Launched, messages: list[dict[str, str]]) -> httpx.Response:
-    body: dict[str, Any] = {"model": MODEL, "max_tokens": 2, "messages": messages}
-    headers = {"authorization": f"Bearer {launched.key()}"}
-    return httpx.post(f"{launched.base_url}/chat/completions", json=body, headers=headers, timeout=seconds(200))
-
-
 def fill(launched: Launched, count: int) -> None:
     """Prompts of others, which push what was there out of the device."""
     for number in range(count):
-        assert ask(launched, [{"role": "user", "content": f"{number} {FILLER}"}]).status_code == 200
-
-
-def flush(launched: Launched) -> None:
-    """Empty prefill's device and host; files stay. SGLang refuses while it works."""
-    url = launched.status()["prefill-0"]["url"]
-    until(lambda: httpx.post(f"{url}/flush_cache", timeout=seconds(30)).status_code == 200, "it is idle")
+        launched.usage(f"{number} {FILLER}")
 
 
 def pages(launched: Launched) -> int:
@@ -81,23 +64,21 @@ def test_a_pair_with_hicache_serves_a_session_and_outlives_kills(tmp_path: Path)
         assert host["storage"] == 0
 
         until(lambda: pages(launched) >= device["device"] // PAGE_TOKENS, "its pages are in files", 60)
-        flush(launched)
+        launched.flush()
         storage = session.turn("And before?")
         assert storage["storage"] >= device["device"]
         assert storage["device"] == storage["host"] == 0
 
         before = launched.pids()
         os.kill(before["decode-0"], signal.SIGKILL)
-        assert ask(launched, [{"role": "user", "content": "Are you there?"}]).status_code in {200, 502, 503, 504}
+        assert launched.ask("Are you there?").status_code in {200, 502, 503, 504}
         until(lambda: launched.pids()["decode-0"] not in {before["decode-0"], None}, "another decode engine", 60)
         launched.wait_up(START_TIMEOUT_S)
-        until(lambda: ask(launched, [{"role": "user", "content": "And now?"}]).status_code == 200, "it serves", 60)
+        until(lambda: launched.ask("And now?").status_code == 200, "it serves", 60)
         assert session.turn("Still there?")["device"] > 256
 
         before = launched.pids()
-        assert launched.launcher is not None
-        launched.launcher.kill()
-        launched.launcher.wait()
+        launched.kill()
         launched.start()
         until(lambda: launched.act("status").returncode == 0, "the new launcher looks after them", 60)
         assert launched.pids() == before

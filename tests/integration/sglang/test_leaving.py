@@ -1,13 +1,10 @@
 """Clients that leave: the abort reaches SGLang, and the entry is settled with what SGLang had done."""
 
-import http.client
 import json
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, work_of
-from tests.machine import seconds
 from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 
@@ -22,17 +19,15 @@ LONG_ANSWER = 2_000
 def test_a_client_that_leaves_stops_the_work(behind: Behind, moment: str, name: str) -> None:
     text = name + (LONG_PROMPT if moment == "before the head" else "")
     body = conversation(text, stream=moment != "whole answer", max_tokens=LONG_ANSWER)
-    parts = urlsplit(behind.proxy.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
-    headers = {"authorization": f"Bearer {behind.proxy.keys[0]}", "content-type": "application/json"}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-    if moment == "mid-stream":
-        assert connection.getresponse().read1(100)
-    else:
-        until(lambda: any(work_of(server) for server in behind.servers), "it runs")
-    if connection.sock:
-        connection.sock.close()
-    connection.close()
+    with behind.proxy.send(body) as sock:
+        if moment == "mid-stream":
+            received = b""
+            while b"data: " not in received:
+                more = sock.recv(1000)
+                assert more
+                received += more
+        else:
+            until(lambda: any(work_of(server) for server in behind.servers), "it runs")
     until(behind.idle, "no server works for somebody who left", LEFT_WITHIN_S)
 
     row = behind.proxy.rows(expected=1)[0]
@@ -44,5 +39,4 @@ def test_a_client_that_leaves_stops_the_work(behind: Behind, moment: str, name: 
         assert usage["prompt_tokens"] > 0
         assert usage["completion_tokens"] > 0
     else:
-        print(usage)
         assert usage["prompt_tokens"] > 0 or "prompt_tokens" in usage["warmroute"]["estimated"]

@@ -4,12 +4,9 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.machine import seconds
 from tests.subjects.launched import MODEL, Launched
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
@@ -36,25 +33,17 @@ def cached_plan() -> Plan:
     return replace(plan, engines=(engine,), site=replace(plan.site, lmcache_port=kv, lmcache_http_port=http))
 
 
-def usage(launched: Launched) -> Any:
-    body = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": PROMPT}]}
-    headers = {"authorization": f"Bearer {launched.key()}"}
-    answer = httpx.post(f"{launched.base_url}/chat/completions", json=body, headers=headers, timeout=seconds(100))
-    assert answer.status_code == 200, answer.text
-    return answer.json()["usage"]
-
-
 def test_kv_outlives_an_engine_in_the_daemon_and_the_engine_ends_with_it(tmp_path: Path) -> None:
     with Launched(tmp_path, cached_plan(), engine="sglang-cpu") as launched:
         launched.start().wait_up(START_TIMEOUT_S * 2)
         assert set(launched.status()) == {"lmcache", "aggregated-0", "proxy"}
-        first = usage(launched)
+        first = launched.usage(PROMPT)
         assert first["prompt_tokens_details"]["cached_tokens"] == 0
         whole = first["prompt_tokens"] // CHUNK_TOKENS * CHUNK_TOKENS
         assert whole > CHUNK_TOKENS
 
         assert launched.act("restart", "aggregated-0").returncode == 0
-        again = usage(launched)["warmroute"]["cached"]
+        again = launched.usage(PROMPT)["warmroute"]["cached"]
         assert again["device"] == 0
         assert sum(again.values()) == whole, "the new engine has nothing of its own"
 
@@ -63,4 +52,4 @@ def test_kv_outlives_an_engine_in_the_daemon_and_the_engine_ends_with_it(tmp_pat
         ended = {before["lmcache"], before["aggregated-0"]}
         until(lambda: not ended & set(launched.pids().values()), "both are new", START_TIMEOUT_S)
         launched.wait_up(START_TIMEOUT_S * 2)
-        assert usage(launched)["prompt_tokens_details"]["cached_tokens"] == 0
+        assert launched.usage(PROMPT)["prompt_tokens_details"]["cached_tokens"] == 0

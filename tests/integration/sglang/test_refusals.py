@@ -51,12 +51,12 @@ def test_a_full_queue_is_tried_elsewhere_and_else_refused_for_a_second(
     sglang_aggregated: Server, tmp_path: Path, name: str, stream: bool
 ) -> None:
     """Whole, SGLang says it with a 503; in a stream, with an error event under 200. The client sees no difference."""
-    other = ScriptedEngine("other", sound)
-    alone = ProxyProcess(tmp_path / "alone", [toml(sglang_aggregated)])
-    paired = ProxyProcess(tmp_path / "paired", [toml(sglang_aggregated), other.toml()], policy="round_robin")
-    try:
-        alone.start()
-        paired.start()
+    table = toml(sglang_aggregated)
+    with (
+        ScriptedEngine("other", sound) as other,
+        ProxyProcess(tmp_path / "alone", [table]) as alone,
+        ProxyProcess(tmp_path / "paired", [table, other.toml()], policy="round_robin") as paired,
+    ):
         with full(sglang_aggregated), alone.client() as one, paired.client() as two:
             body = conversation(name, stream=stream, max_tokens=2)
             refused = one.post(CHAT, json=body)
@@ -67,10 +67,6 @@ def test_a_full_queue_is_tried_elsewhere_and_else_refused_for_a_second(
         assert [len(json.loads(row["rids"])) for row in rows] == [2, 2]  # each was sent to the full one first
         row = alone.rows(expected=1)[0]
         assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
-    finally:
-        alone.stop()
-        paired.stop()
-        other.stop()
 
 
 def test_an_error_that_quotes_the_body_goes_to_its_client_and_nowhere_else(behind: Behind) -> None:
@@ -116,13 +112,8 @@ def test_choices_share_their_prompt_and_tell_nothing_of_the_cache(aggregated: Be
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_choices_end_with_their_client(aggregated: Behind, name: str, stream: bool) -> None:
-    body = conversation(name, n=2, stream=stream, max_tokens=4_000)
-    parts = urlsplit(aggregated.proxy.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
-    headers = {"authorization": f"Bearer {aggregated.proxy.keys[0]}", "content-type": "application/json"}
-    connection.request("POST", CHAT, json.dumps(body), headers)
-    until(lambda: work_of(aggregated.computes) == 2, "both run")
-    connection.close()
+    with aggregated.proxy.send(conversation(name, n=2, stream=stream, max_tokens=4_000)):
+        until(lambda: work_of(aggregated.computes) == 2, "both run")
     until(aggregated.idle, "none runs on", STOPS_WITHIN_S)
     assert aggregated.proxy.rows(expected=1)[0]["outcome"] == "client_left"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.proxy.test_faults import Stream
-from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, toml
+from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, events, until
 from tests.subjects.sglang import Servers
@@ -86,9 +86,7 @@ def frozen(folder: Path, server: Server, text: str) -> Seen:
     """SIGSTOP of all its processes in the middle of an answer; SIGCONT once the client was told."""
     assert server.pid is not None
     group = os.getpgid(server.pid)
-    behind = Behind(folder, server)
-    behind.proxy = ProxyProcess(folder / "proxy", [toml(server)], limits=f"idle_timeout_s = {IDLE_S}")
-    with behind:
+    with Behind(folder, server, limits=f"idle_timeout_s = {IDLE_S}") as behind:
         recovers(behind.proxy, text)
         try:
             stream = under(behind, text, talks, lambda: os.killpg(group, signal.SIGSTOP))

@@ -18,13 +18,9 @@ from warmroute_backend.sglang import Server
 DRAFTS = 3
 METRICS = ("accept_length", "accept_rate", "num_draft_tokens", "num_steps", "verify_calls_total")
 DETAILS = {
-    "spec_accept_rate",
-    "spec_accept_length",
-    "spec_num_correct_drafts",
-    "spec_num_proposed_drafts",
-    "spec_verify_ct",
+    "spec_accept_rate", "spec_accept_length", "spec_num_correct_drafts", "spec_num_proposed_drafts", "spec_verify_ct",
     "spec_correct_drafts_histogram",
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -5,13 +5,10 @@ The store is what the plan's files say, less RDMA: a master, a segment of each e
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.machine import seconds
-from tests.subjects.launched import MODEL, Launched, pair_plan
+from tests.subjects.launched import Launched, pair_plan
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.plan.deployment import Plan
@@ -31,24 +28,10 @@ def stored_plan(*, disk_gb: int) -> Plan:
     return replace(plan, site=replace(plan.site, store_port=store, store_metrics_port=metrics, store_disk_gb=disk_gb))
 
 
-def ask(launched: Launched, messages: list[dict[str, str]], tokens: int = 2) -> Any:
-    body: dict[str, Any] = {"model": MODEL, "max_tokens": tokens, "messages": messages, "ignore_eos": True}
-    headers = {"authorization": f"Bearer {launched.key()}"}
-    answer = httpx.post(f"{launched.base_url}/chat/completions", json=body, headers=headers, timeout=seconds(200))
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def cached(answer: Any) -> dict[str, int]:
-    """The cached tokens of a turn by tier."""
-    found: dict[str, int] = answer["usage"]["warmroute"]["cached"]
-    return found
-
-
-def flush(launched: Launched) -> None:
-    """Empty prefill's device and host; SGLang refuses while it works."""
-    url = launched.status()["prefill-0"]["url"]
-    until(lambda: httpx.post(f"{url}/flush_cache", timeout=seconds(30)).status_code == 200, "it is idle")
+def ask(launched: Launched, messages: list[dict[str, str]]) -> tuple[dict[str, int], int]:
+    """The cached tokens of a turn by tier, and the tokens of its prompt."""
+    usage = launched.usage(messages, ignore_eos=True)
+    return usage["warmroute"]["cached"], usage["prompt_tokens"]
 
 
 def test_kv_is_found_in_the_store_and_on_its_disk_after_a_restart_of_all(tmp_path: Path) -> None:
@@ -56,13 +39,13 @@ def test_kv_is_found_in_the_store_and_on_its_disk_after_a_restart_of_all(tmp_pat
         launched.start().wait_up(START_TIMEOUT_S * 2)
         assert set(launched.status()) == {"mooncake-master", "prefill-0", "decode-0", "proxy"}
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Begin."}]
-        first = ask(launched, messages)
-        assert sum(cached(first).values()) == 0
-        pages = first["usage"]["prompt_tokens"] // PAGE_TOKENS
+        cached, prompt_tokens = ask(launched, messages)
+        assert sum(cached.values()) == 0
+        pages = prompt_tokens // PAGE_TOKENS
 
-        flush(launched)
+        launched.flush()
         again = [*messages, {"role": "assistant", "content": "noted"}, {"role": "user", "content": "Go on."}]
-        assert cached(ask(launched, again)) == {"device": 0, "host": 0, "storage": pages * PAGE_TOKENS}
+        assert ask(launched, again)[0] == {"device": 0, "host": 0, "storage": pages * PAGE_TOKENS}
 
         wanted = pages * KEYS_OF_A_PAGE // STORE_BUCKET_KEYS
         disk = launched.state_dir / "hicache"
@@ -75,7 +58,7 @@ def test_kv_is_found_in_the_store_and_on_its_disk_after_a_restart_of_all(tmp_pat
 
         def found() -> bool:
             """An engine tells the master of its disk some seconds after its start."""
-            flush(launched)
-            return bool(cached(ask(launched, again))["storage"] >= left)
+            launched.flush()
+            return ask(launched, again)[0]["storage"] >= left
 
         until(found, f"{left} tokens are found on the disk", 60)
