@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bench.placement import figures, tight
+from bench.placement import draws, figures, tight
 from bench.placement.draws import Draw, Draws, keep, kept, play
 from bench.placement.margins import margins
 from bench.placement.page import main_page
@@ -67,11 +68,12 @@ def test_draws_are_kept_and_only_what_is_missing_is_played(tmp_path: Path, monke
     ]
     (tmp_path / "tiny.jsonl").write_text("\n".join(map(json.dumps, chats)) + "\n")
 
-    def replay(words: list[str], **_: object) -> None:
-        commands.append(words[words.index("replay") + 1 :])
-        assert main(words[words.index("replay") :]) == 0
+    def replay(words: list[str]) -> tuple[list[Any], None]:
+        commands.append(words)
+        assert main(["replay", *words, "--json", str(tmp_path / "rows.json")]) == 0
+        return json.loads((tmp_path / "rows.json").read_text()), None
 
-    monkeypatch.setattr("subprocess.run", replay)
+    monkeypatch.setattr(draws, "replay", replay)
     play([TINY], [21], str(tmp_path), file)
     play([TINY], [21, 22], str(tmp_path), file)
     seeds = [words[words.index("--seed") + 1] for words in commands]
