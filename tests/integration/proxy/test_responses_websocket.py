@@ -237,7 +237,7 @@ def test_an_error_leaves_the_conversation_as_it_was(proxy: ProxyProcess, engine:
 BAD = [
     ("{", "", None),
     ("[]", "", None),
-    ('{"type":"response.interrupt"}', "type", None),
+    ('{"type":"response.unknown"}', "type", None),
     ('{"type":"response.create","stream_id":"a b"}', "stream_id", "invalid_stream_id"),
     ('{"type":"response.create","model":"kimi-k2.5"}', "input", "invalid_value"),
     ('{"type":"response.create","model":"kimi-k2.5","input":"x","background":true}', "background", "invalid_value"),

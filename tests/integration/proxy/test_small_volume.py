@@ -28,11 +28,10 @@ class Volume:
         self._ballast = folder / "ballast"
 
     def leave(self, free_bytes: int) -> None:
-        """Have so much free, or nothing."""
-        self._ballast.unlink(missing_ok=True)
+        """Have only so much free, and at no moment more than before, since the proxy may look at any time."""
         found = os.statvfs(self.folder)
-        with self._ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, found.f_bavail * found.f_frsize - free_bytes))
+        with self._ballast.open("ab") as file:
+            os.posix_fallocate(file.fileno(), file.tell(), max(1, found.f_bavail * found.f_frsize - free_bytes))
 
     def clear(self) -> None:
         self._ballast.unlink(missing_ok=True)
