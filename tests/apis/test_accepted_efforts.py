@@ -109,3 +109,11 @@ def test_a_request_without_an_effort_is_not_sent_again(tmp_path: Path) -> None:
     body = json.dumps({"model": "kimi", "messages": [{"role": "user", "content": "one"}]}).encode()
     answered = played(tmp_path, [refused(500, {"error": {"message": QWEN}})], body)
     assert (answered.status, len(answered.sent)) == (400, 1)
+
+
+def test_an_effort_in_place_of_a_null(tmp_path: Path) -> None:
+    status, error, _, _ = REFUSALS["OpenAI, gpt-5.6"]
+    told = [{"role": "user", "content": "one"}]
+    body = json.dumps({"model": "kimi", "messages": told, "reasoning_effort": None}).encode()
+    answered = played(tmp_path, [refused(status, error), answers()], body)
+    assert efforts(answered) == [None, "none"]

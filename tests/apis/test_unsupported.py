@@ -515,3 +515,54 @@ def test_a_sound_schema_stays_as_it_is(schema: Any) -> None:
     found = sound(json.dumps(tools(schema)).encode())
     assert found is not None
     assert json.loads(found) == tools(schema)
+
+
+def test_a_refusal_is_remembered_only_if_the_change_has_helped(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "one"}]
+    body = chat(messages=[{"role": "user", "content": parts}])
+    says = [*[refused("messages[0].content must be a string")] * 2, answers()]
+    scene = Scene(tmp_path / "p", says, engine_count=1)
+    first, second = scene.play_turns(PATHS["chat"], [lambda _: body] * 2)
+    assert (first.status, second.status) == (400, 200)
+    assert [sent["messages"][0]["content"] for _, sent in scene.sent] == [parts, "one", parts]
+
+
+def test_words_of_the_client_in_a_refusal_are_not_the_servers(tmp_path: Path) -> None:
+    quoted = "[{'loc': ('body', 'stop'), 'msg': 'bad', 'input': 'it is not a multimodal model'}]"
+    answered = played(tmp_path, [refused(quoted)], chat(stop="x"))
+    assert (answered.status, len(answered.sent)) == (400, 1)
+
+
+def test_a_limit_beside_a_null_is_kept_under_its_other_name(tmp_path: Path) -> None:
+    says = [refused("Unsupported parameter: 'max_tokens' is not supported with this model."), answers()]
+    answered = played(tmp_path, says, chat(max_tokens=100, max_completion_tokens=None))
+    sent = answered.sent[1][1]
+    assert (sent.get("max_tokens"), sent["max_completion_tokens"]) == (None, 100)
+
+
+def test_users_keep_their_images_and_names_if_only_others_may_not_have_them(tmp_path: Path) -> None:
+    seen = {"role": "user", "name": "ann", "content": [{"type": "text", "text": "see"}, IMAGE]}
+    system = {"role": "system", "content": [{"type": "text", "text": "be brief"}]}
+    named = {"role": "assistant", "name": "coder", "content": "yes"}
+    says = [
+        refused("for 'role:system' the following must be satisfied[('messages.0.content' : value must be a string)]"),
+        refused("Only messages of role 'user' can have a name."),
+        answers(),
+    ]
+    answered = played(tmp_path, says, chat(messages=[system, seen, named, NEXT]))
+    assert answered.sent[2][1]["messages"] == [
+        {"role": "system", "content": "be brief"}, seen, {"role": "assistant", "content": "yes"}, NEXT,
+    ]  # fmt: skip
+
+
+def test_refused_metadata_stays_away_although_the_proxy_rewrites_it(tmp_path: Path) -> None:
+    says = [refused("Unknown parameter: 'metadata'."), answers()]
+    answered = played(tmp_path, says, chat(metadata={"session_id": "abc", "team": "x"}))
+    assert [sent.get("metadata") for _, sent in answered.sent] == [{"team": "x"}, None]
+
+
+def test_a_history_that_cannot_be_changed_is_sent_as_it_is(tmp_path: Path) -> None:
+    odd = [{"role": "user", "content": ""}, {"role": "user", "content": [{"text": "b"}]}]
+    answered = played(tmp_path, [refused("roles must alternate")] * 7, chat(messages=odd))
+    assert answered.status == 400
+    assert all(sent["messages"] == odd for _, sent in answered.sent)

@@ -26,6 +26,7 @@ from warmroute_proxy.dialects.unsupported import (
     LATE_SYSTEM,
     NAMED_RESULTS,
     OF_MESSAGES,
+    OTHER_TEXTS,
     QUERY,
     RESULTS,
     ROLE,
@@ -34,6 +35,7 @@ from warmroute_proxy.dialects.unsupported import (
     THOUGHTS,
     TURNS,
     USER_IMAGES,
+    USERS_NAMES,
     is_of_messages,
 )
 
@@ -51,7 +53,7 @@ _decode_messages: Final = msgspec.json.Decoder(list[Members]).decode
 _decode_calls: Final = msgspec.json.Decoder(list[Members] | None).decode
 _decode_parts: Final = msgspec.json.Decoder(list[Members]).decode
 _decode_text: Final = msgspec.json.Decoder(str | None).decode
-_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError, IndexError)
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError, LookupError)
 
 
 def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
@@ -93,8 +95,11 @@ def _fitted(message: Members, members: frozenset[str], calls: frozenset[str], un
         left["role"] = Raw(b'"system"')
     if role == "assistant" and THOUGHTS in unsupported and not _has_thoughts(left):
         left["reasoning_content"] = _NO_THOUGHT
-    if content is not None and is_list(content) and not unsupported.isdisjoint({IMAGES, TEXTS}):
-        left["content"] = _shown(content, as_text=TEXTS in unsupported)
+    as_text = TEXTS in unsupported or (OTHER_TEXTS in unsupported and role != "user")
+    if content is not None and is_list(content) and (as_text or IMAGES in unsupported):
+        left["content"] = _shown(content, as_text=as_text)
+    if USERS_NAMES in unsupported and role != "user":
+        left.pop("name", None)
     if CONTENTS in unsupported and bytes(left.get("content", b"null")) == b"null":
         left["content"] = Raw(b'""')
     if CALL_IDS in unsupported and "tool_call_id" in left:
@@ -111,7 +116,8 @@ def _shown(content: Raw, *, as_text: bool) -> Raw:
     """A content without images; as one text, if the server takes no list."""
     pieces = _decode_parts(content)
     if as_text:
-        return Raw(encode("\n".join([text_in(piece, "text") or not_shown(_kind(piece)) for piece in pieces])))
+        texts = [text_in(piece, "text") if "text" in piece else not_shown(_kind(piece)) for piece in pieces]
+        return Raw(encode("\n".join(texts)))
     return Raw(encode([text_of(not_shown("image")) if "image_url" in piece else piece for piece in pieces]))
 
 
@@ -158,6 +164,7 @@ def _with_results(messages: Sequence[Members]) -> list[Members]:
     """The messages with a result behind each call. A result whose call is missing becomes a text of the user."""
     found: list[Members] = []
     waiting: dict[str, None] = {}  # the ids of calls without a result, in their order
+    orphans: list[Members] = []  # results without a call, which stand behind the other results
     for message in messages:
         if text_in(message, "role") == "tool":
             call_id = text_in(message, "tool_call_id")
@@ -165,13 +172,13 @@ def _with_results(messages: Sequence[Members]) -> list[Members]:
                 del waiting[call_id]
                 found.append(message)
                 continue
-            spoken = {"role": Raw(b'"user"'), "content": message.get("content", Raw(b'""'))}
-            found += [*_missing(waiting), spoken]
+            orphans.append({"role": Raw(b'"user"'), "content": message.get("content", Raw(b'""'))})
             continue
-        found += [*_missing(waiting), message]
+        found += [*_missing(waiting), *orphans, message]
+        orphans.clear()
         if "tool_calls" in message:
             waiting = dict.fromkeys([text_in(call, "id") for call in _decode_calls(message["tool_calls"]) or ()])
-    return [*found, *_missing(waiting)]
+    return [*found, *_missing(waiting), *orphans]
 
 
 def _missing(waiting: dict[str, None]) -> list[Members]:

@@ -55,7 +55,7 @@ def _schema(schema: Any, level: int) -> Any:
     for name, bound in _BOUNDS:
         if schema.get(name) is True and bound in found:
             found[name] = found.pop(bound)
-    if isinstance(schema.get("items"), list):
+    if isinstance(schema.get("items"), list) and schema["items"]:
         found["prefixItems"] = [_schema(each, level + 1) for each in schema["items"]]
     if found.get("type") == "array":
         found.setdefault("items", {})

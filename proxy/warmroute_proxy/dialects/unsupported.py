@@ -45,6 +45,12 @@ EMPTY: Final = "messages.empty"
 TEXTS: Final = "messages.texts"
 """A content must be a text."""
 
+OTHER_TEXTS: Final = "messages.other_texts"
+"""A content must be a text, except in messages of users."""
+
+USERS_NAMES: Final = "messages.users_names"
+"""Only messages of users may have names."""
+
 IMAGES: Final = "messages.image_url"
 """The model reads no images: a note stands for each, as for a file that no engine reads. Otherwise an image that was
 shown once would end its session, since agents send their whole history in each turn.
@@ -97,10 +103,13 @@ OF_MESSAGES: Final = frozenset(
     }
 )  # fmt: skip
 _OF_CALLS: Final = frozenset({"extra_content", "thought_signature", "index", "name", "call_id", "response_item_id"})
+_THOUGHTS: Final = frozenset({"messages.reasoning_content", "messages.reasoning"})
+"""The proxy sends either under the name that the server reads, so a refusal of one is about both."""
+
 _FORMS: Final = frozenset(
     {
-        ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, CONTENTS, USER_IMAGES, TURNS,
-        BETWEEN, LATE_SYSTEM, QUERY, LAST_USER,
+        ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, OTHER_TEXTS, USERS_NAMES, CONTENTS,
+        USER_IMAGES, TURNS, BETWEEN, LATE_SYSTEM, QUERY, LAST_USER,
     }
 )  # fmt: skip
 
@@ -108,6 +117,11 @@ _QUOTE: Final = "[\"'`]?"
 _NAME: Final = rf"(?<![\w.]){_QUOTE}(?P<name>[a-z_][\w\[\].]{{0,60}}){_QUOTE}"
 _AT: Final = rf"(?:(?<![\w.]){_QUOTE}(?P<at>messages[\w\[\].]{{0,60}}){_QUOTE} ?: )?"
 _KIND: Final = r"(?:parameter|argument|field|property|value)(?:\(s\)|s)?"
+_ECHO: Final = re.compile(r"'input': |input_value=")
+"""Where pydantic's refusals quote the client's own words."""
+
+EFFORT: Final = "reasoning_effort"
+_OF_VALUE: Final = re.compile(r"(?:unsupported|invalid) value", re.IGNORECASE)
 _STEPS: Final = re.compile(r"[.\[\]', ]+")
 _REFUSED: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -160,7 +174,9 @@ _DEMANDED: Final = tuple(
         r"|content or tool_calls must be set|must have either content or tool_calls|must (?:be|have) non-empty",
         # DeepSeek, Groq, Azure
         TEXTS: r"invalid type: sequence, expected a string|content.{0,4} ?: value must be a string"
-        r"|content.{0,4} must be a string|expected a string, but got an array",
+        r"|content.{0,4} must be a string|content.{0,6}: expected a string, but got an array",
+        # Groq
+        OTHER_TEXTS: r"for 'role:(?:system|tool|assistant|developer)'.{1,80}value must be a string",
         # Ollama; OpenAI; LM Studio
         CONTENTS: r"invalid message content type: <nil>|content.?: expected .{1,60} got null"
         r"|content.? field must be a string or an array",
@@ -189,7 +205,7 @@ _DEMANDED: Final = tuple(
         "zero.top_k": r"top_k must be -1 .{1,30} got 0",
         "zero.top_p": r"top_p must be in .{1,8} got 0",
         # xAI
-        "messages.name": r"only messages? of role .{1,8} can have a name",
+        USERS_NAMES: r"only messages? of role .user. can have a name",
         # OpenAI
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()
@@ -199,7 +215,8 @@ OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, LATE_SYSTEM, QUERY, *ZEROS
 
 NO_IMAGES: Final = re.compile(
     r"unknown variant .?image_url|image_url is only supported|is not a multimodal model|at most 0 image"
-    r"|(?:does not|doesn't|do not) support (?:the )?(?:image|vision|multimodal)|that support image input"
+    r"|(?:does not|doesn't|do not) support (?:the )?(?:image|vision|multimodal)s?"
+    r"(?! ?(?:urls?|formats?|types?|sizes?)\b)(?! (?:inputs? )?in (?:tool|system|assistant))|that support image input"
     r"|image inputs? (?:is|are) not (?:supported|enabled)|missing data required for image input",
     re.IGNORECASE,
 )
@@ -212,13 +229,18 @@ def unsupported_in(message: str) -> frozenset[str]:
     """What a server does not take, by the words of its refusal: names of `OPTIONAL` and `LIMITS`, `messages.NAME` for
     a member of messages, `messages.tool_calls.NAME` for a member of calls, and the forms that it demands.
     """
+    message = _ECHO.split(message, maxsplit=1)[0]
     found = {form for pattern, form in (*_DEMANDED, (NO_IMAGES, IMAGES)) if pattern.search(message)}
     for pattern in _REFUSED:
         for each in pattern.finditer(message):
             name, at = each["name"], each.groupdict().get("at")
             member = _member(name if at is None or name.startswith(IN_MESSAGE) else f"{at}.{name}")
-            if member is not None:
+            if member is not None and not (member == EFFORT and _OF_VALUE.search(message)):
                 found.add(member)
+    if OTHER_TEXTS in found:
+        found.discard(TEXTS)
+    if not found.isdisjoint(_THOUGHTS):
+        found |= _THOUGHTS
     return frozenset(found)
 
 
@@ -248,4 +270,6 @@ def named(unsupported: frozenset[str], messages: bytes | None) -> frozenset[str]
     found = [name for name in unsupported - _FORMS if is_of_messages(name)]
     if TEXTS in unsupported:
         found.append(IMAGES)
+    if USERS_NAMES in unsupported:
+        found.append(f"{IN_MESSAGE}name")
     return frozenset([name for name in found if messages and b'"%b"' % name.rpartition(".")[2].encode() in messages])

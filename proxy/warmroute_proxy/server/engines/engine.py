@@ -188,14 +188,12 @@ class Engine:
             head = self._heads[path] = self.upstream.head("POST", path, headers + self.bearer)
         return head
 
-    def refused(self, salt: str, model: str, found: frozenset[str]) -> bool:
-        """Remember what the engine has refused. Returns whether some of it is new."""
+    def remember_lacks(self, salt: str, model: str, lacks: frozenset[str]) -> None:
+        """Remember what the engine has refused, and without which it has served a chat."""
         known = self.unsupported.get((salt, model), _NONE)
-        if found <= known:
-            return False
-        before = self.unsupported if len(self.unsupported) < MAX_UNSUPPORTED else {}
-        self.unsupported = {**before, (salt, model): known | found}
-        return True
+        if not lacks <= known:
+            before = self.unsupported if len(self.unsupported) < MAX_UNSUPPORTED else {}
+            self.unsupported = {**before, (salt, model): known | lacks}
 
     def abort(self, rid: str) -> None:
         """Ask the engine to stop one request, without waiting for its answer."""

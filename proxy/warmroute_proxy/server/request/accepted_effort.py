@@ -45,15 +45,22 @@ def with_accepted_effort(parsed: ParsedRequest, body: AnyBody, refusal: Refusal)
     if (asked == DEFAULT and instead != "none") or (instead is None and EFFORT in unsupported_in(refusal.message)):
         return None
     field = b"" if instead is None else b'"%b":"%b"' % (EFFORT.encode(), instead.encode())
-    dropped = frozenset({*changes.dropped_fields, f"{EFFORT}.{asked}"})
-    changed = msgspec.structs.replace(parsed, changes=changes._replace(dropped_fields=names_of(dropped)))
+    named = names_of(frozenset({*changes.dropped_fields, f"{EFFORT}.{asked}"}))
+    changed = msgspec.structs.replace(
+        parsed,
+        dropped=parsed.dropped - {EFFORT},  # a null that the client has sent
+        nulls=parsed.nulls - {EFFORT},
+        changes=changes._replace(dropped_fields=named),
+    )
     return ChangedRequest(changed, Body(b"".join(body.rewritten(frozenset({EFFORT}), field))))
 
 
 def _nearest(asked: str, message: str, refused: set[str]) -> str | None:
     """The effort to ask for instead, of those in the message; None if it names no other than the refused ones."""
     named = [each for each in _SCALE if each in {*_WORDS.findall(message)} - refused]
-    if not named or asked not in _SCALE:
+    if asked == DEFAULT:
         return "none" if "none" in named else None
+    if not named or asked not in _SCALE:
+        return None
     above = [each for each in named if _SCALE.index(each) > _SCALE.index(asked)]
     return above[0] if above else named[-1]

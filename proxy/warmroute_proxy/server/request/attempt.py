@@ -84,7 +84,8 @@ class Attempt:
     _waits = NO_WAITS
     _is_stream = False
     _answers = 1  # how many answers the stream has: choices times prompts
-    left_out: frozenset[str] = frozenset()  # the members of the chat that the server does not take
+    unsupported: frozenset[str] = frozenset()  # what the engine does not take (`dialects.unsupported`)
+    left_out: frozenset[str] = frozenset()  # the members of the chat that are left out for it
     _more_bytes = 0  # bytes of the prompt besides those that the client sent
     _size = 0
     _reserved_bytes = 0  # memory reserved for bytes of the answer that wait here
@@ -145,9 +146,11 @@ class Attempt:
         *,
         tagged: bool,
         carrier: object | None = None,
+        lacks: frozenset[str] = _NONE,
     ) -> None:
         """Send the leg, or both legs at once. `tagged`: the engine's KV events shall name the rid. `carrier`: takes the
-        answering leg to its engine; if None, the proxy's own connection does.
+        answering leg to its engine; if None, the proxy's own connection does. `lacks`: what the engine has refused of
+        this request.
         """
         self._advance(_SEND)
         engine, prefill = self.engine, self.decision.prefill
@@ -155,10 +158,11 @@ class Attempt:
         priority = asked.engine_priority * sign if sign else 0
         own = own_fields(self.rid, asked.salt, tagged=tagged, priority=priority) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
-        unsupported = _NONE
+        unsupported = lacks
         if engine.unsupported:
-            unsupported = engine.unsupported.get((asked.salt, asked.model_name), _NONE)
-            self.left_out = left_out(unsupported, body)
+            unsupported |= engine.unsupported.get((asked.salt, asked.model_name), _NONE)
+        if unsupported:
+            self.unsupported, self.left_out = unsupported, left_out(unsupported, body)
         if prefill is None:
             parts = (
                 answering_body(asked, body, own, rank, None, unsupported)

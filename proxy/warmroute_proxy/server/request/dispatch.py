@@ -119,10 +119,10 @@ def provider_body(
         add["model"] = model_name
         drop |= _MODEL
     refused = next((name for name in LIMITS if name in unsupported), LIMIT if provider.limit != LIMIT else "")
-    limit = body.value(refused) if refused else None
+    limit = body.value(refused) if refused and refused not in asked.dropped else None
     if limit is not None and body.value("prompt") is None:  # a completion has only one such field
         drop |= {refused}
-        if body.value(LIMITS[refused]) is None:
+        if body.value(LIMITS[refused]) in (None, b"null"):
             add[LIMITS[refused]] = msgspec.Raw(limit)
     if asked.stream:
         add["stream_options"] = _stream_options(asked, counts=provider is PROVIDERS["vllm"])
@@ -258,7 +258,8 @@ def _rewritten(
     if unsupported:
         changed = _changed(body, unsupported)
         drop = drop.union(changed)
-        add = {**(add or {}), **changed}
+        more = {**(add or {}), **changed}
+        add = {name: value for name, value in more.items() if name not in unsupported or name in LIMITS}
     text = own.encode()
     if add:
         text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]

@@ -82,6 +82,8 @@ class InferenceRequest:
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
         self._attempt: Attempt | None = None  # dropped once the row is written
         self._changed = 0  # how often it was changed and sent again
+        self._lacks: frozenset[str] = frozenset()  # what it is sent without to `_lacks_of`, which has refused it
+        self._lacks_of: Engine | None = None
         self._refusal: Refusal | None = None
 
     def _advance(self, event: RequestEvent) -> None:
@@ -167,7 +169,8 @@ class InferenceRequest:
         account.proxy_s += sent_s - (account.since_s or request.received_s)
         self._advance(_DISPATCH)
         headers = engine_headers(request.headers)
-        attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
+        lacks = self._lacks if attempt.engine is self._lacks_of else frozenset()
+        attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier, lacks=lacks)
 
     def moved(self, decision: Decision | None) -> None:
         """Handle that the gateway sent the request to another endpoint, since the picked engine did not answer.
@@ -248,6 +251,8 @@ class InferenceRequest:
         if self.state is not _LEFT and (problem := self._answer.unreadable(attempt.answer)) is not None:
             self._unreadable(problem)
             return
+        if attempt.engine is self._lacks_of:  # the change has helped
+            attempt.engine.remember_lacks(self.parsed.salt, self.parsed.model_name, self._lacks)
         self._path.admission.retries.succeeded(now_s)
         empty = not attempt.scanner.tokens_seen if attempt.answer is None else attempt.answer.empty
         self._path.faults.served(self.parsed, attempt.decision, empty=empty)
@@ -307,7 +312,7 @@ class InferenceRequest:
         asked, memory = (self.parsed, self.body, failure.refusal), request.body_reservation
         found = with_shorter_answer(*asked, attempt.decision.prompt_tokens_est) or with_accepted_effort(*asked)
         if found is None:
-            if not self._refuses_members(failure.refusal, attempt.engine):
+            if not self._refuses_members(failure.refusal, attempt):
                 return False
         elif not (memory is None or memory.grow(len(found.body.raw))):
             return False
@@ -321,14 +326,18 @@ class InferenceRequest:
         self._dispatch(decision, now_s)
         return True
 
-    def _refuses_members(self, refusal: Refusal, engine: Engine) -> bool:
-        """Whether an engine refused what it can lack, and what was not known before."""
+    def _refuses_members(self, refusal: Refusal, attempt: Attempt) -> bool:
+        """Whether an engine refused what the request can lack, and had in this attempt."""
         if refusal.status not in {400, 422}:
             return False
         found = applicable(unsupported_in(refusal.message), self.body)
-        if engine.is_sglang:
+        if attempt.engine.is_sglang:
             found &= OF_SGLANG
-        return engine.refused(self.parsed.salt, self.parsed.model_name, found)
+        if found <= attempt.unsupported:
+            return False
+        self._lacks = found | (self._lacks if attempt.engine is self._lacks_of else frozenset())
+        self._lacks_of = attempt.engine
+        return True
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
         found, paused = continuation.rest(failure, attempt), attempt.leg.paused
