@@ -18,6 +18,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 Item = dict[str, Any]
+OUTPUTS = TEXTS | st.just([{"type": "input_image", "image_url": "https://images.example/a.png"}])
 CHANGES: list[Item] = [{"reasoning": {"effort": "low"}}, {"text": {"format": {"type": "json_object"}}}]
 UPDATES = st.sampled_from(CHANGES).map(lambda changed: {"type": "configuration_update", **changed})
 SAID: Item = {"role": "user", "content": "hello"}
@@ -35,7 +36,7 @@ def turn(draw: st.DrawFn) -> tuple[list[Item], list[Item], list[Item]]:
         for _ in range(draw(st.integers(0, 2)))
     ]
     results: list[Item] = [
-        {"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)} for call in calls
+        {"type": "function_call_output", "call_id": call["call_id"], "output": draw(OUTPUTS)} for call in calls
     ]
     for said in draw(st.lists(SAYS | UPDATES, max_size=1)):
         results.insert(draw(st.integers(0, len(results))), said)
@@ -204,3 +205,12 @@ def test_ids_of_any_length_are_short_in_chat() -> None:
     assert [message["tool_call_id"] for message in found[2:]] == ids[::-1]
     assert len({*ids}) == 2
     assert max(map(len, ids)) < 40
+
+
+def test_images_of_results_stand_behind_the_last_result_of_a_later_input() -> None:
+    calls = [{"type": "function_call", "call_id": name, "name": "read", "arguments": "{}"} for name in "ab"]
+    image = [{"type": "input_image", "image_url": "https://images.example/a.png"}]
+    first = [SAID, *calls, {"type": "function_call_output", "call_id": "a", "output": image}]
+    rest = [{"type": "function_call_output", "call_id": "b", "output": "x"}, SAID]
+    _, grows = ask(first, {}, None, asks=False)
+    assert ask(rest, {}, grows.answered([], SEAL))[0].body == whole([*first, *rest], {}).body

@@ -10,11 +10,11 @@ OVERLOADED: Final = 529
 _TOO_LONG: Final = "prompt is too long"
 _COUNTS: Final = (
     re.compile(
-        r"(?<!\d)(?<!\+ )(?P<prompt>\d{1,9})(?: tokens)?\)? (?:is longer than|exceeds|>)"
-        r" [^0-9]{0,60}(?P<context>\d{1,9})"
+        r"(?<![\d,.])(?<!\+ )(?P<prompt>\d{1,9})(?: tokens)?\)? (?:is longer than|exceeds|>)"
+        r" [^0-9]{0,60}(?P<context>\d{1,9})(?![\d,.]\d)"
     ),
     re.compile(
-        r"(?:length|limit|size|<=)[^0-9]{0,20}(?P<context>\d{1,9})[^0-9]{0,60}?"
+        r"(?:length|limit|size|<=)[^0-9]{0,20}(?P<context>\d{1,9})(?![\d,.]\d)[^0-9]{0,60}?"
         r"(?:resulted in |contains |has |Given: |of \d{1,9} tokens: |\d{1,9} tokens \("
         r"|\d{1,9} output tokens and your prompt contains )(?P<prompt>\d{1,9})"
     ),

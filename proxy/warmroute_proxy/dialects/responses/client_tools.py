@@ -62,14 +62,14 @@ class _Operation(msgspec.Struct, omit_defaults=True):
 
 class _Outcome(msgspec.Struct):
     type: str = ""
-    exit_code: int = 0
+    exit_code: int | None = 0
 
 
 class _Ran(msgspec.Struct):
     """What a command wrote."""
 
-    stdout: str = ""
-    stderr: str = ""
+    stdout: str | None = ""
+    stderr: str | None = ""
     outcome: _Outcome | None = None
 
 
@@ -121,11 +121,11 @@ def client_call(kind: str, arguments: str) -> Json | None:
 
 def shell_text(raw: Raw, work: TranslationWork) -> str | None:
     """The outputs of commands, with the exit codes of those that failed; None if they cannot be read."""
-    work.take_values(bytes(raw))
     try:
         outputs = _decode_ran(raw)
     except _PROBLEMS:
         return None
+    work.take(1 + len(outputs))
     return "\n".join([text for each in outputs for text in (each.stdout, each.stderr, _ending(each.outcome)) if text])
 
 

@@ -54,7 +54,7 @@ class ResponsesConversation:
         self._objects += self._messages.count(b'{"', self._counted_bytes)  # not in texts: strings escape their quotes
         self._counted_bytes = len(self._messages)
         pieces = () if self.read is None else self.read.open_pieces
-        objects = self._objects + sum([piece.count(b'{"') for piece in pieces])
+        objects = self._objects + sum([max(1, piece.count(b'{"')) for piece in pieces])
         return objects <= most_brackets(self._counted_bytes + sum(map(len, pieces)))
 
     @property

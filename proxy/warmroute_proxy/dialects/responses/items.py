@@ -26,6 +26,7 @@ _KNOWN: Final[Known[InChat]] = Known()
 # Looked up only once here: each access to a member of an enum costs 900 instructions in Python 3.11.
 _RESULT, _MESSAGE, _CALL, _TEXT = Kind.RESULT, Kind.MESSAGE, Kind.CALL, Kind.TEXT
 _OF_SYSTEM: Final = b'{"role":"system"'
+_PIECE_BYTES: Final = 48  # memory of a piece besides its text: the object, and the part of a content that it becomes
 
 
 class ReadItems(NamedTuple):
@@ -33,8 +34,8 @@ class ReadItems(NamedTuple):
 
     `tools`: the tool definitions in the items. `reasoning`, `content` and `called`: pieces of the model's message, if
     it is still open. `unanswered`: how many calls of each id in the model's last message have no result yet. `held`:
-    messages that wait for these results. `updates`: settings that items have changed. `applied` and `off`: as in
-    `Texts`.
+    messages that wait for these results. `images`: images of the results so far. `begun`: whether there are messages.
+    `updates`: settings that items have changed. `applied` and `off`: as in `Texts`.
     """
 
     scope: tuple[bytes, frozenset[str]]
@@ -45,6 +46,8 @@ class ReadItems(NamedTuple):
     called: tuple[bytes, ...]
     unanswered: dict[str, int]
     held: tuple[bytes, ...]
+    images: tuple[bytes, ...]
+    begun: bool
     updates: dict[str, bytes]
     applied: frozenset[str]
     off: frozenset[str]
@@ -52,13 +55,13 @@ class ReadItems(NamedTuple):
     @property
     def open_pieces(self) -> tuple[bytes, ...]:
         """The pieces of the open message of the model, and the messages that wait."""
-        return self.reasoning + self.content + self.called + self.held
+        return self.reasoning + self.content + self.called + self.held + self.images
 
     @property
     def size_bytes(self) -> int:
         """The size of the open pieces, the tools, the settings and the ids."""
         pieces = (*self.open_pieces, *self.tools, *self.updates.values())
-        return sum(map(len, pieces)) + sum(map(getsizeof, self.unanswered))
+        return sum(map(len, pieces)) + _PIECE_BYTES * len(pieces) + sum(map(getsizeof, self.unanswered))
 
 
 class ItemReader(HistoryDraft):
@@ -75,12 +78,14 @@ class ItemReader(HistoryDraft):
         self.updates: dict[str, bytes] = {}
         self.compacts = False
         self._seal = seal
-        self._is_led = is_led or before is not None
+        self._has_led = before is not None and before.begun
+        self._is_led = is_led or self._has_led
         self._reasoning: list[bytes] = []
         self._content: list[bytes] = []
         self._called: list[bytes] = []
         self._unanswered: dict[str, int] = {}
         self._held: list[bytes] = []
+        self._holds_notes = True  # whether all that waits is of the system
         self._images: list[bytes] = []  # images of results
         if before is not None:
             self._go_on(before)
@@ -92,12 +97,15 @@ class ItemReader(HistoryDraft):
         self.updates |= before.updates
         self._reasoning, self._content, self._called = [*before.reasoning], [*before.content], [*before.called]
         self._unanswered, self._held = {**before.unanswered}, [*before.held]
+        self._holds_notes = all(each.startswith(_OF_SYSTEM) for each in self._held)
+        self._images = [*before.images]
         self.texts.add(before.applied, before.off)
 
     def read_items(self) -> ReadItems:
         return ReadItems(
             self.scope, dict(self.blocks), tuple(self.tools), tuple(self._reasoning), tuple(self._content),
-            tuple(self._called), dict(self._unanswered), tuple(self._held), dict(self.updates),
+            tuple(self._called), dict(self._unanswered), tuple(self._held), tuple(self._images),
+            self._has_led or self._has_messages(), dict(self.updates),
             *self.texts.scope(),
         )  # fmt: skip
 
@@ -108,9 +116,9 @@ class ItemReader(HistoryDraft):
             self._add(encode({"role": role, "content": text}))
 
     def open_messages(self) -> list[bytes]:
-        """The messages after `messages` if no more items come: the model's open message, and those that wait."""
+        """The messages after `messages` if no more items come: the model's open one, images, and those that wait."""
         message = self._open_message()
-        return self._held if message is None else [message, *self._held]
+        return [*([] if message is None else [message]), *self._shown(), *self._held]
 
     def take(self, raws: list[Raw]) -> None:
         """Take some items; the model's message stays open, so later items may continue it. Raises: BadRequest."""
@@ -131,10 +139,12 @@ class ItemReader(HistoryDraft):
             self.note(found.dropped, found.applied, found.off)
             self._take(found)
         self.compacts = found is not None and found.kind is Kind.TRIGGER
-        self._end_results()
 
     def _has_begun(self) -> bool:
-        return bool(self._is_led or self.messages or self._content or self._called or self._reasoning)
+        return self._is_led or self._has_messages()
+
+    def _has_messages(self) -> bool:
+        return bool(self.messages or self._content or self._called or self._reasoning)
 
     def _take(self, item: InChat) -> None:
         kind = item.kind
@@ -152,6 +162,7 @@ class ItemReader(HistoryDraft):
     def _add(self, message: bytes) -> None:
         """Add a message of the user or system; it waits while calls have no result."""
         self._held.append(message)
+        self._holds_notes = self._holds_notes and message.startswith(_OF_SYSTEM)
         if not self._unanswered:
             self._release()
 
@@ -173,7 +184,7 @@ class ItemReader(HistoryDraft):
         """Whether only a program has spoken since the model's call, while the model still wrote: a hook of Codex runs
         before the model's next call.
         """
-        return bool(self._called) and all(each.startswith(_OF_SYSTEM) for each in self._held)
+        return bool(self._called) and self._holds_notes
 
     def _answer(self, item: InChat) -> None:
         """Add the result of a call; it becomes a user's message if the model's last message does not wait for it."""
@@ -199,13 +210,15 @@ class ItemReader(HistoryDraft):
         self._end_message()
         self._end_results()
         self.messages += self._held
-        self._held = []
+        self._held, self._holds_notes = [], True
 
     def _end_results(self) -> None:
         """Write the images of the results, after the last result and before the next message."""
-        if self._images:
-            self.messages.append(b'{"role":"user","content":[%b]}' % b",".join(self._images))
-            self._images = []
+        self.messages += self._shown()
+        self._images = []
+
+    def _shown(self) -> list[bytes]:
+        return [b'{"role":"user","content":[%b]}' % b",".join(self._images)] if self._images else []
 
     def _end_message(self) -> None:
         message = self._open_message()

@@ -57,9 +57,18 @@ def settings(members: Members, dropped: set[str]) -> dict[str, Any]:
 
 
 def updates_in(item: bytes) -> dict[str, bytes]:
-    """The members of the request that a `configuration_update` changes for all later answers."""
-    members = object_at(item, UPDATE)
-    return {name: bytes(members[name]) for name in ("reasoning", "text") if name in members}
+    """The members of the request that a `configuration_update` changes for all later answers. The name `UPDATE` stands
+    for those that cannot be read.
+    """
+    members, found = object_at(item, UPDATE), dict[str, bytes]()
+    for name, read in (("reasoning", _effort), ("text", _text)):
+        if name in members:
+            try:
+                read(object_at(members[name], UPDATE))
+                found[name] = bytes(members[name])
+            except BadRequest:
+                found[UPDATE] = b""
+    return found
 
 
 def updated(updates: dict[str, bytes], dropped: set[str]) -> dict[str, Any]:
@@ -67,12 +76,14 @@ def updated(updates: dict[str, bytes], dropped: set[str]) -> dict[str, Any]:
     read are dropped.
     """
     chat: dict[str, Any] = {}
-    try:
-        if "reasoning" in updates:
-            chat |= _effort(object_at(updates["reasoning"], UPDATE))
-        if "text" in updates:
-            chat["response_format"] = _text(object_at(updates["text"], UPDATE)).get("response_format")
-    except BadRequest:
+    if "reasoning" in updates:
+        chat |= _effort(object_at(updates["reasoning"], UPDATE))
+    if "text" in updates:
+        text = object_at(updates["text"], UPDATE)
+        chat |= _text(text)
+        if "format" in text:
+            chat.setdefault("response_format", None)
+    if UPDATE in updates:
         dropped.add(UPDATE)
     return chat
 

@@ -349,11 +349,12 @@ class ResponsesSocket:
             self._start_turns()
 
     def _interrupt(self, event: ClientEvent) -> None:
-        """Interrupt the running response of a stream. An event that names another response has come too late."""
-        stream = self._streams.get(event.stream_id)
-        running = None if stream is None else stream.running
-        if running is not None and event.response_id and event.response_id == running.dialect.response_id:
-            running.interrupt()
+        """Interrupt the running response that the event names, of whichever stream. If none runs, the event is late."""
+        for stream in self._streams.values():
+            running = stream.running
+            if running is not None and event.response_id and event.response_id == running.dialect.response_id:
+                running.interrupt()
+                return
 
     def _start_turns(self) -> None:
         """Begin waiting turns, one at a time in each stream. It loops, since a turn may end before `_start` returns."""
