@@ -6,6 +6,7 @@
 import http.client
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -31,13 +32,12 @@ def ask(
     url: str, timeout_s: float, headers: Mapping[str, str] | None = None, max_bytes: int = MAX_ANSWER_BYTES
 ) -> Answer:
     """The answer to a GET request, without what is beyond `max_bytes` of it."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers or {})
-        response = connection.getresponse()
-        return Answer(response.status, response.read(max_bytes))
-    except (OSError, http.client.HTTPException):
+        parts = urlsplit(url)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)) as connection:
+            connection.request("GET", path, headers=headers or {})
+            response = connection.getresponse()
+            return Answer(response.status, response.read(max_bytes))
+    except (OSError, ValueError, http.client.HTTPException):  # also a host that no name can have
         return Answer()
-    finally:
-        connection.close()

@@ -122,11 +122,7 @@ class LocalFleet:
 
     def finished(self) -> list[dict[str, Any]]:
         """The engines' own logs of finished requests, each entry with the id of its engine."""
-        return [
-            {"engine": engine.id, **entry}
-            for engine in self.engines
-            for entry in ask(f"{engine.url}/engine/finished", HTTP_TIMEOUT_S).fields()["finished"]
-        ]
+        return [{"engine": engine.id, **entry} for engine in self.engines for entry in _finished(engine)]
 
     def _start(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
@@ -180,6 +176,13 @@ class LocalFleet:
             values[f"{prefix}_url"] = engine.url
             values[f"{prefix}_bootstrap_port"] = engine.bootstrap_port
         return render(values)
+
+
+def _finished(engine: LocalEngine) -> list[dict[str, Any]]:
+    found = ask(f"{engine.url}/engine/finished", HTTP_TIMEOUT_S).fields().get("finished")
+    if not isinstance(found, list):
+        raise FleetError(f"{engine.id} does not say which requests it has finished")
+    return found
 
 
 def render(values: dict[str, Any], template: str = "fleet.toml") -> str:

@@ -93,7 +93,7 @@ class NodeReports:
 
     def _fetched(self, node: int) -> Report | None:
         host, port = self._addresses[node]
-        bracketed = f"[{host}]" if ":" in host else host
+        bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         headers = {"authorization": f"Bearer {self._key}"}
         found = ask(f"http://{bracketed}:{port}{PATH}", TIMEOUT_S, headers, MAX_BYTES).fields()
         return read_report(found, node) if found else None

@@ -13,9 +13,10 @@ at most a fifth of the loop's time. All ranks of an engine, which may be 64, sha
 events come late; other engines' do not. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a core, and pages
 of one token 4 %.
 
-Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches for each socket. Further batches wait at the engine, which drops some if
-too many wait; `kv_feed` finds that as a gap. A frame of a message has at most `MAX_MESSAGE_BYTES`. A replay is given up
-after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two for each worker.
+Limits: ZeroMQ keeps `RECEIVE_QUEUE` batches for each socket, and `REPLAY_QUEUE` of a replay. Further batches wait at
+the engine, which drops some if too many wait; `kv_feed` finds that as a gap. A frame of a message has at most
+`MAX_MESSAGE_BYTES`. A replay is given up after `REPLAY_TIMEOUT_S`. At most `MAX_SOCKETS` sockets are open, two for each
+worker.
 """
 
 import asyncio
@@ -41,6 +42,10 @@ MAX_BATCHES_AT_ONCE: Final = 32
 MAX_BYTES_AT_ONCE: Final = 65_536
 REPLAY_TIMEOUT_S: Final = 2.0
 RECEIVE_QUEUE: Final = 8
+REPLAY_QUEUE: Final = 1_000
+"""As many answers of a replay as an engine's socket keeps: it drops further ones, and the end of the replay with them
+(`sglang/srt/disaggregation/kv_events.py`, a ROUTER with ZeroMQ's default)."""
+
 BYTES_A_SECOND: Final = 16 * 2**20
 """How much is read from an engine in a second: 100,000 blocks, each in an event of its own."""
 
@@ -202,6 +207,7 @@ class _Subscription:
 
     def close(self) -> None:
         self._closed = True
+        self._loop.call_soon(self.feed.close)  # not now: a step of the feed may be running
         if self._timeout is not None:
             self._timeout.cancel()
         for rest in (self._rest, self._rest_of_replay):
@@ -322,7 +328,7 @@ def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, 
     """A socket that connects to an address, and reconnects for as long as it is open."""
     socket = context.socket(kind)
     for option, value in (
-        (zmq.RCVHWM, RECEIVE_QUEUE),
+        (zmq.RCVHWM, REPLAY_QUEUE if kind == zmq.DEALER else RECEIVE_QUEUE),
         (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
         (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
         (zmq.LINGER, 0),

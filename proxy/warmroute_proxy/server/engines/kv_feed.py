@@ -212,6 +212,12 @@ class KvFeed:
         self._steps = None
         self._give_back()
 
+    def close(self) -> None:
+        """Drop what waits, and give its memory back."""
+        self._waiting.clear()
+        self._waiting_bytes, self.replaying = 0, False
+        self._forget_left()
+
     def _finds_memory(self) -> bool:
         """Reserve memory for the batches that wait. Returns whether there was enough."""
         size_bytes = self._left_bytes + self._waiting_bytes

@@ -19,7 +19,7 @@ from warmroute_proxy.server.base.config import Limits, authority
 from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
-from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.request_starts import RequestStarts
 from warmroute_proxy.server.http.tls import Tls
@@ -162,7 +162,8 @@ class PickerListener:
             RepeatedLine(log, logging.ERROR, proxy.clock),
         )  # fmt: skip
         self._message_bytes = max(limits.body_bytes, LEAST_BYTES) + MORE_BYTES
-        self._first_reads = FirstReads(proxy.body_memory.reserve(UNNAMED, 0), self._message_bytes)
+        # A name that neither a tenant nor an engine has. Otherwise answers of `/ready` could find no memory.
+        self._first_reads = FirstReads(proxy.body_memory.reserve("@ first reads", 0), self._message_bytes)
         self._server: Any = None
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
