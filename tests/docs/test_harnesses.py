@@ -13,13 +13,13 @@ from warmroute_cli.run.programs import PROGRAMS
 
 def test_each_program_that_runs_is_tested_and_each_has_a_row() -> None:
     assert set(CASES) == set(PROGRAMS)
-    assert list(page.HARNESSES.written()) == [case.title for case in CASES.values()]
+    assert list(page.written()) == [case.title for case in CASES.values()]
 
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_row_is_that_of_the_pinned_program(name: str) -> None:
     case = CASES[name]
-    _, version, turns, lineages, off, on, ideal, losses = page.HARNESSES.written()[case.title]
+    _, version, turns, lineages, off, on, ideal, losses = page.written()[case.title]
     assert version == page.pinned(case.package)
     assert int(turns) >= 8
     assert 0 <= int(lineages) - case.agents <= case.titles

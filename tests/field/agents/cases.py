@@ -52,22 +52,18 @@ def call(tool: str, **arguments: Any) -> str:
     return f"call {tool} {json.dumps(arguments)}"
 
 
-def usual(shell: Callable[[str], str], second: str, sixth: str, *last: str) -> str:
-    """The turns that most programs are to take. `shell` makes a step that has a shell say a word."""
-    both = f"{shell('three')}; {shell('four')}"
-    end = last or (shell("eight"), "answer All is done.")
-    return order(shell("one"), second, both, f"think 40; {shell('five')}", sixth, shell("seven"), *end)
-
-
 def _claude(project: Path) -> list[Start]:
     def bash(text: str) -> str:
         return call("Bash", command=f"echo {CANARY} {text}", description=text)
 
     sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
-    first = usual(
-        bash,
+    first = order(
+        bash("one"),
         call("Read", file_path=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
         call("Agent", description="sub", prompt=sub, subagent_type="general-purpose"),
+        bash("seven"),
         "run 300",
         "answer All is done.",
     )
@@ -87,10 +83,15 @@ def _opencode(project: Path) -> list[Start]:
         return call("bash", command=f"echo {CANARY} {text}", description=text)
 
     sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
-    first = usual(
-        bash,
+    first = order(
+        bash("one"),
         call("read", filePath=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
         call("task", description="sub", prompt=sub, subagent_type="general"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
     )
     more = order(bash("again"), "answer It went on.")
     reads = [call("read", filePath=str(project / "big.txt"), offset=begin, limit=700) for begin in (1, 700, 1400)]
@@ -106,10 +107,15 @@ def _qwen(project: Path) -> list[Start]:
         return call("run_shell_command", command=f"echo {CANARY} {text}", description=text, is_background=False)
 
     sub = order(shell("in the sub-agent"), "answer The sub-agent is done.")
-    first = usual(
-        shell,
+    first = order(
+        shell("one"),
         call("read_file", file_path=str(project / "a.txt")),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
         call("agent", description="sub", prompt=sub, subagent_type="general-purpose"),
+        shell("seven"),
+        shell("eight"),
+        "answer All is done.",
     )
     more = order(shell("again"), "answer It went on.")
     return [
@@ -126,10 +132,15 @@ def _gemini(project: Path) -> list[Start]:
 
     ended = call("complete_task", result="Done.")
     sub = order(shell("in the sub-agent"), ended, "answer The sub-agent is done.")
-    first = usual(
-        shell,
+    first = order(
+        shell("one"),
         call("read_file", file_path=str(project / "a.txt")),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
         call("invoke_agent", agent_name="generalist", prompt=sub),
+        shell("seven"),
+        shell("eight"),
+        "answer All is done.",
     )
     more = order(shell("again"), "answer It went on.")
     options = ("--yolo", "--skip-trust")
@@ -196,7 +207,16 @@ def _vibe(project: Path) -> list[Start]:
         while ((await tools.agents.list({{}})).agents.some(agent => agent.pending_turn))
             await tools.self.sleep({{seconds: 0.2}});
     }}"""
-    first = usual(bash, call("read_file", path=str(project / "a.txt")), bash("six"))
+    first = order(
+        bash("one"),
+        call("read_file", path=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        bash("six"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
     more = order(call("run_typescript", code=spawned), bash("again"), "answer It went on.")
     options = ("--yolo", "--trust")
     return [Start((*options, "-p", first)), Start((*options, "-c", "-p", more))]
@@ -208,10 +228,13 @@ def _gptme(_project: Path) -> list[Start]:
 
     task = f"{'This is what the title is made of. ' * 6}\n"  # 200 characters: no orders are among them
     sub = task + order(shell("in the sub-agent"), call("complete"), "answer The sub-agent is done.")
-    first = usual(
-        shell,
+    first = order(
+        shell("one"),
         shell("two"),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
         call("ipython", code=f"subagent('sub', {json.dumps(sub)})\nsubagent_wait('sub')"),
+        shell("seven"),
         shell("eight"),
         call("complete"),
     )
@@ -225,7 +248,16 @@ def _kimi(_project: Path) -> list[Start]:
         return call("Bash", command=f"echo {CANARY} {text}")
 
     sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
-    first = usual(bash, call("Read", path="a.txt"), call("Agent", description="sub", prompt=sub))
+    first = order(
+        bash("one"),
+        call("Read", path="a.txt"),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        call("Agent", description="sub", prompt=sub),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
     more = order(bash("again"), "answer It went on.")
     summary = order(bash("after compaction"), "answer It ends.")  # the prompts before it come again, and count no more
     read = call("Read", path="big.txt", n_lines=1200)
@@ -237,7 +269,16 @@ def _pi(_project: Path) -> list[Start]:
     def bash(text: str) -> str:
         return call("bash", command=f"echo {CANARY} {text}")
 
-    first = usual(bash, call("read", path="a.txt"), bash("six"))
+    first = order(
+        bash("one"),
+        call("read", path="a.txt"),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        bash("six"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
     more = order(bash("again"), "answer It went on.")
     reads = [call("read", path="big.txt", offset=begin, limit=1000) for begin in (1, 1001)]
     after = order(bash("after compaction"), "answer It ends.")
@@ -254,10 +295,15 @@ def _copilot(project: Path) -> list[Start]:
         return call("bash", command=f"echo {CANARY} {text}", description=text)
 
     sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
-    first = usual(
-        bash,
+    first = order(
+        bash("one"),
         call("view", path=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
         call("task", name="sub", description="sub", prompt=sub, agent_type="general-purpose", mode="sync"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
     )
     more = order(bash("again"), "answer It went on.")
     return [

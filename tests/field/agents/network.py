@@ -8,9 +8,14 @@ no proxy get around.
 import socket
 from typing import Final
 
-_NO_WAY: Final = "http://127.0.0.1:9"
-_LOWER: Final = {"http_proxy": _NO_WAY, "https_proxy": _NO_WAY, "no_proxy": "127.0.0.1,localhost"}
-NO_WAY_OUT: Final = _LOWER | {name.upper(): value for name, value in _LOWER.items()}
+NO_WAY_OUT: Final = {
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "http_proxy": "http://127.0.0.1:9",
+    "https_proxy": "http://127.0.0.1:9",
+    "no_proxy": "127.0.0.1,localhost",
+}
 """A port that refuses, for all that does not go to this machine."""
 
 

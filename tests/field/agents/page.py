@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx
 from tests.machine import seconds
@@ -26,40 +26,7 @@ OF_THE_PROXY: Final = ("rid", "cache_salt", "bootstrap_host", "bootstrap_port", 
 """What the proxy adds to a body, beside what it asks engines to report."""
 
 _CAUSES: Final = re.compile(r"(?<=<!-- causes -->\n).*?(?=<!-- end of causes -->)", re.DOTALL)
-
-
-class Table(NamedTuple):
-    """A table of the page: its head, how many columns of text are in front of those of figures, and its rows."""
-
-    begin: str
-    end: str
-    head: tuple[str, ...]
-    texts: int
-    titles: Sequence[str]
-
-    @property
-    def pattern(self) -> "re.Pattern[str]":
-        """The text between the marks of the table."""
-        return re.compile(rf"(?<=<!-- {self.begin} -->\n).*?(?=<!-- {self.end} -->)", re.DOTALL)
-
-    def written(self) -> dict[str, list[str]]:
-        """The rows of the page, by the first cell."""
-        found = self.pattern.search(PAGE.read_text())
-        assert found is not None
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
-        assert tuple(rows[0]) == self.head
-        return {row[0]: row for row in rows[2:]}
-
-    def write(self, cells: Sequence[str]) -> None:
-        """Put a row into the page, in the order of the titles."""
-        rows = {**self.written(), cells[0]: list(cells)}
-        figures = len(self.head) - self.texts - 1
-        lines = [f"| {' | '.join(self.head)} |", "|" + "---|" * self.texts + "--:|" * figures + "---|"]
-        lines += [f"| {' | '.join(rows[title])} |" for title in self.titles if title in rows]
-        PAGE.write_text(self.pattern.sub(lambda _: "\n".join([*lines, ""]), PAGE.read_text()))
-
-
-HARNESSES: Final = Table("harnesses", "end", HEAD, 2, [case.title for case in CASES.values()])
+_TABLE: Final = re.compile(r"(?<=<!-- harnesses -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def pinned(package: str) -> str:
@@ -74,6 +41,7 @@ def pinned(package: str) -> str:
 def row_of(played: Played, off: float) -> list[str]:
     """The cells of a program."""
     turns = played.turns
+    lost = sorted(losses(turns).items(), key=lambda loss: -loss[1])
     return [
         played.case.title + (f" (recorded: {played.replayed})" if played.replayed else ""),
         pinned(played.case.package),
@@ -82,14 +50,8 @@ def row_of(played: Played, off: float) -> list[str]:
         f"{off:.1%}",
         f"{hit(turns):.1%}",
         f"{ideal_hit(turns)[1]:.1%}",
-        lost(turns),
+        ", ".join(f"{name} {tokens:,}" for name, tokens in lost),
     ]
-
-
-def lost(turns: Sequence[Turn]) -> str:
-    """The cell of the tokens that were not cached, the most first."""
-    by_class = sorted(losses(turns).items(), key=lambda loss: -loss[1])
-    return ", ".join(f"{name} {tokens:,}" for name, tokens in by_class)
 
 
 def off_hit(stage: Stage, turns: Sequence[Turn]) -> float:
@@ -106,6 +68,24 @@ def off_hit(stage: Stage, turns: Sequence[Turn]) -> float:
             prompt += usage["prompt_tokens"]
             cached += (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
     return cached / prompt
+
+
+def written() -> dict[str, list[str]]:
+    """The rows of the page, by the first cell."""
+    found = _TABLE.search(PAGE.read_text())
+    assert found is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
+    assert tuple(rows[0]) == HEAD
+    return {row[0]: row for row in rows[2:]}
+
+
+def write(cells: Sequence[str]) -> None:
+    """Put a row into the page, in the order of the cases."""
+    rows = {**written(), cells[0]: list(cells)}
+    order = [case.title for case in CASES.values()]
+    lines = [f"| {' | '.join(HEAD)} |", "|---|---|" + "--:|" * 5 + "---|"]
+    lines += [f"| {' | '.join(rows[title])} |" for title in order if title in rows]
+    PAGE.write_text(_TABLE.sub(lambda _: "\n".join([*lines, ""]), PAGE.read_text()))
 
 
 def causes() -> dict[str, str]:

@@ -56,7 +56,7 @@ def play(stage: Stage, name: str, case: Case) -> Played:
         if done.returncode and not rids and (reason := cannot_run(stage, name)):
             return replay(stage, name, case, reason) if case.recording else Played(name, case, (), (), reason)
         starts.append((start, done, rids))
-    turns = turns_of(stage, [rid for _, _, rids in starts for rid in rids])
+    turns = _turns(stage, [rid for _, _, rids in starts for rid in rids])
     return Played(name, case, starts, turns, sockets=stage.opened_sockets() - sockets, names=stage.fleet.shapes.take())
 
 
@@ -81,9 +81,8 @@ def replay(stage: Stage, name: str, case: Case, reason: str) -> Played:
     regions = {region: proxy.base_url for region, proxy in stage.fleet.proxies.items()}
     target = Target(regions, stage.fleet.api_key, seed=1, think_s=0.0)
     asyncio.run(drive(load_recordings([case.recording]), target, 1, lambda _: None))
-    return Played(name, case, (), turns_of(stage, [rid for rid in chats if rid not in before]), reason)
+    return Played(name, case, (), _turns(stage, [rid for rid in chats if rid not in before]), reason)
 
 
-def turns_of(stage: Stage, rids: Sequence[str]) -> list[Turn]:
-    """The turns of these requests, with what their engines got."""
+def _turns(stage: Stage, rids: Sequence[str]) -> list[Turn]:
     return [Turn(row, stage.fleet.taps.chats[row["rids"][-1]].body) for row in stage.rows_of(rids)]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-from .taps import Requests, Taps
+from .taps import Taps
 
 MAX_DEPTH: Final = 8
 USERS: Final = frozenset(
@@ -68,17 +68,21 @@ class ShapeTaps(Taps):
         return found
 
 
-class _Names(Requests):
+class _Names:
     """What the parser calls."""
 
     def __init__(self, taps: ShapeTaps) -> None:
-        super().__init__(taps.chats)
         self._taps = taps
+        self._url = b""
+        self._body = b""
         self._headers: set[str] = set()
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self._url = self._body = b""
         self._headers = set()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, _value: bytes) -> None:
         self._headers.add(name.decode("latin-1").lower())
@@ -87,6 +91,9 @@ class _Names(Requests):
         route = self._url.partition(b"?")[0].decode("latin-1")
         if not any(own in route for own in OWN):
             self._taps.add({f"route {route}", *(f"header {name}" for name in self._headers)})
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
 
     def on_message_complete(self) -> None:
         try:

@@ -49,7 +49,7 @@ class Taps:
 
     def listener(self) -> Any:
         """What the parser of a connection calls."""
-        return Requests(self.chats)
+        return _Requests(self.chats)
 
     def stop(self) -> None:
         """End them."""
@@ -107,12 +107,13 @@ async def _pump(
         writer.close()
 
 
-class Requests:
-    """Reads the requests that the parser finds, and keeps the chats in `chats`."""
+class _Requests:
+    """What the parser calls."""
 
     def __init__(self, chats: dict[str, Tapped]) -> None:
         self._chats = chats
-        self._url = self._body = b""
+        self._url = b""
+        self._body = b""
 
     def on_message_begin(self) -> None:
         self._url = self._body = b""

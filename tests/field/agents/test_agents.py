@@ -19,8 +19,7 @@ from warmroute.contract import receipt as receipts
 
 from . import network, page
 from .cases import CANARY, call, order
-from .lineages import Turn, hit, ideal_hit
-from .play import turns_of
+from .lineages import Turn, hit, ideal_hit, losses
 from .stage import Stage
 
 pytestmark = pytest.mark.timeout(seconds(240))
@@ -29,8 +28,17 @@ PINS: Final = ROOT / "scripts" / "integrations_pins" / "agents"
 AGENTS: Final = Path(__file__).parent / "frameworks"
 STEPS: Final = 8
 HEAD: Final = (
-    "framework", "version", "dialect", "signal", "turns", "sessions", "hit", "ideal", "not cached: tokens by class",
-)  # fmt: skip
+    "framework",
+    "version",
+    "dialect",
+    "signal",
+    "turns",
+    "sessions",
+    "hit",
+    "ideal",
+    "not cached: tokens by class",
+)
+_TABLE: Final = re.compile(r"(?<=<!-- agents -->\n).*?(?=<!-- end of agents -->)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,6 @@ FRAMEWORKS: Final = {
     "agno": Framework("Agno", "agno", "agno_agent.py"),
     "strands": Framework("Strands Agents", "strands-agents", "strands_agent.py"),
 }
-TABLE: Final = page.Table("agents", "end of agents", HEAD, 4, [each.title for each in FRAMEWORKS.values()])
 
 
 def pinned(framework: Framework) -> str:
@@ -75,6 +82,7 @@ class Run:
 
     def cells(self) -> list[str]:
         """Its row of the page."""
+        lost = sorted(losses(self.turns).items(), key=lambda loss: -loss[1])
         routes = {turn.row["route"] for turn in self.turns}
         return [
             self.framework.title,
@@ -85,7 +93,7 @@ class Run:
             str(len({turn.row["session"] for turn in self.turns})),
             f"{hit(self.turns):.1%}",
             f"{ideal_hit(self.turns)[1]:.1%}",
-            page.lost(self.turns),
+            ", ".join(f"{name} {tokens:,}" for name, tokens in lost),
         ]
 
 
@@ -114,7 +122,8 @@ def run(request: pytest.FixtureRequest, stage: Stage) -> Run:
         command, cwd=stage.folder, env=environment, capture_output=True, text=True, timeout=seconds(200), check=False
     )
     rids = [rid for rid in stage.fleet.taps.chats if rid not in before]
-    return Run(framework, done, turns_of(stage, rids))
+    rows = stage.rows_of(rids)
+    return Run(framework, done, [Turn(row, stage.fleet.taps.chats[row["rids"][-1]].body) for row in rows])
 
 
 def test_it_ends_well_and_has_called_its_tool(run: Run) -> None:
@@ -136,5 +145,26 @@ def test_its_turns_are_as_warm_as_can_be(run: Run) -> None:
 def test_the_page_has_its_row(run: Run) -> None:
     """`WARMROUTE_UPDATE_DOCS=1 scripts/integrations agents` writes it."""
     if os.environ.get("WARMROUTE_UPDATE_DOCS") == "1":
-        TABLE.write(run.cells())
-    assert TABLE.written()[run.framework.title][:6] == run.cells()[:6]
+        _write(run.cells())
+    assert _written()[run.framework.title][:6] == run.cells()[:6]
+
+
+def _written() -> dict[str, list[str]]:
+    found = _TABLE.search(page.PAGE.read_text())
+    assert found is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
+    assert tuple(rows[0]) == HEAD
+    return {row[0]: row for row in rows[2:]}
+
+
+def _write(cells: list[str]) -> None:
+    rows = {**_written(), cells[0]: cells}
+    titles = [framework.title for framework in FRAMEWORKS.values()]
+    lines = [
+        HEAD,
+        ["---", "---", "---", "---", "--:", "--:", "--:", "--:", "---"],
+        *(rows[each] for each in titles if each in rows),
+    ]
+    head, rule, *cells_of = (" | ".join(line) for line in lines)
+    text = "".join([f"| {head} |\n", f"|{rule.replace(' ', '')}|\n", *(f"| {line} |\n" for line in cells_of)])
+    page.PAGE.write_text(_TABLE.sub(lambda _: text, page.PAGE.read_text()))

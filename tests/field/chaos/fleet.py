@@ -61,8 +61,16 @@ class Engine:
         """Start the process, wherever the system lets it listen, and let its network lead there."""
         self.started += 1
         command = [sys.executable, "-m", "warmroute_lab.engine", "--role", self.role, "--engine-id", self.name]
-        command += ["--request-log", str(self.request_log), "--model", "kimi-k2.5"]
-        command += ["--speed", str(self._speed), "--kv-tokens", "60000"]
+        command += [
+            "--request-log",
+            str(self.request_log),
+            "--model",
+            "kimi-k2.5",
+            "--speed",
+            str(self._speed),
+            "--kv-tokens",
+            "60000",
+        ]
         command += ["--kv-events-config", _KV_EVENTS] if self.name in PUBLISHERS else []
         self._child = child = Child(f"{self.name}-{self.started}", command, self._folder)
         line = await asyncio.to_thread(child.listening, time.monotonic() + seconds(START_TIMEOUT_S))

@@ -32,7 +32,7 @@ from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, read_rows
 from warmroute_proxy.server.stores.migrate import migrate
 
 from .agents import MODEL, TENANTS
-from .namespaces import Network, asked_inside
+from .namespaces import CLIENTS, Network, asked_inside
 from .sglang import ENGINE as SGLANG
 from .sglang import RegionalServer
 
@@ -467,3 +467,6 @@ def open_entries(state_dir: Path) -> int:
 
 def _digest(key: str) -> str:
     return sha256(key.encode()).hexdigest()
+
+
+__all__ = ["CLIENTS", "REGIONS", "Fleet", "Region", "RegionalProxy"]

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from tests.field.chaos.client import Line, Seen
-from tests.field.chaos.proxy import eventually
-from tests.field.chaos.replicas import as_row
 from tests.machine import seconds
+
+from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 
 from . import schedule
 from .agents import TENANTS, Agent, Turn, agents, answer_canary, canary, with_home, with_key
-from .namespaces import Network
+from .namespaces import CLIENTS, Network
 from .processes import DELAY_MS, FAR_MS, PROXIES, REGIONS, Fleet, Region, RegionalProxy, open_entries
 from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, LOSS_TURNS, OF_LINES, SETTLE_TURNS, Fault
 from .wire import Wire
@@ -271,17 +272,23 @@ class Run:
         if fault.kind == "loss":
             while sum(asked.region == fault.region for asked in self._found.tried[began_at:]) < LOSS_TURNS:
                 await self._turns_more(1)
-        elif fault.kind in {*OF_LINES, "partition", "slow"} and not await eventually(
-            lambda: not self._is_whole(), WHOLE_WITHIN_S
-        ):
-            self._found.complaints.append(f"no proxy reports a region as down during {fault}")
+        elif fault.kind in OF_LINES or fault.kind in {"partition", "slow"}:
+            deadline_s = time.monotonic() + seconds(WHOLE_WITHIN_S)
+            while await asyncio.to_thread(self._is_whole):
+                if time.monotonic() > deadline_s:
+                    self._found.complaints.append(f"no proxy reports a region as down during {fault}")
+                    return
+                await asyncio.sleep(0.1)
 
     async def _whole(self, after: str) -> bool:
         """Whether each proxy has found each other region of the fleet, in time."""
-        if await eventually(self._is_whole, WHOLE_WITHIN_S):
-            return True
-        self._found.complaints.append(f"the fleet is not whole {WHOLE_WITHIN_S:.0f} s after {after}")
-        return False
+        deadline_s = time.monotonic() + seconds(WHOLE_WITHIN_S)
+        while not await asyncio.to_thread(self._is_whole):
+            if time.monotonic() > deadline_s:
+                self._found.complaints.append(f"the fleet is not whole {WHOLE_WITHIN_S:.0f} s after {after}")
+                return False
+            await asyncio.sleep(0.1)
+        return True
 
     def _is_whole(self) -> bool:
         for proxy in self._fleet.proxies:
@@ -364,10 +371,10 @@ class Run:
 
     async def _look_at_what_is_left(self) -> None:
         found, proxies = self._found, self._fleet.proxies
-        await eventually(self._is_idle, WHOLE_WITHIN_S)
-        await eventually(self._all_voided, WHOLE_WITHIN_S)
+        await self._until(self._is_idle)
+        await self._until(self._all_voided)
         if self._fleet.postgres is not None:
-            await eventually(self._all_sent, WHOLE_WITHIN_S)
+            await self._until(self._all_sent)
         found.counts = {proxy.name: await asyncio.to_thread(proxy.count) for proxy in proxies}
         found.counted_at_s = {life: at_s for proxy in proxies for life, at_s in proxy.counted_at_s.items()}
         self._wire.stop()
@@ -381,6 +388,11 @@ class Run:
         for region in self._fleet.regions.values():
             found.served |= region.served()
             found.leaks += await asyncio.to_thread(self._leaks_in, region)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + seconds(WHOLE_WITHIN_S)
+        while not await asyncio.to_thread(condition) and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.1)
 
     def _is_idle(self) -> bool:
         self._found.still_working = {name: region.working() for name, region in self._fleet.regions.items()}
@@ -402,7 +414,7 @@ class Run:
     def _database_rows(self) -> list[dict[str, Any]]:
         assert self._fleet.postgres is not None
         records = self._fleet.postgres.sql("SELECT record FROM turn ORDER BY settled_at", self._fleet.dsn)
-        return [as_row(record) for record in records]
+        return [_as_row(record) for record in records]
 
     def _leaks_in(self, region: Region) -> list[str]:
         """Words of tenants that may not be served in a region, in what its processes wrote or its stores hold."""
@@ -429,3 +441,14 @@ class Run:
 
 def _is_void(row: dict[str, Any]) -> bool:
     return str(row["id"]).endswith("-void")
+
+
+def _as_row(record: str) -> dict[str, Any]:
+    """A record as a row of the ledger file shows it."""
+    entry = Entry.read(record)
+    row = {name: getattr(entry, name) for name in COLUMNS}
+    row["rids"] = msgspec.json.encode(entry.rids).decode()
+    return row | {name: bytes(row[name]).decode() for name in ("workers", "usage")}
+
+
+__all__ = ["CLIENTS", "Asked", "Findings", "Recovery", "Run"]

@@ -26,6 +26,7 @@ class Wire:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self.leaks: list[str] = []
+        self.packets = 0
 
     def listen(self) -> None:
         """Begin, in a thread for each region."""
@@ -53,6 +54,7 @@ class Wire:
                     continue
                 if kind == _OUTGOING or line not in self._network.regions:
                     continue
+                self.packets += 1
                 for tenant, word in words.items():
                     if word in packet:
                         self.leaks.append(f"a word of {tenant} came from {line} to {region}")
