@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from warmroute_proxy.dialects.fields import names_of
-from warmroute_proxy.dialects.unsupported import unsupported_in
+from warmroute_proxy.dialects.unsupported import EFFORT, unsupported_in
 from warmroute_proxy.server.base.engine_refusals import is_about_effort
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.intake.body import AnyBody, Body
@@ -24,7 +24,6 @@ from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.shorter_answer import ChangedRequest
 
-EFFORT: Final = "reasoning_effort"
 DEFAULT: Final = "default"
 """What stands for the effort of a request that asks for none."""
 

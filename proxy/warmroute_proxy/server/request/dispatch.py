@@ -127,11 +127,7 @@ def provider_body(
     if asked.stream:
         add["stream_options"] = _stream_options(asked, counts=provider is PROVIDERS["vllm"])
     drop |= _STREAM_OPTIONS  # without a stream, servers refuse them
-    if unsupported:
-        optional = unsupported & OPTIONAL
-        drop |= optional
-        add = {name: value for name, value in add.items() if name not in optional}
-    return _rewritten(asked, body, drop, "", add, unsupported)
+    return _rewritten(asked, body, drop | (unsupported & OPTIONAL), "", add, unsupported)
 
 
 def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
