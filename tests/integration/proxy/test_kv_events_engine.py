@@ -19,6 +19,8 @@ pytestmark = pytest.mark.full
 PAGE = 16
 KV_TOKENS = 4096
 PUBLISHER = json.dumps({"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "bind": True})
+REPLAYED = PUBLISHER[:-1] + ', "replay_endpoint": "tcp://127.0.0.1:0"}'
+REPLAYING = ("--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", REPLAYED)
 LONG = "so many words about nothing " * 250  # about 1,750 tokens: two such prompts fit, three do not
 ERROR_TOKENS = 2048 // 4 + PAGE
 """A cut is 2,048 bytes: of one that is partly evicted, nothing is predicted."""
@@ -107,9 +109,28 @@ def published(engine: EngineProcess) -> int:
     return count
 
 
+def test_a_proxy_that_starts_beside_a_warm_engine_knows_what_is_evicted(tmp_path: Path) -> None:
+    """It has seen no event of the blocks that hold the system prompt, behind which all that it sends is cached."""
+    with EngineProcess(tmp_path, "e", "aggregated", *REPLAYING) as engine:
+        with ProxyProcess(tmp_path, [engine.toml("east")]) as earlier:
+            ask(earlier, chat("hello", max_tokens=4), "earlier")
+        with ProxyProcess(tmp_path, [engine.toml("east")]) as proxy:
+            follow(proxy)
+
+            def unheard() -> float:
+                heard = metric(proxy, "warmroute_kv_event_batches_total")
+                return published(engine) - heard
+
+            missed = min(unheard() for _ in range(5))  # some may be on its way
+            for name in ("first", "second", "third") * 2:
+                ask(proxy, chat(f"{name} {LONG}", max_tokens=4), name)
+            until(lambda: engine.running() == 0 and unheard() <= missed, "the proxy has heard of all that is cached")
+            again = ask(proxy, chat(f"first {LONG}", max_tokens=4), "first")
+    assert 0 < again["prompt_tokens_details"]["cached_tokens"] < 1024
+    assert again["warmroute"]["predicted_cached"] <= 1024
+
+
 def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Path) -> None:
-    replayed = PUBLISHER[:-1] + ', "replay_endpoint": "tcp://127.0.0.1:0"}'
-    options = ["--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", replayed]
     missed: list[float] = []
 
     def all_follow() -> bool:
@@ -126,7 +147,7 @@ def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Pat
         return 3 * published(engine) - heard  # asked last: what is published meanwhile is not heard of yet
 
     with (
-        EngineProcess(tmp_path, "e", "aggregated", *options) as engine,
+        EngineProcess(tmp_path, "e", "aggregated", *REPLAYING) as engine,
         ProxyProcess(tmp_path, [engine.toml("east")], extra="processes = 3") as proxy,
     ):
         until(all_follow, "all processes follow KV events")

@@ -1,5 +1,9 @@
 """Which cuts of our prompts end in which blocks of an engine."""
 
+from collections.abc import Callable
+
+import pytest
+
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks
 
@@ -49,6 +53,42 @@ def test_blocks_behind_unknown_ones_are_not_joined() -> None:
     assert blocks.stored([900], None, "of another proxy", BLOCK, "device", pairs=False) == ([], 0)
     assert blocks.stored([900], None, None, BLOCK, "device", pairs=False) == ([], 0)
     assert blocks.removed([900, 901], "device") == ([], 0)
+
+
+@pytest.mark.parametrize("ends", ["before its events", "between them", "after them"])
+def test_blocks_behind_unknown_ones_are_placed_by_the_cached_tokens(ends: str) -> None:
+    """The proxy started beside a warm engine: it has not seen the event of block 900, which holds the system prompt."""
+    blocks = KvBlocks()
+    blocks.expect("t", PROMPT)
+    steps: list[Callable[[], object]] = [
+        lambda: blocks.stored([901, 902], 900, "t", BLOCK, "device", pairs=False),
+        lambda: blocks.stored([903], 902, "t", BLOCK, "device", pairs=False),
+    ]
+    steps.insert(["before its events", "between them", "after them"].index(ends), lambda: blocks.settled("t", 75, 16))
+    for step in steps:
+        step()
+    assert blocks.removed([903], "device") == ([12], 1)
+    assert blocks.removed([901], "device") == ([11], 1)
+    assert blocks.stored([911], 900, "of another proxy", BLOCK, "device", pairs=False).known == 0
+
+
+@pytest.mark.parametrize("cached_tokens", [None, 0])
+def test_blocks_behind_unknown_ones_are_not_placed_by_a_guess(cached_tokens: int | None) -> None:
+    """Without cached tokens, or if another request stored the first blocks meanwhile, the depth is not known."""
+    blocks = KvBlocks()
+    blocks.expect("t", PROMPT)
+    blocks.stored([902, 903], 901, "t", BLOCK, "device", pairs=False)
+    assert blocks.settled("t", 75, cached_tokens) == []
+    assert blocks.removed([902, 903], "device") == ([], 0)
+
+
+def test_a_prompt_that_left_before_its_depth_was_known_is_gone() -> None:
+    blocks = KvBlocks()
+    blocks.expect("t", PROMPT)
+    blocks.stored([901, 902, 903], 900, "t", BLOCK, "device", pairs=False)
+    blocks.removed([903], "device")
+    assert blocks.settled("t", 75, 16) == [12]
+    assert blocks.removed([903, 901], "device") == ([11], 1)
 
 
 def test_copies_between_tiers_need_no_tag() -> None:

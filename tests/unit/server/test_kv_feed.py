@@ -234,5 +234,5 @@ def test_an_eviction_before_the_end_of_the_turn_is_known_at_its_end() -> None:
     fed.router.cache_stored("w", CHAIN.hashes, "device")  # as the router does at the first token
     fed.live(1, removed(BLOCKS[2:]))
     assert fed.cached() == (4, 0, 0)
-    fed.feed.settled("u", 64)
+    fed.feed.settled("u", 64, None)
     assert fed.cached() == (2, 0, 0)

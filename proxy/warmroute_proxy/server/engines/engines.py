@@ -86,7 +86,7 @@ class PeerUpdates(Protocol):
     def send_tag(self, cache_worker: str, tag: str) -> None:
         """Send the tag of the request that the router dispatched last."""
 
-    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
+    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Send how many tokens the prompt of a tag has."""
 
     def send_health(self, engine: str, status: int | None) -> None:
@@ -300,25 +300,27 @@ class Engines:
             self.peer_updates.send_tag(decision.cache_worker, rid)
         return True
 
-    def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
-        """Record that a request has ended. `prompt_tokens`: as reported; if 0, the decision's estimate counts."""
+    def settled(self, decision: Decision, rid: str, prompt_tokens: int, cached_tokens: int | None = None) -> None:
+        """Record that a request has ended. The tokens are as reported. If `prompt_tokens` is 0, the decision's estimate
+        counts. `cached_tokens`: None if unknown.
+        """
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is not None:
             tokens = prompt_tokens or decision.prompt_tokens_est
-            feed.settled(rid, tokens)
+            feed.settled(rid, tokens, cached_tokens)
             if self.peer_updates is not None:
-                self.peer_updates.send_prompt_tokens(decision.cache_worker, rid, tokens)
+                self.peer_updates.send_prompt_tokens(decision.cache_worker, rid, tokens, cached_tokens)
 
     def apply_tag(self, cache_worker: str, tag: str, chain: Chain) -> None:
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
             feed.blocks.expect(tag, chain)
 
-    def apply_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """Record how many tokens the prompt of a tag has, as sent by another process."""
+    def apply_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """Record how many tokens the prompt of a tag has, and had cached, as sent by another process."""
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
-            feed.settled(tag, prompt_tokens)
+            feed.settled(tag, prompt_tokens, cached_tokens)
 
     def apply_health(self, engine_id: str, status: int | None, now_s: float) -> None:
         """Record that a process of this proxy requests `/health` of an engine (`status` None), or the answer's

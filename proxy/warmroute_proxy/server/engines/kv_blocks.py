@@ -16,13 +16,17 @@ an error of a few blocks matters only until the eviction gets there.
 If another process or proxy sent a prompt, events about its blocks may arrive before this process knows the prompt.
 The blocks are kept until then, and later events update their tiers.
 
+A proxy that starts beside a warm engine has not seen the events of the blocks that prompts share, such as those of a
+system prompt. The blocks behind them are kept until their request has ended. Then the request's cached tokens give the
+depth of the first block that it computed.
+
 With EAGLE (speculative decoding) an engine caches pairs of neighbouring tokens, so a block reaches one token further.
 
 Limits: the newest `MAX_TAGS` prompts are kept, each with at most `MAX_RUNS` runs until its request has ended. Blocks
 are kept in two generations of `MAX_BLOCKS` blocks each; the older generation is dropped whole. A block takes about 150
 bytes; at 64 tokens a block, both generations hold 16 million tokens. A block has `MAX_CUTS_PER_BLOCK` cuts at most.
-`MAX_EARLY_BLOCKS` blocks of prompts that are not known yet are kept. Blocks that follow an unknown block are not
-matched, and count as unknown.
+`MAX_EARLY_BLOCKS` blocks are kept whose prompt or depth is not known yet. Blocks behind an unknown block count as
+unknown, and are not matched if the engine reports no cached tokens.
 """
 
 from bisect import bisect_right
@@ -67,12 +71,15 @@ class _Early(NamedTuple):
 
 
 class _Prompt:
-    __slots__ = ("chain", "runs", "tokens_per_byte")
+    __slots__ = ("cached_tokens", "chain", "early_blocks", "runs", "tokens", "tokens_per_byte")
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.runs: list[_Run] = []  # runs that arrived before the prompt's tokens were known
         self.tokens_per_byte = 0.0  # 0 until the prompt's tokens are known
+        self.tokens = 0
+        self.cached_tokens: int | None = None
+        self.early_blocks = 0  # in kept runs, since it is not known how deep they are
 
 
 class KvBlocks:
@@ -99,21 +106,20 @@ class KvBlocks:
         prompt = self._prompts[tag] = _Prompt(chain)
         if len(self._prompts) > self._max_tags:
             self._prompts.popitem(last=False)
-        for early in self._early.get(tag, ()):
-            self._begin_run(prompt, early.hashes, early.parent, early.block_size, pairs=early.pairs)
-            for block in early.hashes:
-                self._enter_again(block)
-        self._drop_early(tag)
+        self._begin_early(tag, prompt)
 
-    def settled(self, tag: str, tokens: int) -> list[int]:
+    def settled(self, tag: str, tokens: int, cached_tokens: int | None = None) -> list[int]:
         """Match the blocks of a prompt, whose number of tokens is now known. Returns the prompt's cuts that are no
-        longer in the device tier.
+        longer in the device tier. `cached_tokens`: how many were cached when the request began; None if unknown.
         """
         prompt = self._prompts.get(tag)
         if prompt is None or tokens <= 0:
             return []
         prompt.tokens_per_byte = tokens / max(prompt.chain.total_bytes, 1)
-        runs, prompt.runs = prompt.runs, []
+        prompt.tokens, prompt.cached_tokens = tokens, cached_tokens
+        runs, prompt.runs = prompt.runs + self._place_early(tag, prompt), []
+        if cached_tokens is None:
+            self._drop_early(tag)
         return [key for run in runs for key in self._match(prompt, run)]
 
     def stored(
@@ -125,13 +131,15 @@ class KvBlocks:
             for block in hashes:
                 if block in self._early_held:
                     self._early_held[block] |= _BITS[tier]
-        if prompt is not None:
-            run = self._begin_run(prompt, hashes, parent, block_size, pairs=pairs)
-        elif tag is not None:
-            self._keep_early(tag, _Early(hashes, parent, block_size, pairs), _BITS[tier])
+        early = _Early(hashes, parent, block_size, pairs)
+        run = self._begin_run(prompt, early) if prompt is not None else None
+        runs = [] if run is None else [run]
+        if run is None and tag is not None and hashes and block_size > 0:
+            runs = self._keep_early(tag, prompt, early, _BITS[tier])
         known = [block for block in hashes if self._enter(block, _BITS[tier])]
-        if prompt is not None and run is not None and prompt.tokens_per_byte:
-            self._match(prompt, run)
+        if prompt is not None and prompt.tokens_per_byte:
+            for run in runs:
+                self._match(prompt, run)
         return Matched([key for block in known for key in self._cuts_of(block)], len(known))
 
     def removed(self, hashes: Iterable[int], tier: Tier) -> Matched:
@@ -160,35 +168,79 @@ class KvBlocks:
     def _cuts_of(self, block: int) -> tuple[int, ...]:
         return self._newer_cuts.get(block) or self._older_cuts.get(block, ())
 
-    def _keep_early(self, tag: str, run: _Early, bit: int) -> None:
-        """Keep a run of an unknown prompt: another process may have sent the prompt, and may report it later."""
+    def _keep_early(self, tag: str, prompt: _Prompt | None, run: _Early, bit: int) -> list[_Run]:
+        """Keep a run whose prompt another process may report later, or whose depth the end of its request may give.
+        Returns the prompt's runs that begin now.
+        """
+        if prompt is not None:
+            if prompt.tokens_per_byte and prompt.cached_tokens is None:
+                return []
+            prompt.early_blocks += len(run.hashes)
         self._early.setdefault(tag, []).append(run)
         self._early_blocks += len(run.hashes)
         for block in run.hashes:
             self._early_held[block] = (self._early_held.get(block, 0) | bit) + _DEPTH
         while self._early_blocks > MAX_EARLY_BLOCKS or len(self._early) > self._max_tags:
             self._drop_early(next(iter(self._early)))
+        return [] if prompt is None else self._place_early(tag, prompt)
 
     def _drop_early(self, tag: str) -> None:
         for run in self._early.pop(tag, ()):
-            self._early_blocks -= len(run.hashes)
-            for block in run.hashes:
-                held = self._early_held[block] - _DEPTH
-                if held < _DEPTH:
-                    del self._early_held[block]
-                else:
-                    self._early_held[block] = held
+            self._release_early(run)
+        if tag in self._prompts:
+            self._prompts[tag].early_blocks = 0
 
-    def _begin_run(
-        self, prompt: _Prompt, hashes: Sequence[int], parent: int | None, block_size: int, *, pairs: bool
-    ) -> _Run | None:
-        """Set the depths of a run's blocks, and keep the run until its prompt's tokens are known. None if the block
-        before the run is not known.
+    def _release_early(self, run: _Early) -> None:
+        self._early_blocks -= len(run.hashes)
+        for block in run.hashes:
+            held = self._early_held[block] - _DEPTH
+            if held < _DEPTH:
+                del self._early_held[block]
+            else:
+                self._early_held[block] = held
+
+    def _place_early(self, tag: str, prompt: _Prompt) -> list[_Run]:
+        """Begin the kept runs of a prompt, behind its cached tokens, if its request has ended and all runs have come.
+        Otherwise the prompt's first run may be deeper, since another request stored the same blocks at that time.
         """
+        kept = self._early.get(tag)
+        if kept is None or prompt.cached_tokens is None:
+            return []
+        first = prompt.cached_tokens // kept[0].block_size
+        if first + prompt.early_blocks < prompt.tokens // kept[0].block_size - 1:
+            return []
+        return self._begin_early(tag, prompt, first)
+
+    def _begin_early(self, tag: str, prompt: _Prompt, first: int | None = None) -> list[_Run]:
+        """Begin the kept runs of a prompt, and return them. Those behind an unknown block are kept further. `first`:
+        the depth of the first kept block, if known.
+        """
+        begun, left = [], []
+        for at, early in enumerate(self._early.pop(tag, ())):
+            run = self._begin_run(prompt, early, None if at else first)
+            if run is None:
+                left.append(early)
+                continue
+            begun.append(run)
+            for block in early.hashes:
+                self._enter_again(block)
+            self._release_early(early)
+        prompt.early_blocks = sum(len(early.hashes) for early in left)
+        if left:
+            self._early[tag] = left
+        return begun
+
+    def _begin_run(self, prompt: _Prompt, early: _Early, first: int | None = None) -> _Run | None:
+        """Set the depths of a run's blocks, and keep the run until its prompt's tokens are known. None if neither the
+        block before the run is known nor `first`, the depth of its first block.
+        """
+        hashes, parent, block_size, pairs = early
         before = self._find(parent) if parent is not None else -_DEPTH
-        if before is None or block_size <= 0 or not hashes:
+        if before is not None:
+            first = before // _DEPTH + 1
+        if first is None or block_size <= 0 or not hashes:
             return None
-        run = _Run(before // _DEPTH + 1, hashes, block_size, int(pairs))
+        run = _Run(first, hashes, block_size, int(pairs))
         self._set_depths(hashes, run.first)
         if not prompt.tokens_per_byte and len(prompt.runs) < MAX_RUNS:
             prompt.runs.append(run)

@@ -137,9 +137,9 @@ class KvFeed:
         self._left_bytes = 0
         self._steps: Iterator[int] | None = None  # the remaining steps of the oldest batch in `_left`
 
-    def settled(self, tag: str, prompt_tokens: int) -> None:
-        """Record that the request with this tag has ended, and that its prompt has `prompt_tokens`."""
-        gone = self.blocks.settled(tag, prompt_tokens)
+    def settled(self, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """Record that the request with this tag has ended, and how long its prompt was and how much of it cached."""
+        gone = self.blocks.settled(tag, prompt_tokens, cached_tokens)
         if gone:
             self._router.cache_removed(self._worker.id, gone, "device")
 

@@ -50,11 +50,12 @@ class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
 
 
 class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
-    """The number of tokens in the prompt that was sent with a tag."""
+    """The number of tokens in the prompt that was sent with a tag. `cached_tokens`: None if unknown."""
 
     cache_worker: str
     tag: str
     prompt_tokens: int
+    cached_tokens: int | None
 
 
 class DrainOrder(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
@@ -189,8 +190,8 @@ class PeerProcesses:
     def send_tag(self, cache_worker: str, tag: str) -> None:
         self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
-    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        self.send(PromptTokens(cache_worker, tag, prompt_tokens))
+    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
+        self.send(PromptTokens(cache_worker, tag, prompt_tokens, cached_tokens))
 
     def send_newest(self, newest: Newest) -> None:
         """Send a conversation's newest request, which this process has read."""
@@ -285,7 +286,9 @@ class PeerProcesses:
             if ticket is not None:
                 self._engines.apply_tag(update.cache_worker, update.tag, ticket.chain)
         elif isinstance(update, PromptTokens):
-            self._engines.apply_prompt_tokens(update.cache_worker, update.tag, update.prompt_tokens)
+            self._engines.apply_prompt_tokens(
+                update.cache_worker, update.tag, update.prompt_tokens, update.cached_tokens
+            )
         elif isinstance(update, DrainOrder):
             self._apply_drain(update)
         elif isinstance(update, Continued):
