@@ -177,16 +177,15 @@ def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: 
 @pytest.mark.parametrize(
     ("path", "to_set"),
     [
-        ("/v1/v1/messages", "ANTHROPIC_BASE_URL"),
+        ("/mine/v1/messages", "ANTHROPIC_BASE_URL"),
         ("/v1/messages/batches", "/v1/messages"),
-        ("/responses", "address and /v1"),
-        ("/v1/v1beta/models/gemini-3:streamGenerateContent?alt=sse", "GOOGLE_GEMINI_BASE_URL"),
+        ("/mine/responses", "address and /v1"),
+        ("/mine/v1beta/models/gemini-3:streamGenerateContent?alt=sse", "GOOGLE_GEMINI_BASE_URL"),
         ("/api/chat", "OpenAI-compatible"),
         ("/v1/embeddings", "another base_url"),
         ("/v1/audio/transcriptions", "another base_url"),
-        ("/chat/completions", "address and /v1"),
-        ("/v1/v1/chat/completions", "nothing behind it"),
-        ("/v1/chat/completions/chat/completions", "nothing behind it"),
+        ("/mine/chat/completions", "address and /v1"),
+        ("/v1/chat/completions/mine/chat/completions", "nothing behind it"),
     ],
 )
 def test_a_post_to_another_api_is_told_what_to_set(proxy: ProxyProcess, path: str, to_set: str) -> None:
@@ -197,6 +196,45 @@ def test_a_post_to_another_api_is_told_what_to_set(proxy: ProxyProcess, path: st
     assert to_set in error["message"]
     assert (answer.json().get("type") == "error") == ("messages" in path)
     assert httpx.get(proxy.url + path).status_code in {401, 404}
+
+
+@pytest.mark.parametrize(
+    ("base_url", "ending", "body"),
+    [
+        *(
+            (base_url, "/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+            for base_url in ("", "/v1/", "/v1/v1", "/openai/v1", "/api", "/v1/chat/completions", "/v1beta/openai")
+        ),
+        ("/openai/deployments/mine", "/chat/completions?api-version=2026-10-01", {"messages": []}),
+        ("/v1", "/chat/completions/", {"messages": []}),
+        ("", "/completions", {"prompt": "x"}),
+        ("", "/responses", {"input": "x"}),
+        ("/v1/responses", "/responses", {"input": "x"}),
+        *((base_url, "/v1/messages", {"messages": []}) for base_url in ("/v1", "/api/", "/anthropic", "/v1/messages")),
+        ("/v1/messages", "/v1/messages/count_tokens", {"messages": []}),
+        *(
+            (base_url, "/v1beta/models/kimi-k2.5:generateContent", {"contents": []})
+            for base_url in ("/v1", "/v1beta", "/api/")
+        ),
+    ],
+)
+def test_a_base_url_with_too_much_or_too_little_is_understood(
+    client: httpx.Client, base_url: str, ending: str, body: dict[str, Any]
+) -> None:
+    """The proxy answers as at the right path, in the API's own format."""
+    right = "/v1beta/models/" if "generateContent" in ending else "/v1/"
+    path = right + ending.removeprefix(right).strip("/").partition("?")[0]
+    found, plain = (
+        client.post(to, json={"model": "kimi-k2.5", "max_tokens": 1, **body}) for to in (base_url + ending, path)
+    )
+    assert found.status_code == plain.status_code in {200, 400}
+    assert found.json().keys() == plain.json().keys()
+    assert found.json().get("error") == plain.json().get("error")
+
+
+@pytest.mark.parametrize("base_url", ["", "/v1/", "/v1/v1", "/v1/chat/completions"])
+def test_models_are_listed_at_any_base_url(client: httpx.Client, base_url: str) -> None:
+    assert client.get(base_url + "/models").json() == client.get("/v1/models").json()
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/usage", "/ready"])

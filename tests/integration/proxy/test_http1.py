@@ -352,6 +352,13 @@ async def test_an_offer_to_upgrade_is_declined_by_answering(server: Server) -> N
     assert (await client.until(b"/body hi")).startswith(b"HTTP/1.1 200")
 
 
+async def test_a_path_that_begins_with_two_slashes_names_no_host(server: Server) -> None:
+    """Clients join a base_url that ends with a slash to their own path."""
+    client = await server.connect()
+    client.send(get("//plain"))
+    assert (await client.until(b"/plain ")).startswith(b"HTTP/1.1 200")
+
+
 async def test_http_1_0_gets_an_answer_without_chunks_and_a_close(server: Server) -> None:
     client, exchange = await server.asked(b"GET /stream HTTP/1.0\r\n\r\n")
     exchange.start(200, [])

@@ -300,6 +300,8 @@ def _set_target(request: Request, url: bytes) -> None:
     if url in PLAIN_TARGETS:
         request.path = PLAIN_TARGETS[url]
         return
+    if url.startswith(b"//"):  # a client joined its path to a base_url that ends with a slash
+        url = b"/" + url.lstrip(b"/")
     try:
         parsed: Any = httptools.parse_url(url)  # its members may be None, which the type stubs omit
         request.path = (parsed.path or b"").decode("ascii")
