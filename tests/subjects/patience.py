@@ -18,7 +18,7 @@ FAR_S: Final = 900.0
 
 DEADLINES: Final[Mapping[str, tuple[str, ...]]] = {
     "warmroute_proxy.server.dialects.token_counts": ("TIMEOUT_S",),
-    "warmroute_proxy.server.engines.probing": ("ANSWER_S", "GONE_S"),
+    "warmroute_proxy.server.engines.probing": ("ANSWER_S", "GONE_S", "ROUND_S"),
     "warmroute_proxy.server.ledger.all_rows": ("MAX_S",),
     "warmroute_proxy.server.ledger.journal": ("STALLED_S",),
     "warmroute_proxy.server.control.fleet_usage": ("PEER_TIMEOUT_S",),

@@ -1,5 +1,6 @@
 """An engine that hangs: its process answers, its scheduler does not; and one that does not answer at all."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from warmroute_proxy.core.load.health_monitor import IDLE_S
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines import probing
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe
 
@@ -58,6 +60,41 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
     finally:
         engines.close()
         scripted.stop()
+
+
+async def test_an_engine_that_does_not_answer_delays_no_probe_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "ROUND_S", 0.01)
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def loads() -> bytes:
+        asked.set()
+        may_answer.wait()
+        return b"{}"
+
+    slow, other = ScriptedEngine("s0", Handler.cut), ScriptedEngine("s1", Handler.cut)
+    slow.loads = loads
+    configs = [
+        EngineConfig(f"s{at}", each.url, "east", "aggregated", "sglang", frozenset({"*"}), None, None)
+        for at, each in enumerate((slow, other))
+    ]
+    engines = Engines(configs, 2.0, lambda: 100.0, lambda: 100.0, Metrics())
+    router = Router("east", engines.workers())
+
+    def is_up(engine_id: str) -> bool:
+        return engines.by_id[engine_id].up
+
+    try:
+        while not (asked.is_set() and is_up("s1")):
+            await probe(engines, router)
+        other.stop()
+        while is_up("s1"):
+            await probe(engines, router)
+        assert is_up("s0")
+        assert not engines.probing[engines.by_id["s0"]].done(), "one probe of it is under way, and no second one"
+    finally:
+        may_answer.set()
+        engines.close()
+        slow.stop()
 
 
 @pytest.mark.real_deadlines("probing")

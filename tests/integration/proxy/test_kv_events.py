@@ -64,6 +64,7 @@ class Publisher:
         self.next = 0
         self.kept: dict[int, bytes] = {}
         self.answers = True
+        self.asked: list[tuple[bytes, int]] = []  # who asked, and from which number on
 
     def publish(self, *events: dict[str, Any], lost: bool = False, kept: bool = True) -> None:
         payload, number = batch(*events), self.next
@@ -79,13 +80,20 @@ class Publisher:
         while self.router.poll(0):
             asked += 1
             client, _, start = self.router.recv_multipart()
-            first = int.from_bytes(start, "big")
-            for number, payload in self.kept.items() if self.answers else ():
-                if number >= first:
-                    self.router.send_multipart([client, b"", b"kv", number.to_bytes(8, "big"), payload])
+            self.asked.append((client, int.from_bytes(start, "big")))
             if self.answers:
-                self.router.send_multipart([client, b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
+                self.answer(-1)
         return asked
+
+    def answer(self, request: int) -> None:
+        client, first = self.asked[request]
+        for number, payload in self.kept.items():
+            if number >= first:
+                self.router.send_multipart([client, b"", b"kv", number.to_bytes(8, "big"), payload])
+        self.end(request)
+
+    def end(self, request: int) -> None:
+        self.router.send_multipart([self.asked[request][0], b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
 
     def has_subscriber(self) -> bool:
         return bool(self.pub.poll(0)) and self.pub.recv()[:1] == b"\x01"
@@ -218,6 +226,27 @@ async def test_a_replay_that_hangs_is_not_waited_for_long(scene: Make, monkeypat
     one.publisher.publish(removed(902))
     await one.sees(0)
     assert one.count("index_drops") == 1
+
+
+async def test_a_replay_that_ends_late_does_not_end_the_next_one(scene: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_events, "REPLAY_TIMEOUT_S", 0.05)
+    one = await scene()
+    one.publisher.answers = False
+    one.publisher.publish(STORED)
+    await one.sees(4)
+    one.publisher.publish(lost=True, kept=False)
+    one.publisher.publish()
+    await one.sees(0)
+    monkeypatch.setattr(kv_events, "REPLAY_TIMEOUT_S", 900.0)
+    one.publisher.publish(STORED)
+    await one.sees(4)
+    one.publisher.publish(removed(903), lost=True)
+    one.publisher.publish(removed(902))
+    await until(lambda: one.publisher.serve() > 0, "the second replay is requested")
+    one.publisher.end(0)
+    one.publisher.answer(1)
+    await one.sees(2)
+    assert one.count("index_drops") == 1, "only the batch that no replay had is lost"
 
 
 async def test_an_engine_that_began_anew_has_an_empty_cache(scene: Make) -> None:

@@ -184,6 +184,9 @@ class Engines:
         self.reading: dict[str, asyncio.Task[None]] = {}
         """Engine id -> the running request for the engine's metrics."""
 
+        self.probing: dict[Engine, asyncio.Task[None]] = {}
+        """The running probes."""
+
         self._strict_models: frozenset[str] = frozenset()
         self._on_strict_models: Callable[[frozenset[str]], None] | None = None
 
@@ -360,7 +363,7 @@ class Engines:
         self.kv_events.close()
         if self._counters is not None:
             self._counters.close()
-        for task in list(self.reading.values()):
+        for task in [*self.reading.values(), *self.probing.values()]:
             task.cancel()
         for engine in [*self.by_id.values(), *self.departed.values()]:
             engine.close()

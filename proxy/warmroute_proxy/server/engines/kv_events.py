@@ -198,12 +198,25 @@ class _Subscription:
         self._awaits_turn: set[Callable[[], None]] = set()
         self._sub = _connected(context, zmq.SUB, source.host, source.port + dp_rank)
         self._sub.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
+        self._context = context
         self._dealer: zmq.Socket[bytes] | None = None
+        self._awaits_end = False  # of a replay
+        self._listen(self._sub, self._read_live)
         if source.replay_port is not None:
-            self._dealer = _connected(context, zmq.DEALER, source.host, source.replay_port + dp_rank)
-        for socket, read in self._readers():
-            self._loop.add_reader(_number(socket, zmq.FD), read)
-            self._loop.call_soon(read)  # the descriptor signals only messages that arrive from now on
+            self._connect_dealer(source.replay_port + dp_rank)
+
+    def _listen(self, socket: "zmq.Socket[bytes]", read: Callable[[], None]) -> None:
+        self._loop.add_reader(_number(socket, zmq.FD), read)
+        self._loop.call_soon(read)  # the descriptor signals only messages that arrive from now on
+
+    def _connect_dealer(self, port: int) -> None:
+        """Connect to the engine's replay socket. The answers to an earlier connection's request do not arrive."""
+        if self._dealer is not None:
+            self._loop.remove_reader(_number(self._dealer, zmq.FD))
+            self._dealer.close(linger=0)
+        self._awaits_end = False
+        self._dealer = _connected(self._context, zmq.DEALER, self.source.host, port)
+        self._listen(self._dealer, self._read_replay)
 
     def close(self) -> None:
         self._closed = True
@@ -213,15 +226,10 @@ class _Subscription:
         for rest in (self._rest, self._rest_of_replay):
             if rest is not None:
                 rest.cancel()
-        for socket, _ in self._readers():
-            self._loop.remove_reader(_number(socket, zmq.FD))
-            socket.close(linger=0)
-
-    def _readers(self) -> list[tuple["zmq.Socket[bytes]", Callable[[], None]]]:
-        found: list[tuple[zmq.Socket[bytes], Callable[[], None]]] = [(self._sub, self._read_live)]
-        if self._dealer is not None:
-            found.append((self._dealer, self._read_replay))
-        return found
+        for socket in (self._sub, self._dealer):
+            if socket is not None:
+                self._loop.remove_reader(_number(socket, zmq.FD))
+                socket.close(linger=0)
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         """Run a step when it is the engine's turn, unless the step is already waiting."""
@@ -270,13 +278,17 @@ class _Subscription:
 
     def _request_replay(self, first: int) -> None:
         assert self._dealer is not None
+        assert self.source.replay_port is not None
         if self._timeout is not None:
             self._timeout.cancel()  # the timeout of an earlier replay that the feed has given up
+        if self._awaits_end:  # that replay's end must not end this one
+            self._connect_dealer(self.source.replay_port + self.dp_rank)
         self._timeout = self._loop.call_later(REPLAY_TIMEOUT_S, self._replay_over)
         try:
             self._dealer.send_multipart([b"", first.to_bytes(NUMBER_BYTES, "big")], zmq.NOBLOCK)
         except zmq.Again:
             return  # the engine is not connected, so the timeout will end the replay
+        self._awaits_end = True
         self._loop.call_soon(self._read_replay)  # sending may have consumed the descriptor's signal
 
     def _take_replay(self) -> None:
@@ -286,10 +298,11 @@ class _Subscription:
         began_s = time.perf_counter()
         found, more, rest_s = self._received(self._dealer)
         for frames in found:
-            if len(frames) != 4 or not self.feed.replaying:
+            if len(frames) != 4:
                 continue
             _empty, _topic, number, batch = frames
             if number == _END_OF_REPLAY:
+                self._awaits_end = False
                 self._replay_over()
             elif len(number) == NUMBER_BYTES:
                 self.feed.replayed(int.from_bytes(number, "big"), batch, self._owner.unix_clock())

@@ -65,6 +65,9 @@ log = logging.getLogger(__name__)
 ANSWER_S: float = 2.0
 """The time limit of a probe. An engine that answers later gets no new work."""
 
+ROUND_S: float = 1.0
+"""How long a round of probes waits for its slowest engine, whose probe then goes on beside the next rounds."""
+
 GONE_S: Final = 5.0
 """How long an engine must be down to count as lost, since one missed probe says little."""
 
@@ -100,7 +103,12 @@ async def fetch_server_infos(engines: Engines) -> None:
 
 
 async def probe(engines: Engines, router: Router) -> None:
-    await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
+    running = engines.probing
+    for engine in engines.by_id.values():
+        if engine not in running:
+            running[engine] = asyncio.get_running_loop().create_task(_probe_safely(engines, engine, router))
+    if running:
+        await asyncio.wait(running.values(), timeout=ROUND_S)
     now_s = engines.clock()
     if engines.watching.is_due("", now_s):
         engines.watching.observe_region(engines.workers(), now_s)
@@ -112,6 +120,8 @@ async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> Non
         await _probe(engines, engine, router)
     except Exception as error:
         log.error("probing engine %s failed: %s", engine.config.id, type(error).__name__)
+    finally:
+        engines.probing.pop(engine, None)
 
 
 async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
@@ -136,7 +146,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     await _observe_loads(engines, engine, router)
     engine_id = engine.config.id
     if engine_id not in engines.reading and engines.watching.is_due(engine_id, engines.clock()):
-        # In a separate task, since an engine that writes its metrics slowly must not delay the probes of all engines.
+        # In a separate task, since an engine that writes its metrics slowly must not delay its own next probe.
         task = asyncio.get_running_loop().create_task(_observe_metrics(engines, engine, router))
         engines.reading[engine_id] = task
         task.add_done_callback(lambda _: engines.reading.pop(engine_id, None))
