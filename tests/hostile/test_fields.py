@@ -38,6 +38,23 @@ def test_unknown_fields_are_dropped_and_named_in_the_receipt_and_the_row(place: 
     assert "dropped_fields" not in place.ask(INNOCENT, "x", temperature=0.5).json()["usage"]["warmroute"]
 
 
+def test_where_unknown_fields_are_refused_an_agent_still_works(place: Place) -> None:
+    """Claude Code sends what only Anthropic can do: the proxy knows it, and drops it by name."""
+    known = {
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "diagnostics": {"enabled": True},
+        "tools": [{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "web_search"}],
+    }
+    body = {"model": "kimi-k2.5", "max_tokens": 4, "messages": [{"role": "user", "content": "x"}]}
+    with place.proxy.client(HOSTILE) as client:
+        answer = client.post("/v1/messages", json={**body, **known})
+        assert answer.status_code == 200
+        dropped = answer.json()["usage"]["warmroute"]["dropped_fields"]
+        assert dropped == ["context_management", "diagnostics", "tools.web_search_20250305"]
+        refused = client.post("/v1/messages", json={**body, "beam_width": 9})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unknown_field")
+
+
 def test_a_tenant_may_be_granted_a_grammar(place: Place) -> None:
     assert place.ask(HOSTILE, "x", regex="a+").status_code == 200
     assert place.ask(INNOCENT, "x", regex="a+").json()["error"]["code"] == "field_not_allowed"

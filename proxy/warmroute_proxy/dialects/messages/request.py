@@ -34,9 +34,10 @@ _READ: Final = frozenset(
     }
 )  # fmt: skip
 _UNSERVED: Final = ("betas", "diagnostics", "fallbacks", "inference_geo", "speed", "user_profile_id")
-"""Members that Anthropic's clients also send; they are dropped like unknown ones."""
+"""Members that Anthropic's clients also send; they are dropped."""
 
-_BODIES: Final = BodyReader("messages", _READ.union(_UNSERVED))
+_KNOWN: Final = _READ.union(_UNSERVED)
+_BODIES: Final = BodyReader("messages", _KNOWN)
 _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False, "between_tools": False}
 """Whether the model thinks, by the type of `thinking`. With `between_tools`, only its progress notes count as thoughts.
 """
@@ -83,7 +84,8 @@ def chat_request(
     if "tool_choice" in members:
         chosen = tool_choice(members["tool_choice"])
         draft.behind = chosen if tools.chat else {}
-    unlisted = tools.dropped.union(draft.dropped, (name for name in members if name not in _READ))
+    draft.dropped |= tools.dropped.union(name for name in _UNSERVED if name in members)
+    unlisted = frozenset(name for name in members if name not in _KNOWN)
     marks = reader.marks + tools.marks + ("cache_control" in members)
     return draft.request(
         ChatRequest, reader, found, tools.chat, unlisted, cache_marks=marks, stop_sequences=tuple(stops)
