@@ -69,7 +69,17 @@ def test_blocks_behind_unknown_ones_are_placed_by_the_cached_tokens(ends: str) -
         step()
     assert blocks.removed([903], "device") == ([12], 1)
     assert blocks.removed([901], "device") == ([11], 1)
-    assert blocks.stored([911], 900, "of another proxy", BLOCK, "device", pairs=False).known == 0
+
+
+def test_the_last_cached_block_stands_for_those_before_it() -> None:
+    blocks = KvBlocks()
+    for tag, own in (("t", [911, 912]), ("u", [921, 922])):  # both begin with two cached blocks, of which 901 is named
+        blocks.expect(tag, Chain([1, 2, own[0]], [64, 128, 256]))
+        blocks.stored(own, 901, tag, BLOCK, "device", pairs=False)
+        blocks.settled(tag, 64, 32)
+    assert blocks.removed([912, 911, 922, 921], "device").keys == [911, 921]
+    assert blocks.removed([901], "device") == ([1, 2], 1)
+    assert blocks.blocks == 0
 
 
 @pytest.mark.parametrize("cached_tokens", [None, 0])

@@ -16,9 +16,9 @@ an error of a few blocks matters only until the eviction gets there.
 If another process or proxy sent a prompt, events about its blocks may arrive before this process knows the prompt.
 The blocks are kept until then, and later events update their tiers.
 
-A proxy that starts beside a warm engine has not seen the events of the blocks that prompts share, such as those of a
-system prompt. The blocks behind them are kept until their request has ended. Then the request's cached tokens give the
-depth of the first block that it computed.
+A proxy that starts beside a warm engine has not seen the events of the blocks that were cached before, such as those of
+a system prompt. Blocks behind them are kept until their request has ended. Then the request's cached tokens give the
+depth of the block before them. That block stands for all cached ones, and so holds the prompt's last cuts before it.
 
 With EAGLE (speculative decoding) an engine caches pairs of neighbouring tokens, so a block reaches one token further.
 
@@ -206,18 +206,23 @@ class KvBlocks:
         kept = self._early.get(tag)
         if kept is None or prompt.cached_tokens is None:
             return []
-        first = prompt.cached_tokens // kept[0].block_size
-        if first + prompt.early_blocks < prompt.tokens // kept[0].block_size - 1:
+        _, parent, size, pairs = kept[0]
+        first = prompt.cached_tokens // size
+        if first + prompt.early_blocks < prompt.tokens // size - 1:
             return []
-        return self._begin_early(tag, prompt, first)
+        if first and parent is not None and self._find(parent) is None:
+            self._set_depths([parent], first - 1)
+            self._enter(parent, _BITS["device"])
+            stop = bisect_right(prompt.chain.ends, (first * size + pairs) / prompt.tokens_per_byte)
+            self._newer_cuts[parent] = tuple(prompt.chain.hashes[max(0, stop - MAX_CUTS_PER_BLOCK) : stop])
+            self._hold(self._newer_cuts[parent], _BITS["device"])
+        return self._begin_early(tag, prompt)
 
-    def _begin_early(self, tag: str, prompt: _Prompt, first: int | None = None) -> list[_Run]:
-        """Begin the kept runs of a prompt, and return them. Those behind an unknown block are kept further. `first`:
-        the depth of the first kept block, if known.
-        """
+    def _begin_early(self, tag: str, prompt: _Prompt) -> list[_Run]:
+        """Begin the kept runs of a prompt, and return them. Those behind an unknown block are kept further."""
         begun, left = [], []
-        for at, early in enumerate(self._early.pop(tag, ())):
-            run = self._begin_run(prompt, early, None if at else first)
+        for early in self._early.pop(tag, ()):
+            run = self._begin_run(prompt, early)
             if run is None:
                 left.append(early)
                 continue
@@ -230,17 +235,15 @@ class KvBlocks:
             self._early[tag] = left
         return begun
 
-    def _begin_run(self, prompt: _Prompt, early: _Early, first: int | None = None) -> _Run | None:
-        """Set the depths of a run's blocks, and keep the run until its prompt's tokens are known. None if neither the
-        block before the run is known nor `first`, the depth of its first block.
+    def _begin_run(self, prompt: _Prompt, early: _Early) -> _Run | None:
+        """Set the depths of a run's blocks, and keep the run until its prompt's tokens are known. None if the block
+        before the run is not known.
         """
         hashes, parent, block_size, pairs = early
         before = self._find(parent) if parent is not None else -_DEPTH
-        if before is not None:
-            first = before // _DEPTH + 1
-        if first is None or block_size <= 0 or not hashes:
+        if before is None or block_size <= 0 or not hashes:
             return None
-        run = _Run(first, hashes, block_size, int(pairs))
+        run = _Run(before // _DEPTH + 1, hashes, block_size, int(pairs))
         self._set_depths(hashes, run.first)
         if not prompt.tokens_per_byte and len(prompt.runs) < MAX_RUNS:
             prompt.runs.append(run)
