@@ -245,18 +245,21 @@ def test_only_a_large_message_of_an_answer_is_reserved() -> None:
 class Answered:
     """A request whose answer goes to a gateway."""
 
-    def __init__(self, memory_bytes: int, reserved_bytes: int = 0) -> None:
+    def __init__(self, memory_bytes: int, reserved_bytes: int = 0, path: str = CHAT) -> None:
         self.memory = BodyMemory(memory_bytes, 1, [0])
         self.outbox = Outbox(lambda: None)
         self.answer = GatewayAnswer(self.outbox, lambda _request, _status: None)
-        request = Request(0.0, "POST", CHAT)
+        request = Request(0.0, "POST", path)
         request.body_reservation = self.memory.reserve("t", reserved_bytes)
         self.exchange = GatewayExchange(self.answer, request)
 
-    def status(self) -> int:
+    def response(self) -> "messages.ImmediateResponse":
         message = self.outbox.out[0]
         assert isinstance(message, bytes)
-        return int(messages.ProcessingResponse.FromString(message).immediate_response.status.code)
+        return messages.ProcessingResponse.FromString(message).immediate_response
+
+    def status(self) -> int:
+        return int(self.response().status.code)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -290,12 +293,14 @@ def test_a_stream_that_is_gathered_is_reserved() -> None:
     assert not one.memory.budget.used
 
 
-def test_a_stream_that_is_gathered_without_memory_is_a_503() -> None:
-    one = Answered(100_000)
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+def test_a_stream_that_is_gathered_without_memory_is_a_503(path: str) -> None:
+    one = Answered(100_000, path=path)
     one.exchange.start(200, [])
     for _ in range(10):
         one.exchange.write(b"x" * 20_000)
         assert one.memory.budget.used <= 100_000
     one.exchange.end()
     assert one.status() == 503
+    assert ("type" in json.loads(one.response().body)) == (path != CHAT), "as the API's clients read it"
     assert one.memory.refused[0] == 1

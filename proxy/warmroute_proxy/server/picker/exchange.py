@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.dialects.dialect import DialectRefusal
+from warmroute_proxy.server.dialects.routes import shape_of
 from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES
 from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.picker.answer import GatewayAnswer
@@ -83,7 +85,8 @@ class GatewayExchange(Exchange):
             return
         gathered, self._gathered = self._gathered, None
         if self._lacks is not None:
-            self.refuse(self._lacks)
+            dialect = shape_of(self.request.path)
+            self.refuse(self._lacks if dialect is None else DialectRefusal(dialect, self._lacks))
             return
         if gathered is not None:
             status, headers, parts = gathered
