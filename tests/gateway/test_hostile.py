@@ -293,14 +293,14 @@ def test_a_stream_that_is_gathered_is_reserved() -> None:
     assert not one.memory.budget.used
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
-def test_a_stream_that_is_gathered_without_memory_is_a_503(path: str) -> None:
+@pytest.mark.parametrize(("path", "status"), [(CHAT, 503), ("/v1/messages", 529)])
+def test_a_stream_that_is_gathered_without_memory_is_refused(path: str, status: int) -> None:
     one = Answered(100_000, path=path)
     one.exchange.start(200, [])
     for _ in range(10):
         one.exchange.write(b"x" * 20_000)
         assert one.memory.budget.used <= 100_000
     one.exchange.end()
-    assert one.status() == 503
+    assert one.status() == status
     assert ("type" in json.loads(one.response().body)) == (path != CHAT), "as the API's clients read it"
     assert one.memory.refused[0] == 1
