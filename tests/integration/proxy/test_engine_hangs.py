@@ -11,7 +11,7 @@ from tests.machine import seconds
 from tests.subjects.fleet import Fleet
 from tests.subjects.processes import EngineProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine
-from warmroute_proxy.core.load.health_monitor import IDLE_S
+from warmroute_proxy.core.load.health_monitor import IDLE_S, SILENT_S
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
@@ -50,7 +50,14 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
         assert (scripted.healths, engine.up) == (2, False)
         assert router.snapshot(now_s)["workers"]["s0"]["health"] == "down"
         assert engines.lost == {"s0"}, "what waits for it goes elsewhere"
+        scripted.ready = b""  # SGLang answers 503 there, too, once `/health` has failed
+        for _ in range(2):
+            await probed()
+            now_s += SILENT_S
+        await probed()
+        assert (scripted.healths, engine.up, engines.lost) == (4, False, {"s0"}), "it hangs, and does not drain"
 
+        scripted.ready = b"{}"
         scripted.health = 200
         now_s += IDLE_S
         await probed()

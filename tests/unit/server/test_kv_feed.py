@@ -172,6 +172,20 @@ def test_numbers_that_go_back_are_a_restart() -> None:
     assert (fed.count("event_restarts"), fed.count("index_drops"), fed.count("event_gaps")) == (1, 0, 0)
 
 
+def test_a_restart_that_the_probe_has_seen_is_not_noticed_again() -> None:
+    """The first batch of the new process is lost, since ZeroMQ had not connected yet."""
+    fed = Fed()
+    fed.live(5_000, stored(BLOCKS))
+    fed.feed.engine_restarted()
+    fed.router.worker_restarted("w")
+    fed.feed.blocks.expect("t", CHAIN)
+    fed.feed.blocks.settled("t", 64)
+    fed.router.cache_stored("w", CHAIN.hashes[:2], "device")
+    fed.live(1, stored(BLOCKS[:3]))
+    assert fed.cached() == (3, 0, 0)
+    assert fed.count("event_restarts") == 0
+
+
 def test_the_first_batch_may_have_any_number() -> None:
     fed = Fed()
     assert fed.live(4711, stored(BLOCKS)) is None

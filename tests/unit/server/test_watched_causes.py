@@ -4,6 +4,7 @@ import pytest
 
 from warmroute_proxy.core.cache.occupancy import Occupancy
 from warmroute_proxy.core.load.conditions import CLEAR_AFTER, RAISE_AFTER, Condition
+from warmroute_proxy.core.load.signs import EngineReport
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.declared_metrics import PROMPT_TOKENS_TOTAL
 from warmroute_proxy.server.base.metrics import Metrics
@@ -29,6 +30,22 @@ def test_prompts_that_repeat_without_a_hit_are_a_condition_until_the_engine_repo
     for now_s in range(CLEAR_AFTER):
         watching.observe_region([WORKER], 10.0 + now_s)
     assert raised(watching) == []
+    hits.clear()  # the engine restarts
+    for now_s in range(RAISE_AFTER):
+        watching.observe_region([WORKER], 50.0 + now_s)
+    assert raised(watching) == []
+
+
+def test_what_an_engine_reported_last_before_it_died_is_not_judged() -> None:
+    watching = Watching("here", Metrics(), lambda: 0.0)
+    workers = [Worker("p", "p", 0, "prefill"), Worker("d1", "d1", 0, "decode"), Worker("d2", "d2", 0, "decode")]
+    for worker, queue in zip(workers, (0, 0, 40), strict=True):
+        watching.observe([worker], {0: EngineReport(waiting=queue, prealloc_queue=queue, retracted=queue)}, 0.0)
+    watching.absent(workers[2:])
+    for now_s in range(RAISE_AFTER):
+        watching.observe_region(workers, float(now_s))
+    assert raised(watching) == []
+    assert not [labels for _, labels, _ in watching.gauges() if ("worker", "d2") in labels]
 
 
 @pytest.mark.parametrize(("unknown", "expected"), [(1_000, []), (1_001, [(Condition.UNEXPLAINED, "here")])])

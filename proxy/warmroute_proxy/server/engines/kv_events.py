@@ -22,7 +22,7 @@ worker.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -147,6 +147,12 @@ class KvEvents:
         now_s = time.monotonic()
         allowed_s = self._allowed_s[line] = max(self._allowed_s.get(line, 0.0), now_s) + size_bytes / BYTES_A_SECOND
         return max(0.0, allowed_s - now_s - BURST_S)
+
+    def engine_restarted(self, workers: Iterable[Worker]) -> None:
+        """Begin the feeds of an engine's workers anew, since the engine was seen to restart."""
+        for worker in workers:
+            if worker.id in self._subscriptions:
+                self._subscriptions[worker.id].feed.engine_restarted()
 
     def leave(self, worker_id: str) -> None:
         self._unusable.pop(worker_id, None)

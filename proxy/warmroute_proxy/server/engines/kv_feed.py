@@ -212,6 +212,12 @@ class KvFeed:
         self._steps = None
         self._give_back()
 
+    def engine_restarted(self) -> None:
+        """Begin anew: the cache of the engine's new process is empty, and the process numbers its batches from 0."""
+        self.close()
+        self.blocks.clear()
+        self._next, self._published = None, -1
+
     def close(self) -> None:
         """Drop what waits, and give its memory back."""
         self._waiting.clear()

@@ -134,6 +134,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     engines.lost = frozenset(_lost(engines))
     if not engine.up:
         engine.informed = False
+        engines.watching.absent(engine.workers())
         return
     now_s = engines.clock()
     may_change = engine.info.can_flip and engines.drains.draining(engine.config.id)
@@ -162,7 +163,9 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
         await _probe_bootstrap(engine, engines.clock())
         if not engines.has(engine):
             return
-    engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
+    # SGLang also answers 503 while it hangs. A drain would excuse the 503 of `/health`, and so end the hang.
+    drains = engine.was_ready and status == 503 and not engine.health_monitor.unwell
+    engines.drain(engine.config.id, "engine", drains, router)
     # Before the engine gets requests: it may have restarted, with an empty cache.
     if engine.was_ready and not engine.serves:
         await fetch_server_info(engines, engine, router)
@@ -260,6 +263,7 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
         engine.unsupported = {}
         await _ask_template(engines, engine, info.started_at)
     restarted = info_before.started_at is not None and info.started_at != info_before.started_at
+    engines.kv_events.engine_restarted(engine.workers() if restarted else ())
     if router is None:
         return
     _update_router(router, workers_before, engine.workers(), restarted)

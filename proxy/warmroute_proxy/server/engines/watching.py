@@ -96,6 +96,13 @@ class Watching:
             if known is not None:
                 self._observe_worker(reported, now_s)
 
+    def absent(self, workers: list[Worker]) -> None:
+        """Forget the reports of workers whose engine is down, and the conditions that follow from a report."""
+        for worker in workers:
+            self._reported.pop(worker.id, None)
+            for condition in (Condition.ACCEPT_LENGTH, Condition.RETRACTIONS, Condition.TRANSFERS):
+                self._watched.pop((condition, worker.id), None)
+
     def answered_nothing(self, worker_id: str, model: str) -> None:
         """Count a worker's answer that has neither text nor tool calls."""
         self._empty_answers[worker_id] += 1
@@ -211,6 +218,8 @@ class Watching:
     def _observe_causes(self, ids: set[str], now_s: float) -> None:
         """Judge the workers that report no cache hits, and the cached tokens that were lost without a known cause."""
         for worker_id in list(self._repeats):
+            if self.reports_hits(worker_id):
+                self._repeats[worker_id] = 0  # those before say nothing of the engine's next start
             sign = no_hits(self._repeats[worker_id], self.reports_hits(worker_id))
             if worker_id not in ids:
                 del self._repeats[worker_id]
