@@ -29,7 +29,9 @@ class ScriptedEngine(Stopped):
         self.info = b'{"page_size":64,"dp_size":1,"start_time":1}'
         self.asked_for_info, self.may_inform = threading.Event(), threading.Event()
         self.was_probed = threading.Event()  # once `/ready` was answered
+        self.asked_to_render, self.may_render = threading.Event(), threading.Event()
         self.may_inform.set()
+        self.may_render.set()
         self.dead = False  # then it answers no probe
         self.takes_late_system = True
         self.health = 200
@@ -99,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, b"")
             return
         if self.path == templates.PATH and body in (templates.PLAIN, templates.WITH_LATE):
+            self.engine.asked_to_render.set()
+            self.engine.may_render.wait()
             refuses = body == templates.WITH_LATE and not self.engine.takes_late_system
             self.reply(400 if refuses else 200, b"{}")
             return

@@ -256,20 +256,19 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
         return
     workers_before, info_before = engine.workers(), engine.info
     engine.answered_as_engine(info, engines.clock())
+    if router is not None:
+        restarted = info_before.started_at is not None and info.started_at != info_before.started_at
+        _update_router(router, workers_before, engine.workers(), restarted)
+        if workers_before != engine.workers():
+            engines.workers_changed()
+        if workers_before != engine.workers() and engines.drains.draining(engine.config.id):
+            for worker in engine.workers():
+                router.set_draining(worker.id, draining=True)
+        for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
+            engines.kv_events.leave(worker_id)
     if engine.rendered_at != info.started_at:
         engine.unsupported = {}
         await _ask_template(engines, engine, info.started_at)
-    restarted = info_before.started_at is not None and info.started_at != info_before.started_at
-    if router is None:
-        return
-    _update_router(router, workers_before, engine.workers(), restarted)
-    if workers_before != engine.workers():
-        engines.workers_changed()
-    if workers_before != engine.workers() and engines.drains.draining(engine.config.id):
-        for worker in engine.workers():
-            router.set_draining(worker.id, draining=True)
-    for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
-        engines.kv_events.leave(worker_id)
 
 
 async def _ask_template(engines: Engines, engine: Engine, started_at: object) -> None:
@@ -307,6 +306,8 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     memory = engines.memory_of(engine.line)
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES, memory)
+    if not engines.has(engine):
+        return
     engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may require another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
@@ -337,12 +338,12 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
         if not engines.has(engine):
             return
         engines.watching.observe(engine.workers(), reports_of(read.reports), now_s)
-        counts = counts_of(read.counts)
-        if counts is not None:
-            await engines.note_counts(engine, counts)
         if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
             engine.moves_at_s = now_s
             _observe_moves(engine, router, totals_of(read.moves))
+        counts = counts_of(read.counts)
+        if counts is not None:
+            await engines.note_counts(engine, counts)
     except Exception as error:
         log.error("reading the metrics of engine %s failed: %s", engine.config.id, type(error).__name__)
 
