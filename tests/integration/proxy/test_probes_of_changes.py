@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -76,3 +77,12 @@ async def test_an_engine_that_leaves_while_its_template_is_tested_leaves_no_work
     scene.scripted.may_render.set()
     await asyncio.gather(probing, *under_way)
     assert scene.health() == {}
+
+
+async def test_new_ranks_of_an_engine_that_is_down_get_nothing(scene: Scene) -> None:
+    port = urlsplit(scene.scripted.url).port
+    scene.scripted.info = TWO_RANKS
+    scene.have(scene.config(role="prefill", bootstrap_port=port))  # its route for ranks answers 404
+    engine = await scene.probed()
+    assert (engine.was_ready, engine.registered) == (True, False)
+    assert scene.health() == {"e:0": "down", "e:1": "down"}

@@ -261,9 +261,10 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
         _update_router(router, workers_before, engine.workers(), restarted)
         if workers_before != engine.workers():
             engines.workers_changed()
-        if workers_before != engine.workers() and engines.drains.draining(engine.config.id):
-            for worker in engine.workers():
-                router.set_draining(worker.id, draining=True)
+            draining = engines.drains.draining(engine.config.id)
+            for worker in engine.workers():  # a new worker counts as up until it is set
+                router.set_up(worker.id, engine.up)
+                router.set_draining(worker.id, draining)
         for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
             engines.kv_events.leave(worker_id)
     if engine.rendered_at != info.started_at:
