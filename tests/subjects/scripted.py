@@ -34,7 +34,7 @@ class ScriptedEngine(Stopped):
         self.may_render.set()
         self.dead = False  # then it answers no probe
         self.takes_late_system = True
-        self.health = 200
+        self.health: int | Callable[[], int] = 200
         self.healths = 0
         self.connections = 0
         self._server = QuietServer((host, port), type("Bound", (Handler,), {"engine": self}))
@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
         engine = self.engine
         if self.path == "/health":
             engine.healths += 1
-            self.reply(engine.health, b"")
+            self.reply(engine.health if isinstance(engine.health, int) else engine.health(), b"")
             return
         if engine.dead:
             self.cut()

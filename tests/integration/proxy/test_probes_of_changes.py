@@ -1,6 +1,7 @@
 """What probes find out of an engine that leaves, is replaced or changes meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.subjects.scripted import Handler, ScriptedEngine
+from warmroute_proxy.core.load.health_monitor import IDLE_S
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
@@ -86,3 +88,26 @@ async def test_new_ranks_of_an_engine_that_is_down_get_nothing(scene: Scene) -> 
     engine = await scene.probed()
     assert (engine.was_ready, engine.registered) == (True, False)
     assert scene.health() == {"e:0": "down", "e:1": "down"}
+
+
+async def test_a_late_answer_of_an_engine_that_has_left_says_nothing_of_its_successor(scene: Scene) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def hangs() -> int:
+        asked.set()
+        may_answer.wait()
+        return 503
+
+    scene.scripted.health = hangs
+    scene.scripted.loads = b'{"loads":[{"dp_rank":0,"num_running_reqs":0}]}'
+    scene.have(scene.config())
+    await scene.probed()
+    scene.now_s += IDLE_S
+    under_way = (await scene.probed()).health_task
+    assert under_way is not None
+    await asyncio.to_thread(asked.wait)
+    scene.have(scene.config(max_running=2))
+    may_answer.set()
+    await under_way
+    assert not (await scene.probed()).health_monitor.unwell
+    assert scene.health() == {"e": "up"}

@@ -214,18 +214,18 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
     if engine.health_task is None and health_monitor.is_probe_due(works=works, now_s=now_s):
         health_monitor.probe_sent(now_s)
         if engines.peer_updates is not None:
-            engines.peer_updates.send_health(engine.config.id, None)
+            engines.peer_updates.send_health(engine.config.id, engine.config.url, None)
         engine.health_task = asyncio.get_running_loop().create_task(_request_health(engines, engine))
 
 
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
         status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, SMALL_BYTES)
-        if status == OWN_FAULT:
+        if status == OWN_FAULT or not engines.has(engine):
             return
-        engines.apply_health(engine.config.id, status, engines.clock())
+        engines.apply_health(engine.config.id, engine.config.url, status, engines.clock())
         if engines.peer_updates is not None:
-            engines.peer_updates.send_health(engine.config.id, status)
+            engines.peer_updates.send_health(engine.config.id, engine.config.url, status)
     finally:
         engine.health_task = None
 
