@@ -345,7 +345,8 @@ class Engines:
     async def note_counts(self, engine: Engine, counts: EngineCounts) -> None:
         """Keep the counts of an engine. Runs in a thread, because it writes a file."""
         if self._counters is not None:
-            reading = CounterReading(engine.config.id, engine.role, self._unix_clock(), counts)
+            config = engine.config
+            reading = CounterReading(config.id, config.url, engine.role, self._unix_clock(), counts)
             await asyncio.to_thread(self._counters.note, reading)
 
     def feeds(self) -> dict[str, KvFeed]:
