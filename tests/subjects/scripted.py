@@ -29,10 +29,12 @@ class ScriptedEngine(Stopped):
         self.info = b'{"page_size":64,"dp_size":1,"start_time":1}'
         self.asked_for_info, self.may_inform = threading.Event(), threading.Event()
         self.was_probed = threading.Event()  # once `/ready` was answered
+        self.asked_to_render, self.may_render = threading.Event(), threading.Event()
         self.may_inform.set()
+        self.may_render.set()
         self.dead = False  # then it answers no probe
         self.takes_late_system = True
-        self.health = 200
+        self.health: int | Callable[[], int] = 200
         self.healths = 0
         self.connections = 0
         self._server = QuietServer((host, port), type("Bound", (Handler,), {"engine": self}))
@@ -76,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
         engine = self.engine
         if self.path == "/health":
             engine.healths += 1
-            self.reply(engine.health, b"")
+            self.reply(engine.health if isinstance(engine.health, int) else engine.health(), b"")
             return
         if engine.dead:
             self.cut()
@@ -99,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, b"")
             return
         if self.path == templates.PATH and body in (templates.PLAIN, templates.WITH_LATE):
+            self.engine.asked_to_render.set()
+            self.engine.may_render.wait()
             refuses = body == templates.WITH_LATE and not self.engine.takes_late_system
             self.reply(400 if refuses else 200, b"{}")
             return

@@ -29,7 +29,7 @@ from warmroute_proxy.server.dialects.dialect import Sockets
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.sockets import sockets_by_path
 from warmroute_proxy.server.discovery.deletion_costs import DeletionCosts
-from warmroute_proxy.server.discovery.discovery import Discovery
+from warmroute_proxy.server.discovery.discovery import Discovery, last_discovered
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
@@ -392,14 +392,20 @@ async def _engines(
     clock: Callable[[], float],
     memory: BodyMemory,
 ) -> Engines:
-    """Make the engines. Only the first process keeps the file of the engines' counters."""
+    """Make the engines, also those that sources named before a restart, so that what the other processes know of them
+    is taken in. Only the first process keeps the file of the engines' counters.
+    """
     is_first = peer_processes is None or peer_processes.number == 0
+    discovered = last_discovered(config)
     engines = Engines(
-        config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
-        CounterFile(config.proxy.state_dir) if is_first else None, peer_processes,
+        [*config.own_engines, *discovered], config.limits.connect_timeout_s, clock, time.time, metrics,
+        config.proxy.region, CounterFile(config.proxy.state_dir) if is_first else None, peer_processes,
     )  # fmt: skip
     engines.memory = memory
     await fetch_server_infos(engines)
+    for each in discovered:
+        if not engines.by_id[each.id].serves:  # its address may be another server's by now: it joins once it is probed
+            engines.by_id.pop(each.id).close()
     return engines
 
 

@@ -1,12 +1,14 @@
 """A proxy whose config file is rewritten while it runs."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.machine import seconds
-from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stopped import Stopped
 from warmroute_cli.processes import stop_all
 
@@ -70,3 +72,16 @@ def receipt(response: httpx.Response) -> dict[str, Any]:
 def price(response: httpx.Response) -> str:
     """What an output token of an answer costs."""
     return str(receipt(response)["rates_usd_per_mtok"]["output"])
+
+
+def deaths(scene: Scene) -> int:
+    """How often the supervisor has said that it starts a process again."""
+    return scene.log().count("is started again")
+
+
+def kill(scene: Scene, number: int) -> None:
+    """Kill a process as nobody expects, and wait for the one that takes its place."""
+    before = deaths(scene)
+    os.kill(scene.proxy.line["processes"][number], signal.SIGKILL)
+    until(lambda: deaths(scene) > before, "its death is noticed")
+    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")

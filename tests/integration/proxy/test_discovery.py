@@ -9,7 +9,7 @@ import pytest
 from tests.subjects.dns_server import NAME, DnsServer
 from tests.subjects.processes import until
 
-from .reload_scene import Scene
+from .reload_scene import Scene, kill, receipt
 
 pytestmark = pytest.mark.full
 
@@ -104,3 +104,19 @@ def test_what_was_found_is_there_after_a_restart_without_its_source(scene: Scene
     scene.proxy.stop()
     scene.proxy.start()
     until(lambda: scene.states() == before, "all engines are back, and the one that was drained drains still")
+
+
+def test_processes_that_are_started_again_know_what_a_found_engine_has_cached(tmp_path: Path) -> None:
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    source = f'[[discovery]]\nkind = "folder"\npath = "{folder}"\ninterval_s = 0.1'
+    with Scene(tmp_path, "processes = 2", named=1, more=source) as scene:
+        put(folder, "e1", scene.engines[1].url)
+        until(lambda: all(scene.states().get("e1") == "up" for _ in range(12)), "it is up in each process")
+        with scene.proxy.admin() as admin:
+            admin.post("/admin/engines/e0/drain").raise_for_status()
+        until(lambda: all(scene.states()["e0"] == "draining" for _ in range(12)), "only the found one gets requests")
+        scene.ask("found").raise_for_status()
+        for number in range(2):
+            kill(scene, number)
+        assert receipt(scene.ask("found", turns=2))["predicted_cached"] > 0

@@ -8,7 +8,7 @@ import pytest
 
 from tests.subjects.processes import until
 
-from .reload_scene import Scene, price
+from .reload_scene import Scene, deaths, kill, price
 
 
 @pytest.fixture(scope="module")
@@ -22,22 +22,9 @@ def prices(scene: Scene) -> set[str]:
     return {price(scene.ask(f"price {number}")) for number in range(12)}
 
 
-def deaths(scene: Scene) -> int:
-    """How often the supervisor has said that it starts a process again."""
-    return scene.log().count("is started again")
-
-
 def hang_up(scene: Scene) -> None:
     assert scene.proxy.child is not None
     os.kill(scene.proxy.child.pid, signal.SIGHUP)
-
-
-def kill(scene: Scene, number: int) -> None:
-    """Kill a process as nobody expects, and wait for the one that takes its place."""
-    before = deaths(scene)
-    os.kill(scene.proxy.line["processes"][number], signal.SIGKILL)
-    until(lambda: deaths(scene) > before, "its death is noticed")
-    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")
 
 
 def test_all_processes_apply_a_file_and_one_that_starts_later_too(scene: Scene) -> None:

@@ -13,8 +13,8 @@ from warmroute_proxy.core.base.role import Role
 HOUR = 1_790_000_000 // 3600 * 3600.0
 
 
-def reading(at_s: float, tokens: int, role: Role = "aggregated") -> CounterReading:
-    return CounterReading("a0", role, HOUR + at_s, EngineCounts(tokens // 10, tokens, tokens // 2, tokens))
+def reading(at_s: float, tokens: int, role: Role = "aggregated", url: str = "http://a0:1") -> CounterReading:
+    return CounterReading("a0", url, role, HOUR + at_s, EngineCounts(tokens // 10, tokens, tokens // 2, tokens))
 
 
 def spans_of(readings: list[CounterReading]) -> list[Span]:
@@ -53,8 +53,10 @@ def test_what_was_counted_while_the_proxy_was_stopped_is_in_one_span() -> None:
     assert found[0].ended_s == found[1].began_s
 
 
-@pytest.mark.parametrize("third", [reading(-3600, 200), reading(10, 200, "decode")])
-def test_a_clock_that_goes_back_and_a_change_of_role_begin_a_span(third: CounterReading) -> None:
+@pytest.mark.parametrize(
+    "third", [reading(-3600, 200), reading(10, 200, "decode"), reading(10, 200, url="http://another:1")]
+)
+def test_a_clock_that_goes_back_and_a_change_of_role_or_address_begin_a_span(third: CounterReading) -> None:
     found = spans_of([reading(0, 50), reading(5, 100), third])
     assert [span.counts.prompt_tokens for span in found] == [50, 0]
 

@@ -147,8 +147,9 @@ async def test_what_an_operator_says_to_one_all_do_also_who_comes_later() -> Non
 async def test_what_one_hears_of_health_all_know() -> None:
     shared_memory = SharedMemory(2)
     first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
-    first.peer_processes.send_health("e0", None)
-    first.peer_processes.send_health("e0", 503)
+    first.peer_processes.send_health("e1", "http://127.0.0.1:99", 503)  # the engine that was e1 before
+    first.peer_processes.send_health("e0", ENGINES[0].url, None)
+    first.peer_processes.send_health("e0", ENGINES[0].url, 503)
 
     def heard() -> bool:
         second.peer_processes.apply_updates()

@@ -8,7 +8,7 @@ stopped, one span covers all these hours.
 
 If a counter goes back, the engine has restarted and counts from 0. What the engine counted between the last reading and
 the restart is unknown, so the span records a restart. If the clock of the proxy goes back, or the engine gets another
-role, the span ends without this reading, and another span begins.
+role or URL, the span ends without this reading, and another span begins: at another URL, another engine counts.
 """
 
 from typing import Final, NamedTuple
@@ -34,6 +34,7 @@ class CounterReading(NamedTuple):
     """The counters of an engine at one time (unix seconds), summed over its ranks."""
 
     engine: str
+    url: str
     role: Role
     at_s: float
     counts: EngineCounts
@@ -69,7 +70,9 @@ def advance(open_span: Span | None, before: CounterReading | None, now: CounterR
     The first item is None if this reading begins the first span, or cannot be compared with the previous reading.
     """
     fresh = Span(now.engine, now.role, now.at_s, now.at_s)
-    if open_span is None or before is None or now.role != open_span.role or now.at_s < before.at_s:
+    if open_span is None or before is None or now.at_s < before.at_s:
+        return None, fresh
+    if now.role != open_span.role or now.url != before.url:
         return None, fresh
     counted, restarted = increase(before.counts, now.counts)
     grown = open_span._replace(

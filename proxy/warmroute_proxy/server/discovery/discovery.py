@@ -140,6 +140,12 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
     return Candidates(used, refused)
 
 
+def last_discovered(config: Config) -> list[EngineConfig]:
+    """The engines that the sources of a config named before a restart, if they can be used."""
+    known = last_known.load(config.proxy.state_dir)
+    return candidates(config, {one.id: known.get(one.id, []) for one in config.discoveries}).used
+
+
 def _read(
     values: Mapping[str, Any], config: Config, keys_within: tuple[Path, ...], problems: list[str]
 ) -> EngineConfig:

@@ -89,7 +89,7 @@ class PeerUpdates(Protocol):
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Send how many tokens the prompt of a tag has."""
 
-    def send_health(self, engine: str, status: int | None) -> None:
+    def send_health(self, engine: str, url: str, status: int | None) -> None:
         """Send that this process requests `/health` (`status` None), or the answer's status: 0 without an answer."""
 
 
@@ -325,11 +325,13 @@ class Engines:
         if feed is not None:
             feed.settled(tag, prompt_tokens, cached_tokens)
 
-    def apply_health(self, engine_id: str, status: int | None, now_s: float) -> None:
-        """Record that a process of this proxy requests `/health` of an engine (`status` None), or the answer's
-        status."""
+    def apply_health(self, engine_id: str, url: str, status: int | None, now_s: float) -> None:
+        """Record that a process of this proxy requests `/health` of an engine (`status` None), or the answer's status.
+
+        `url`: who was asked. In another process, the engine may have moved to another address already.
+        """
         engine = self.by_id.get(engine_id)
-        if engine is None:
+        if engine is None or engine.config.url != url:
             return
         health_monitor = engine.health_monitor
         if status is None:
@@ -343,7 +345,8 @@ class Engines:
     async def note_counts(self, engine: Engine, counts: EngineCounts) -> None:
         """Keep the counts of an engine. Runs in a thread, because it writes a file."""
         if self._counters is not None:
-            reading = CounterReading(engine.config.id, engine.role, self._unix_clock(), counts)
+            config = engine.config
+            reading = CounterReading(config.id, config.url, engine.role, self._unix_clock(), counts)
             await asyncio.to_thread(self._counters.note, reading)
 
     def feeds(self) -> dict[str, KvFeed]:

@@ -217,18 +217,18 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
     if engine.health_task is None and health_monitor.is_probe_due(works=works, now_s=now_s):
         health_monitor.probe_sent(now_s)
         if engines.peer_updates is not None:
-            engines.peer_updates.send_health(engine.config.id, None)
+            engines.peer_updates.send_health(engine.config.id, engine.config.url, None)
         engine.health_task = asyncio.get_running_loop().create_task(_request_health(engines, engine))
 
 
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
         status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, SMALL_BYTES)
-        if status == OWN_FAULT:
+        if status == OWN_FAULT or not engines.has(engine):
             return
-        engines.apply_health(engine.config.id, status, engines.clock())
+        engines.apply_health(engine.config.id, engine.config.url, status, engines.clock())
         if engines.peer_updates is not None:
-            engines.peer_updates.send_health(engine.config.id, status)
+            engines.peer_updates.send_health(engine.config.id, engine.config.url, status)
     finally:
         engine.health_task = None
 
@@ -259,21 +259,21 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
         return
     workers_before, info_before = engine.workers(), engine.info
     engine.answered_as_engine(info, engines.clock())
+    if router is not None:
+        restarted = info_before.started_at is not None and info.started_at != info_before.started_at
+        engines.kv_events.engine_restarted(engine.workers() if restarted else ())
+        _update_router(router, workers_before, engine.workers(), restarted)
+        if workers_before != engine.workers():
+            engines.workers_changed()
+            draining = engines.drains.draining(engine.config.id)
+            for worker in engine.workers():  # a new worker counts as up until it is set
+                router.set_up(worker.id, engine.up)
+                router.set_draining(worker.id, draining)
+        for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
+            engines.kv_events.leave(worker_id)
     if engine.rendered_at != info.started_at:
         engine.unsupported = {}
         await _ask_template(engines, engine, info.started_at)
-    restarted = info_before.started_at is not None and info.started_at != info_before.started_at
-    engines.kv_events.engine_restarted(engine.workers() if restarted else ())
-    if router is None:
-        return
-    _update_router(router, workers_before, engine.workers(), restarted)
-    if workers_before != engine.workers():
-        engines.workers_changed()
-    if workers_before != engine.workers() and engines.drains.draining(engine.config.id):
-        for worker in engine.workers():
-            router.set_draining(worker.id, draining=True)
-    for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
-        engines.kv_events.leave(worker_id)
 
 
 async def _ask_template(engines: Engines, engine: Engine, started_at: object) -> None:
@@ -311,6 +311,8 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     memory = engines.memory_of(engine.line)
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES, memory)
+    if not engines.has(engine):
+        return
     engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may require another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
@@ -341,12 +343,12 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
         if not engines.has(engine):
             return
         engines.watching.observe(engine.workers(), reports_of(read.reports), now_s)
-        counts = counts_of(read.counts)
-        if counts is not None:
-            await engines.note_counts(engine, counts)
         if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
             engine.moves_at_s = now_s
             _observe_moves(engine, router, totals_of(read.moves))
+        counts = counts_of(read.counts)
+        if counts is not None:
+            await engines.note_counts(engine, counts)
     except Exception as error:
         log.error("reading the metrics of engine %s failed: %s", engine.config.id, type(error).__name__)
 

@@ -21,17 +21,18 @@ KEPT_DAYS: Final = 35
 MAX_SPANS: Final = 200_000
 _DAY_S: Final = 86_400
 _LOG: Final = logging.getLogger(__name__)
-_VERSION: Final = 1
+_VERSION: Final = 2
 _TABLES: Final = f"""
 BEGIN;
-CREATE TABLE span (
+CREATE TABLE IF NOT EXISTS span (
     engine TEXT NOT NULL, role TEXT NOT NULL, began_s REAL NOT NULL, ended_s REAL NOT NULL, requests INT NOT NULL,
     prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL, completion_tokens INT NOT NULL, restarts INT NOT NULL,
     PRIMARY KEY (engine, began_s)
 );
+DROP TABLE IF EXISTS reading;
 CREATE TABLE reading (
-    engine TEXT PRIMARY KEY, role TEXT NOT NULL, at_s REAL NOT NULL, requests INT NOT NULL, prompt_tokens INT NOT NULL,
-    cached_tokens INT NOT NULL, completion_tokens INT NOT NULL
+    engine TEXT PRIMARY KEY, url TEXT NOT NULL, role TEXT NOT NULL, at_s REAL NOT NULL, requests INT NOT NULL,
+    prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL, completion_tokens INT NOT NULL
 );
 PRAGMA user_version = {_VERSION};
 COMMIT;
@@ -44,7 +45,7 @@ INSERT INTO span VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     prompt_tokens = excluded.prompt_tokens, cached_tokens = excluded.cached_tokens,
     completion_tokens = excluded.completion_tokens, restarts = excluded.restarts
 """
-_PUT_READING: Final = "INSERT OR REPLACE INTO reading VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PUT_READING: Final = "INSERT OR REPLACE INTO reading VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DROP_OLD: Final = "DELETE FROM span WHERE ended_s < ?"
 _DROP_MANY: Final = "DELETE FROM span WHERE rowid <= (SELECT max(rowid) FROM span) - ?"
 
@@ -57,7 +58,7 @@ class CounterFile:
         path = state_dir / COUNTERS_FILE
         try:
             self._db = connect(path)
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+            if self._db.execute("PRAGMA user_version").fetchone()[0] < _VERSION:
                 self._db.executescript(_TABLES)
             self._newest = {row[0]: _reading(row) for row in self._db.execute("SELECT * FROM reading")}
             self._open = {row[0]: _span(row) for row in self._db.execute(_OPEN)}
@@ -97,7 +98,7 @@ class CounterFile:
             self._db.execute("BEGIN")
             for span in spans:
                 self._db.execute(_PUT_SPAN, (*span[:4], *span.counts, span.restarts))
-            self._db.execute(_PUT_READING, (*reading[:3], *reading.counts))
+            self._db.execute(_PUT_READING, (*reading[:4], *reading.counts))
             if len(spans) > 1:  # an hour has ended: time to delete old spans
                 self._db.execute(_DROP_OLD, (reading.at_s - KEPT_DAYS * _DAY_S,))
                 self._db.execute(_DROP_MANY, (MAX_SPANS,))
@@ -124,5 +125,5 @@ def _span(row: Sequence[object]) -> Span:
 
 
 def _reading(row: Sequence[object]) -> CounterReading:
-    engine, role, at_s, *counts = row
-    return CounterReading(engine, role, at_s, EngineCounts(*counts))  # type: ignore[arg-type]
+    engine, url, role, at_s, *counts = row
+    return CounterReading(engine, url, role, at_s, EngineCounts(*counts))  # type: ignore[arg-type]

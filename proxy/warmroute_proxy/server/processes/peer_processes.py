@@ -69,6 +69,7 @@ class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
     """The status of an engine's `/health`; None if a process has just requested it, 0 if no answer came."""
 
     engine: str
+    url: str
     status: int | None
 
 
@@ -201,9 +202,9 @@ class PeerProcesses:
         """Send an operator's order to drain an engine, or to let it work again."""
         self.send(DrainOrder(engine, draining))
 
-    def send_health(self, engine: str, status: int | None) -> None:
+    def send_health(self, engine: str, url: str, status: int | None) -> None:
         """Send the status of an engine's `/health`; None if this process requests it now, so that others need not."""
-        self.send(Health(engine, status))
+        self.send(Health(engine, url, status))
 
     def show(self, message: Events) -> None:
         """Pass another proxy's message to the other processes at once, before that proxy's next message can come."""
@@ -297,7 +298,7 @@ class PeerProcesses:
             if self._on_shown is not None:
                 self._on_shown(update)
         elif isinstance(update, Health):
-            self._engines.apply_health(update.engine, update.status, at_s)
+            self._engines.apply_health(update.engine, update.url, update.status, at_s)
         else:
             self._replica.apply(number, update, at_s)
 

@@ -119,7 +119,9 @@ class Reloads:
         return self._running.digest
 
     def begin(self) -> None:
-        """Begin to read the sources of engines. Engines that the sources named before a restart join now."""
+        """Begin to read the sources of engines. Engines that the sources named before a restart join now, unless they
+        are there already.
+        """
         self.discovery.replace(self._live.now)
         self.engines_found()
 
