@@ -2,9 +2,10 @@
 
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from tests.subjects.processes import until
+from tests.subjects.request_scene import Scene
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.load.suspects import REFUSED_S
 from warmroute_proxy.server.base.errors import Refusal
@@ -45,19 +46,45 @@ def test_a_request_with_a_granted_field_is_not_tried_again(make_place: MakePlace
     assert len(place.living()) == 1
 
 
+def test_a_queued_copy_of_a_killer_is_refused_when_its_turn_comes() -> None:
+    scene = Scene()
+    scene.begin("queue")
+    for engine in ("e0", "e1"):
+        broken = Failure(Refusal(502, "broke"), (engine,), True, cause=Cause.BROKEN)
+        scene.faults.judge(scene.request.parsed, broken, scene.now, had_token=False)
+    scene.admit()
+    assert scene.client.ended
+    assert not scene.engines.by_id["aggregated"].upstream.legs
+
+
+def test_a_queued_suspect_is_not_placed_beside_another_tenants() -> None:
+    scene, other = Scene(), _intake("other")
+    scene.begin("queue")
+    broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
+    for parsed in (scene.request.parsed, other):
+        scene.faults.judge(parsed, broken, scene.now, had_token=False)
+    assert scene.request.excluded == frozenset()
+    scene.faults.dispatched(other, _ticket(*scene.engines.workers()), scene.now)
+    assert scene.request.excluded == {"aggregated"}
+
+
 def test_suspects_of_two_tenants_are_not_tried_again_on_one_engine() -> None:
     faults, parser = _faults(), {name: _intake(name) for name in ("innocent", "hostile")}
     broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
     for parsed in parser.values():
         assert faults.judge(parsed, broken, 0.0, had_token=False).may_retry
     assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
-    ticket = SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=["e1"]))
-    faults.dispatched(parser["innocent"], cast("Any", ticket), 0.0)
+    ticket = _ticket("e1")
+    faults.dispatched(parser["innocent"], ticket, 0.0)
     assert faults.closed_to(parser["hostile"], 0.0) == {"e1"}
     assert faults.closed_to(parser["innocent"], 0.0) == frozenset()
     assert faults.closed_to(_intake("third"), 0.0) == frozenset()  # no suspect: it may be at risk, but is none
     ticket.computed = True
     assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
+
+
+def _ticket(*workers: Any) -> Any:
+    return SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=workers))
 
 
 def _intake(tenant: str) -> Any:
