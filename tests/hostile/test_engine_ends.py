@@ -50,8 +50,7 @@ def test_a_queued_copy_of_a_killer_is_refused_when_its_turn_comes() -> None:
     scene = Scene()
     scene.begin("queue")
     for engine in ("e0", "e1"):
-        broken = Failure(Refusal(502, "broke"), (engine,), True, cause=Cause.BROKEN)
-        scene.faults.judge(scene.request.parsed, broken, scene.now, had_token=False)
+        _broke(scene.faults, scene.request.parsed, engine)
     scene.admit()
     assert scene.client.ended
     assert not scene.engines.by_id["aggregated"].upstream.legs
@@ -60,9 +59,8 @@ def test_a_queued_copy_of_a_killer_is_refused_when_its_turn_comes() -> None:
 def test_a_queued_suspect_is_not_placed_beside_another_tenants() -> None:
     scene, other = Scene(), _intake("other")
     scene.begin("queue")
-    broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
     for parsed in (scene.request.parsed, other):
-        scene.faults.judge(parsed, broken, scene.now, had_token=False)
+        _broke(scene.faults, parsed, "e0")
     assert scene.request.excluded == frozenset()
     scene.faults.dispatched(other, _ticket(*scene.engines.workers()), scene.now)
     assert scene.request.excluded == {"aggregated"}
@@ -70,17 +68,35 @@ def test_a_queued_suspect_is_not_placed_beside_another_tenants() -> None:
 
 def test_suspects_of_two_tenants_are_not_tried_again_on_one_engine() -> None:
     faults, parser = _faults(), {name: _intake(name) for name in ("innocent", "hostile")}
-    broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
     for parsed in parser.values():
-        assert faults.judge(parsed, broken, 0.0, had_token=False).may_retry
+        assert _broke(faults, parsed, "e0")
     assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
     ticket = _ticket("e1")
     faults.dispatched(parser["innocent"], ticket, 0.0)
     assert faults.closed_to(parser["hostile"], 0.0) == {"e1"}
-    assert faults.closed_to(parser["innocent"], 0.0) == frozenset()
     assert faults.closed_to(_intake("third"), 0.0) == frozenset()  # no suspect: it may be at risk, but is none
     ticket.computed = True
     assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
+
+
+def test_copies_that_one_end_met_are_all_tried_again_on_one_engine() -> None:
+    faults, copies = _faults(), [_intake("second") for _ in range(3)]
+    assert [_broke(faults, copy, "e0") for copy in copies] == [True] * 3
+    assert faults.refusal(copies[0], 1.0) is None
+    ticket = _ticket("e1")
+    faults.dispatched(copies[0], ticket, 0.0)
+    assert faults.closed_to(copies[1], 0.0) == {"e0", "e2"}
+    ticket.open = False
+    assert faults.closed_to(copies[1], 0.0) == frozenset()
+    assert [_broke(faults, copy, "e1") for copy in copies] == [False] * 3
+    assert faults.refusal(copies[0], 1.0) is not None
+
+
+def _broke(faults: Faults, parsed: Any, engine: str) -> bool:
+    """An engine goes away at 1 s, which was sent the request at 0 s. Returns whether the request may be retried."""
+    broken = Failure(Refusal(502, "broke"), (engine,), True, cause=Cause.BROKEN)
+    decision: Any = SimpleNamespace(workers=[SimpleNamespace(id=engine, engine=engine)])
+    return faults.judge(parsed, broken, decision, 0.0, 1.0, had_token=False).may_retry
 
 
 def _ticket(*workers: Any) -> Any:
@@ -93,7 +109,9 @@ def _intake(tenant: str) -> Any:
 
 
 def _faults() -> Faults:
-    """Without a fleet: an engine has one rank, which has its name."""
-    engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [SimpleNamespace(id=worker)]))
+    """Of three engines; each has one rank, which has its name."""
+    ranks = {name: SimpleNamespace(id=name) for name in ("e0", "e1", "e2")}
+    engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [ranks[worker]]),
+                                   workers=lambda: list(ranks.values()))  # fmt: skip
     router: Any = SimpleNamespace(is_only_usable=lambda *_: False)
     return Faults(router, engines, OpenRequests(), RequestMetrics(Metrics()))

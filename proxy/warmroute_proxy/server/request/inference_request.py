@@ -201,7 +201,8 @@ class InferenceRequest:
         if decision is not None:
             workers = tuple([worker.id for worker in attempt.decision.workers])
             failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
-            at_fault, _, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
+            sent = attempt.decision, self._progress.dispatched_s
+            at_fault, _, _ = path.faults.judge(self.parsed, failure, *sent, now_s, had_token=False)
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
         if decision is not None:
@@ -300,7 +301,10 @@ class InferenceRequest:
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        at_fault, may_retry, avoid = path.faults.judge(self.parsed, failure, now_s, had_token=state is _ANSWERING)
+        sent = attempt.decision, self._progress.dispatched_s
+        at_fault, may_retry, avoid = path.faults.judge(
+            self.parsed, failure, *sent, now_s, had_token=state is _ANSWERING
+        )
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.exclude(avoid)
