@@ -380,6 +380,23 @@ async def test_a_request_that_no_longer_waits_for_another_region_reserves_its_pr
     assert lease.reserved > 0
 
 
+async def test_a_session_keeps_its_place_when_it_asks_again_while_the_queue_is_full() -> None:
+    fleet = Fleet([Worker("a", "a", 0, "aggregated")], PEERS[0])
+    fleet.router.waits_elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+    fleet.arrive("free", "m", 12_000, 2)
+    fleet.leave(0)
+    fleet.admission.queue.max_requests = 0
+    fleet.now = 200.0
+    fleet.router.waits_elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+    fleet.arrive("free", "m", 12_000, 2)
+    refusal = fleet.turns[-1].refusal
+    assert refusal is not None
+    assert "the queue is full" in refusal.message
+    again = InferenceRequest(fleet, "free", "m", 8, 12_000, 2)
+    fleet.now = 400.0
+    assert fleet.admission._waiter(cast("RequestToAdmit", again)).asked_s == 0.0
+
+
 async def test_a_session_that_waits_for_too_long_to_begin_is_refused_and_keeps_its_place() -> None:
     fleet = Fleet([Worker("a", "a", 0, "aggregated")], PEERS[0])
     limits, elsewhere = Limits(), fleet.router.waits_elsewhere

@@ -288,14 +288,11 @@ class Admission:
             self._refuse_to_begin(waiter, "wait_declined")
             return
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
-        if pushed_out is None:
-            refusal = self._full(f"every engine for {waiter.model} is busy, and the queue is full")
-            self._refuse(waiter.item, "queue_full", refusal)
-            return
-        waiter.item.waiter = waiter
-        for other in pushed_out:
+        if pushed_out is not None:
+            waiter.item.waiter = waiter
+            self.freed()
+        for other in [waiter] if pushed_out is None else pushed_out:
             self._refuse_waiter(other, "queue_full", f"every engine for {other.model} is busy, and the queue is full")
-        self.freed()
 
     def _pump(self) -> None:
         """Dispatch the queued requests that can go, in fair order."""
@@ -334,6 +331,7 @@ class Admission:
             return True
         if self._refused_by_limit(waiter.item):
             self.queue.leave(waiter)
+            self._remember(waiter)
         elif waiter.line_key != (waiter.model, _NOWHERE[0]):
             self.queue.move(waiter, *_NOWHERE, self._clock())
         return False
