@@ -62,6 +62,8 @@ class RequestToAdmit(LimitedRequest, Protocol):
     """The part of a request that admission uses."""
 
     waiter: "Waiter[RequestToAdmit] | None"
+    asked_s: float | None
+    """Since when its place in line counts; set by admission when it first waits, and kept if a forward fails."""
 
     @property
     def body(self) -> AnyBody: ...
@@ -257,10 +259,13 @@ class Admission:
         size_bytes = len(request.body.raw)
         routing, now_s = request.routing, self._clock()
         is_new = begins(self._router, self.queue, routing)
-        asked_s = self._refused_of(routing.model).take(_session_key(routing), now_s) if is_new else now_s
+        if request.asked_s is None:
+            refused = self._refused_of(routing.model)
+            request.asked_s = refused.take(_session_key(routing), now_s) if is_new else now_s
         waiter = Waiter(
-            request, parsed.tenant.name, routing.model, size_bytes, now_s, key_id, begins=is_new, asked_s=asked_s
-        )
+            request, parsed.tenant.name, routing.model, size_bytes, now_s, key_id, begins=is_new,
+            asked_s=request.asked_s,
+        )  # fmt: skip
         session, program = routing.session, parsed.standing.program_key
         if program is None:
             program = self._roots.of(_session_key(routing) if session is None else session)

@@ -64,6 +64,7 @@ _CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 
 
 class InferenceRequest:
+    asked_s: float | None = None
     _giving_up: asyncio.TimerHandle | None = None
     """The timer for the engine's final usage; set once the client has left."""
 
