@@ -201,7 +201,7 @@ def refused() -> tuple[Store, Has]:
 def suspected() -> tuple[Store, Has]:
     table = suspects.Suspects()
     return (
-        lambda tenant, number: void(table.process_ended((tenant, number), 1.0, bounded=True)),
+        lambda tenant, number: void(table.process_ended((tenant, number), "e", 1.0, 1.0, bounded=True)),
         lambda tenant, number: table.is_suspect((tenant, number), 2.0),
     )
 

@@ -2,9 +2,10 @@
 
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from tests.subjects.processes import until
+from tests.subjects.request_scene import Scene
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.load.suspects import REFUSED_S
 from warmroute_proxy.server.base.errors import Refusal
@@ -45,19 +46,61 @@ def test_a_request_with_a_granted_field_is_not_tried_again(make_place: MakePlace
     assert len(place.living()) == 1
 
 
+def test_a_queued_copy_of_a_killer_is_refused_when_its_turn_comes() -> None:
+    scene = Scene()
+    scene.begin("queue")
+    for engine in ("e0", "e1"):
+        _broke(scene.faults, scene.request.parsed, engine)
+    scene.admit()
+    assert scene.client.ended
+    assert not scene.engines.by_id["aggregated"].upstream.legs
+
+
+def test_a_queued_suspect_is_not_placed_beside_another_tenants() -> None:
+    scene, other = Scene(), _intake("other")
+    scene.begin("queue")
+    for parsed in (scene.request.parsed, other):
+        _broke(scene.faults, parsed, "e0")
+    assert scene.request.excluded == frozenset()
+    scene.faults.dispatched(other, _ticket(*scene.engines.workers()), scene.now)
+    assert scene.request.excluded == {"aggregated"}
+
+
 def test_suspects_of_two_tenants_are_not_tried_again_on_one_engine() -> None:
     faults, parser = _faults(), {name: _intake(name) for name in ("innocent", "hostile")}
-    broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
     for parsed in parser.values():
-        assert faults.judge(parsed, broken, 0.0, had_token=False).may_retry
+        assert _broke(faults, parsed, "e0")
     assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
-    ticket = SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=["e1"]))
-    faults.dispatched(parser["innocent"], cast("Any", ticket), 0.0)
+    ticket = _ticket("e1")
+    faults.dispatched(parser["innocent"], ticket, 0.0)
     assert faults.closed_to(parser["hostile"], 0.0) == {"e1"}
-    assert faults.closed_to(parser["innocent"], 0.0) == frozenset()
     assert faults.closed_to(_intake("third"), 0.0) == frozenset()  # no suspect: it may be at risk, but is none
     ticket.computed = True
     assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
+
+
+def test_copies_that_one_end_met_are_all_tried_again_on_one_engine() -> None:
+    faults, copies = _faults(), [_intake("second") for _ in range(3)]
+    assert [_broke(faults, copy, "e0") for copy in copies] == [True] * 3
+    assert faults.refusal(copies[0], 1.0) is None
+    ticket = _ticket("e1")
+    faults.dispatched(copies[0], ticket, 0.0)
+    assert faults.closed_to(copies[1], 0.0) == {"e0", "e2"}
+    ticket.open = False
+    assert faults.closed_to(copies[1], 0.0) == frozenset()
+    assert [_broke(faults, copy, "e1") for copy in copies] == [False] * 3
+    assert faults.refusal(copies[0], 1.0) is not None
+
+
+def _broke(faults: Faults, parsed: Any, engine: str) -> bool:
+    """An engine goes away at 1 s, which was sent the request at 0 s. Returns whether the request may be retried."""
+    broken = Failure(Refusal(502, "broke"), (engine,), True, cause=Cause.BROKEN)
+    decision: Any = SimpleNamespace(workers=[SimpleNamespace(id=engine, engine=engine)])
+    return faults.judge(parsed, broken, decision, 0.0, 1.0, had_token=False).may_retry
+
+
+def _ticket(*workers: Any) -> Any:
+    return SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=workers))
 
 
 def _intake(tenant: str) -> Any:
@@ -66,7 +109,9 @@ def _intake(tenant: str) -> Any:
 
 
 def _faults() -> Faults:
-    """Without a fleet: an engine has one rank, which has its name."""
-    engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [SimpleNamespace(id=worker)]))
+    """Of three engines; each has one rank, which has its name."""
+    ranks = {name: SimpleNamespace(id=name) for name in ("e0", "e1", "e2")}
+    engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [ranks[worker]]),
+                                   workers=lambda: list(ranks.values()))  # fmt: skip
     router: Any = SimpleNamespace(is_only_usable=lambda *_: False)
     return Faults(router, engines, OpenRequests(), RequestMetrics(Metrics()))

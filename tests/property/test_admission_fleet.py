@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search import searched
@@ -82,6 +83,7 @@ class InferenceRequest:
         self.number = number
         self.quota: Reservation | None = None
         self.waiter: Any = None
+        self.asked_s: float | None = None
         self.excluded: frozenset[str] = frozenset()
         self.ticket: Ticket | None = None
         self.refusal: Refusal | None = None
@@ -378,6 +380,36 @@ async def test_a_request_that_no_longer_waits_for_another_region_reserves_its_pr
     await fleet.sweep()
     assert [turn.number for turn in fleet.running] == [1]
     assert lease.reserved > 0
+
+
+async def test_a_session_keeps_its_place_when_it_asks_again_while_the_queue_is_full() -> None:
+    fleet = Fleet([Worker("a", "a", 0, "aggregated")], PEERS[0])
+    fleet.router.waits_elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+    fleet.arrive("free", "m", 12_000, 2)
+    fleet.leave(0)
+    fleet.admission.queue.max_requests = 0
+    fleet.now = 200.0
+    fleet.router.waits_elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+    fleet.arrive("free", "m", 12_000, 2)
+    refusal = fleet.turns[-1].refusal
+    assert refusal is not None
+    assert "the queue is full" in refusal.message
+    again = InferenceRequest(fleet, "free", "m", 8, 12_000, 2)
+    fleet.now = 400.0
+    assert fleet.admission._waiter(cast("RequestToAdmit", again)).asked_s == 0.0
+
+
+async def test_a_turn_that_another_region_refuses_waits_on_in_its_place() -> None:
+    fleet = Fleet([Worker("a", "a", 0, "aggregated")], PEERS[2])
+    turn = InferenceRequest(fleet, "free", "m", 7, 12_000, 2)
+    for at_s in (0.0, 100.0):
+        fleet.now = at_s
+        fleet.router.waits_elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+        decision = fleet.router.place(turn.routing, fleet.now, frozenset({"region:west"}))
+        assert fleet.admission.enter(turn, decision, fleet.now) is None
+        assert turn.waiter.asked_s == 0.0
+        forward: Any = {"kind": "forward", "region": "west", "worker": None, "cache_worker": "region:west"}
+        fleet.admission._go(turn.waiter, msgspec.structs.replace(decision, **forward))
 
 
 async def test_a_session_that_waits_for_too_long_to_begin_is_refused_and_keeps_its_place() -> None:

@@ -196,7 +196,7 @@ class Scene:
         alone: Any = SimpleNamespace(region="east", active=False)
         self.metrics = Metrics()
         metrics, router = RequestMetrics(self.metrics), cast("Router", _Places(self))
-        faults = Faults(router, engines, self.open_requests, metrics)
+        self.faults = faults = Faults(router, engines, self.open_requests, metrics)
         path = RequestPath(
             open_requests=self.open_requests,
             placing=Placing(router, engines, admission, faults, metrics),

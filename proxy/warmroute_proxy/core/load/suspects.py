@@ -6,10 +6,14 @@ did it: when a process ends, each of its requests without a first token becomes 
 - A suspect is retried once, and only if all fields of its body are on the API dialect's list, with values within
   bounds.
 - A suspect never goes to an engine that runs another tenant's suspect, so the end of a process harms only one tenant.
+- While a suspect waits for its first token at an engine, copies of it go to no other engine.
 - A request that became a suspect at the end of two processes is refused for `REFUSED_S`.
 
-Requests are identified by tenant and fingerprint of the prompt. At most `MAX_SUSPECTS` are remembered, divided by
-tenant (`warmroute.contract.shares`): the tenant that has most suspects loses its oldest first.
+Requests are identified by tenant and fingerprint of the prompt, so requests with equal prompts are copies of one. The
+end of a process counts once for all copies that it ran: those that were sent before its end was seen.
+
+At most `MAX_SUSPECTS` are remembered, divided by tenant (`warmroute.contract.shares`): the tenant that has most
+suspects loses its oldest first.
 """
 
 from collections import OrderedDict
@@ -24,13 +28,14 @@ ENDS_TO_REFUSE: Final = 2
 
 
 class _Suspicion:
-    """How many processes ended before this request had a token, and when the last of these processes ended."""
+    """How many processes ended before this request had a token, and when and on which engine the last one ended."""
 
-    __slots__ = ("ends", "last_end_s")
+    __slots__ = ("ends", "last_end_s", "last_engine")
 
     def __init__(self) -> None:
         self.ends = 0
         self.last_end_s = 0.0
+        self.last_engine = ""
 
 
 class Suspects:
@@ -44,18 +49,22 @@ class Suspects:
     def empty(self) -> bool:
         return not self._by_request
 
-    def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
+    def process_ended(self, request: Request, engine: str, sent_s: float, now_s: float, *, bounded: bool) -> bool:
         """Record that `request` had no token when its engine's process ended. Returns whether the request may be
         retried.
 
-        `bounded`: whether all of its fields are on the dialect's list, within bounds.
+        `sent_s`: when the request was sent to the engine. `bounded`: whether all of its fields are on the dialect's
+        list, within bounds.
         """
         self._forget(now_s)
         suspicion = self._by_request.get(request)
         if suspicion is None:
             suspicion = self._by_request[request] = _Suspicion()
+        elif engine == suspicion.last_engine and sent_s < suspicion.last_end_s:
+            return bounded and suspicion.ends < ENDS_TO_REFUSE
         suspicion.ends += 1
         suspicion.last_end_s = now_s
+        suspicion.last_engine = engine
         self._by_request.move_to_end(request)
         if self._division.begun or 2 * len(self._by_request) > MAX_SUSPECTS:
             self._division.stored(request, self._by_request)

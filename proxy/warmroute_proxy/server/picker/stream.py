@@ -390,7 +390,7 @@ class Stream(Carrier):
         self.served = served
         served.routing = served.routing.stay()
         self._shared = exchange if isinstance(exchange, SharedExchange) else None
-        served.excluded |= self._gateway.addresses.excluded(self._allowed)
+        served.exclude(self._gateway.addresses.excluded(self._allowed))
 
     # -- the connection of a leg
 

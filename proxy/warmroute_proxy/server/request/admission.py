@@ -62,6 +62,8 @@ class RequestToAdmit(LimitedRequest, Protocol):
     """The part of a request that admission uses."""
 
     waiter: "Waiter[RequestToAdmit] | None"
+    asked_s: float | None
+    """Since when its place in line counts; set by admission when it first waits, and kept if a forward fails."""
 
     @property
     def body(self) -> AnyBody: ...
@@ -257,10 +259,13 @@ class Admission:
         size_bytes = len(request.body.raw)
         routing, now_s = request.routing, self._clock()
         is_new = begins(self._router, self.queue, routing)
-        asked_s = self._refused_of(routing.model).take(_session_key(routing), now_s) if is_new else now_s
+        if request.asked_s is None:
+            refused = self._refused_of(routing.model)
+            request.asked_s = refused.take(_session_key(routing), now_s) if is_new else now_s
         waiter = Waiter(
-            request, parsed.tenant.name, routing.model, size_bytes, now_s, key_id, begins=is_new, asked_s=asked_s
-        )
+            request, parsed.tenant.name, routing.model, size_bytes, now_s, key_id, begins=is_new,
+            asked_s=request.asked_s,
+        )  # fmt: skip
         session, program = routing.session, parsed.standing.program_key
         if program is None:
             program = self._roots.of(_session_key(routing) if session is None else session)
@@ -288,14 +293,11 @@ class Admission:
             self._refuse_to_begin(waiter, "wait_declined")
             return
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
-        if pushed_out is None:
-            refusal = self._full(f"every engine for {waiter.model} is busy, and the queue is full")
-            self._refuse(waiter.item, "queue_full", refusal)
-            return
-        waiter.item.waiter = waiter
-        for other in pushed_out:
+        if pushed_out is not None:
+            waiter.item.waiter = waiter
+            self.freed()
+        for other in [waiter] if pushed_out is None else pushed_out:
             self._refuse_waiter(other, "queue_full", f"every engine for {other.model} is busy, and the queue is full")
-        self.freed()
 
     def _pump(self) -> None:
         """Dispatch the queued requests that can go, in fair order."""
@@ -334,6 +336,7 @@ class Admission:
             return True
         if self._refused_by_limit(waiter.item):
             self.queue.leave(waiter)
+            self._remember(waiter)
         elif waiter.line_key != (waiter.model, _NOWHERE[0]):
             self.queue.move(waiter, *_NOWHERE, self._clock())
         return False

@@ -46,7 +46,7 @@ class Faults:
         self._blame = Blame()
         self._suspects = Suspects()
         self._hand_overs = HandOvers()
-        self._retried: list[tuple[str, Ticket]] = []  # tenants and loads of suspects that run again
+        self._retried: list[tuple[Request, Ticket]] = []  # suspects that run again, and their loads
 
     @property
     def has_suspects(self) -> bool:
@@ -62,27 +62,43 @@ class Faults:
         return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
 
     def closed_to(self, parsed: ParsedRequest, now_s: float) -> frozenset[str]:
-        """The workers that a request may not use if it is a suspect: those that run a suspect of another tenant."""
-        if not self._suspects.is_suspect(_request(parsed), now_s):
+        """The workers that a request may not use if it is a suspect: those that run a suspect of another tenant. While
+        a copy of the request runs again, these are all workers but the copy's.
+        """
+        request = _request(parsed)
+        if not self._suspects.is_suspect(request, now_s):
             return frozenset()
-        return frozenset(
-            rank.id
-            for tenant, ticket in self._retried
-            if tenant != parsed.tenant.name and _is_unproven(ticket)
-            for worker in ticket.decision.workers
-            for rank in self._engines.of(worker).workers()
-        )
+        own, others = set[str](), set[str]()
+        for suspect, ticket in self._retried:
+            if _is_unproven(ticket) and (suspect == request or suspect[0] != request[0]):
+                found = own if suspect == request else others
+                found.update(rank for worker in ticket.decision.workers for rank in self._ranks(worker))
+        if own:
+            others.update(worker.id for worker in self._engines.workers() if worker.id not in own)
+        return frozenset(others)
 
     def dispatched(self, parsed: ParsedRequest, ticket: Ticket | None, now_s: float) -> None:
         if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(parsed), now_s):
             self._retried = [each for each in self._retried if _is_unproven(each[1])]
-            self._retried.append((parsed.tenant.name, ticket))
+            self._retried.append((_request(parsed), ticket))
 
-    def judge(self, parsed: ParsedRequest, failure: Failure, now_s: float, *, had_token: bool) -> FailureVerdict:
-        """Decide what the failure of an attempt means, and remember it as evidence."""
+    def judge(
+        self,
+        parsed: ParsedRequest,
+        failure: Failure,
+        decision: Decision,
+        sent_s: float,
+        now_s: float,
+        *,
+        had_token: bool,
+    ) -> FailureVerdict:
+        """Decide what the failure of an attempt means, and remember it as evidence. `decision`, `sent_s`: where and
+        when the attempt was sent.
+        """
         request, may_retry = _request(parsed), failure.retryable and not had_token
         if failure.cause is Cause.BROKEN and not had_token:
-            may_retry = self._process_ended(request, now_s, bounded=parsed.bounded) and may_retry
+            engine = next((worker.engine for worker in decision.workers if worker.id in failure.at_fault), "")
+            may_retry = self._process_ended(request, engine, sent_s, now_s, bounded=parsed.bounded) and may_retry
         if failure.pair is not None:
             at_fault, avoid = self._not_handed_over(parsed, *failure.pair, now_s)
             return FailureVerdict(at_fault, may_retry, avoid)
@@ -135,9 +151,9 @@ class Faults:
             for worker in decision.workers:
                 self._blame.served(worker.id)
 
-    def _process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
+    def _process_ended(self, request: Request, engine: str, sent_s: float, now_s: float, *, bounded: bool) -> bool:
         """Record that an engine went away before a request had a token. Returns whether the request may be retried."""
-        again = self._suspects.process_ended(request, now_s, bounded=bounded)
+        again = self._suspects.process_ended(request, engine, sent_s, now_s, bounded=bounded)
         if again:
             self._metrics.suspect("retried")
         elif self._suspects.refused_for_s(request, now_s) > 0:

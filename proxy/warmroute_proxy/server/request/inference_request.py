@@ -16,7 +16,7 @@ state:
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from warmroute_proxy.core.accounting.entry import Outcome
@@ -64,6 +64,7 @@ _CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 
 
 class InferenceRequest:
+    asked_s: float | None = None
     _giving_up: asyncio.TimerHandle | None = None
     """The timer for the engine's final usage; set once the client has left."""
 
@@ -79,7 +80,7 @@ class InferenceRequest:
         self._progress = RequestProgress()
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
         self.quota: Reservation | None = None
-        self.excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
+        self._excluded: frozenset[str] = frozenset()  # the workers and regions that it must not go to
         self._attempt: Attempt | None = None  # dropped once the row is written
         self._changed = 0  # how often it was changed and sent again
         self._lacks: frozenset[str] = frozenset()  # what it is sent without to `_lacks_of`, which has refused it
@@ -90,6 +91,18 @@ class InferenceRequest:
         self.state = next_state(REQUEST, self.state, event)
 
     # -- place and dispatch
+
+    @property
+    def excluded(self) -> frozenset[str]:
+        """The workers and regions that the request may not use now; for a suspect, this changes while it waits."""
+        faults = self._path.faults
+        if not faults.has_suspects:
+            return self._excluded
+        return self._excluded | faults.closed_to(self.parsed, self._path.engines.clock())
+
+    def exclude(self, ids: Iterable[str]) -> None:
+        """Exclude workers and regions for good."""
+        self._excluded = self._excluded.union(ids)
 
     def begin(self) -> None:
         """Place the request here or in the region that holds its session's KV, or queue it until there is capacity."""
@@ -102,7 +115,7 @@ class InferenceRequest:
             now_s = self._path.engines.clock()
             if self.parsed.choices > 1:
                 # SGLang has one bootstrap room for all choices of a prompt, so all but one would wait forever.
-                self.excluded |= self._path.engines.split()
+                self.exclude(self._path.engines.split())
             decision = self._path.placing.place(self, now_s)
             if decision is not None:
                 self._send(decision, now_s)
@@ -117,7 +130,11 @@ class InferenceRequest:
         self._progress.comment_at_s = now_s + self._path.deadlines.head_hold_s
         try:
             self._advance(RequestEvent.ADMIT)
-            self._send(decision, now_s)
+            refusal = self._path.faults.refusal(self.parsed, now_s)  # an equal request may have ended engines meanwhile
+            if refusal is None:
+                self._send(decision, now_s)
+            else:
+                self.refused(refusal)
         except Exception as error:
             self._crash("the dispatch after a wait", error)
 
@@ -133,7 +150,7 @@ class InferenceRequest:
     def _forward_failed(self, peer: str) -> None:
         """Serve the request here, because its home region did not answer."""
         self._advance(RequestEvent.HOME_FAILED)
-        self.excluded |= {peer}
+        self.exclude({peer})
         # The home region may have written a row under the old id, so a new id is needed.
         self.id = self._answer.receipt_id = self._path.engines.ids.receipt()
         self.routing = self.routing.stay()
@@ -185,7 +202,8 @@ class InferenceRequest:
         if decision is not None:
             workers = tuple([worker.id for worker in attempt.decision.workers])
             failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
-            at_fault, _, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
+            sent = attempt.decision, self._progress.dispatched_s
+            at_fault, _, _ = path.faults.judge(self.parsed, failure, *sent, now_s, had_token=False)
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
         if decision is not None:
@@ -284,10 +302,13 @@ class InferenceRequest:
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        at_fault, may_retry, avoid = path.faults.judge(self.parsed, failure, now_s, had_token=state is _ANSWERING)
+        sent = attempt.decision, self._progress.dispatched_s
+        at_fault, may_retry, avoid = path.faults.judge(
+            self.parsed, failure, *sent, now_s, had_token=state is _ANSWERING
+        )
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
-        self.excluded |= set(avoid)
+        self.exclude(avoid)
         if may_retry and account.attempts - self._changed < MAX_ATTEMPTS and self._try_again():
             return
         if state is not _ANSWERING and self._ask_otherwise(failure, attempt):
@@ -344,7 +365,7 @@ class InferenceRequest:
         if found is None:
             return False
         rest, self.body = found
-        self.excluded |= unable(self._path.engines, self._exchange.request.path)
+        self.exclude(unable(self._path.engines, self._exchange.request.path))
         if not self._try_again():
             return False
         if self._attempt is not None:

@@ -22,15 +22,12 @@ class Placing:
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Return where a request goes now, or None if it was queued or refused."""
-        parsed, router, excluded = request.parsed, self.router, request.excluded
-        if self._faults.has_suspects:
-            refusal = self._faults.refusal(parsed, now_s)
-            if refusal is not None:
-                request.refused(refusal)
-                return None
-            excluded |= self._faults.closed_to(parsed, now_s)
+        parsed, router = request.parsed, self.router
+        if self._faults.has_suspects and (refusal := self._faults.refusal(parsed, now_s)) is not None:
+            request.refused(refusal)
+            return None
         try:
-            decision = router.place(request.routing, now_s, excluded)
+            decision = router.place(request.routing, now_s, request.excluded)
         except NoWorker as error:
             causes = self._engines.why_unavailable(error.model) if error.served else ""
             request.refused(no_worker(error, causes, split=parsed.choices > 1 and self._engines.all_split()))
@@ -38,15 +35,17 @@ class Placing:
         return self._admission.enter(request, decision, now_s)
 
     def place_again(self, request: RequestToAdmit, now_s: float, *, after_failure: bool = True) -> Decision | None:
-        """Return where the next attempt goes, or None if no worker has capacity or the budget of retries is spent.
+        """Return where the next attempt goes. None if no worker has capacity, the budget of retries is spent, or equal
+        requests have ended engines.
 
         `after_failure`: the last attempt failed, so the next one is a retry and takes from the budget of retries.
         """
-        parsed, router = request.parsed, self.router
+        router = self.router
         routing = request.routing = request.routing.stay()
+        if self._faults.refusal(request.parsed, now_s) is not None:
+            return None
         try:
-            closed = self._faults.closed_to(parsed, now_s)
-            decision = router.place(routing, now_s, request.excluded | router.full(routing.model) | closed)
+            decision = router.place(routing, now_s, request.excluded | router.full(routing.model))
         except NoWorker:
             return None
         if after_failure:
