@@ -100,6 +100,10 @@ class _Shape:
         self.least = len(head) + len(self.end)
 
 
+def _payload(event: bytes) -> bytes:
+    return event[event.index(b"data:") + 5 :].strip()
+
+
 class ChatStream:
     """One stream. `feed` takes its next bytes, and returns all events that are whole by then, in the dialect.
 
@@ -112,6 +116,7 @@ class ChatStream:
         self._shape = _Shape("text", b"\n", b"\n")  # matches no event
         self.ended = False
         self._usage = Raw()
+        self._counts = b""  # the newest event that only `_counted` has read
         self._has_choice = False
         self.refused = False
         """Whether the model has refused to answer."""
@@ -166,6 +171,9 @@ class ChatStream:
     @property
     def usage(self) -> Usage:
         """The settled (final) usage, once it has come; before that, the engine's count so far, if it sends one."""
+        if self._counts:
+            chunk = read_chunk(_payload(self._counts))
+            self._usage, self._counts = Raw(bytes(chunk.usage)), b""
         return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
@@ -207,12 +215,15 @@ class ChatStream:
         end = event.find(b'"', shape.text_at)
         if event[end:].translate(None, _DIGITS) != shape.counted:
             return None
-        return self._grown(event[shape.text_at : end], shape.kind)
+        grown = self._grown(event[shape.text_at : end], shape.kind)
+        if grown is not None:
+            self._counts = event
+        return grown
 
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:
             return
-        payload = event[event.index(b"data:") + 5 :].strip()
+        payload = _payload(event)
         if payload == b"[DONE]":
             self.ended = True
             self._begin(out)
@@ -224,7 +235,7 @@ class ChatStream:
             out.append(self.error(error_status(chunk.error), text, code))
             return
         if chunk.usage and memoryview(chunk.usage)[0] != _NULL:
-            self._usage = Raw(bytes(chunk.usage))
+            self._usage, self._counts = Raw(bytes(chunk.usage)), b""
         elif not self._begun and _has_only_roles(chunk):
             self._has_choice = self._has_choice or bool(chunk.choices)
             return  # do not begin yet: the next event may have the prompt's token count

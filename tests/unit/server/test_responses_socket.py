@@ -303,6 +303,21 @@ def test_an_interrupted_turn_is_continued_by_its_whole_items() -> None:
     ]  # fmt: skip
 
 
+def test_an_interrupted_turn_reports_the_newest_count() -> None:
+    """A server that writes its usage into each chunk: the chunks differ in their texts and counts alone."""
+    scene = Scene()
+    scene.ask("first")
+    answer = scene.endpoint.begin()
+    for count in range(1, 13):
+        chunk = {
+            "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": count},
+        }
+        answer.write(b"data: %b\n\n" % json.dumps(chunk).encode())
+    scene.event("response.interrupt", response_id=scene.socket.events[0]["response"]["id"])
+    assert scene.socket.events[-1]["response"]["usage"]["output_tokens"] == 12
+
+
 def test_a_turn_that_waits_can_be_cancelled() -> None:
     scene = Scene()
     scene.socket.pause_writing()

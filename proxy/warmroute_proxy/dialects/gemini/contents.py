@@ -9,6 +9,7 @@ A part that has no place in chat is replaced by the texts in it, and its kind is
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,6 +45,9 @@ from warmroute_proxy.dialects.raw_json import (
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
+
+_ROLE_BYTES: Final = 24
+"""In how many bytes at the beginning or end of a content its role stands."""
 
 _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
 """What Gemini CLI sends if it does not have a signature: ai.google.dev/gemini-api/docs/thought-signatures."""
@@ -100,6 +104,7 @@ class _Bare(msgspec.Struct):
     """A content with its parts as raw JSON, which is decoded to reach members that `_Piece` does not have."""
 
     parts: list[Raw]
+    role: object = None
 
 
 _decode_bare: Final = msgspec.json.Decoder(_Bare).decode
@@ -191,16 +196,16 @@ class ContentReader(HistoryDraft):
         if not raws:
             raise BadRequest("contents", "is empty")
         self.work.take(len(raws) // KNOWN_PER_STEP)
-        for at, raw in enumerate(raws):
+        for at, raw, is_joined in _turns(raws):
             is_late = self.may_be_late and bool(self.messages)
-            scope = *self.scope, is_late, self._waiting.count
+            scope = *self.scope, is_late, is_joined, self._waiting.count
             found = _KNOWN.get(scope, raw)
             if found is not None and (not found.results or self._waiting.has_all(found.results)):
                 for result in found.results:
                     self._waiting.answer(result.call_id, result.name)
             else:
                 reading = self._reading(is_late=is_late)
-                found = reading.read(raw, f"contents[{at}]")
+                found = reading.read(raw, f"contents[{at}]", is_joined=is_joined)
                 if reading.stands_alone:
                     _KNOWN.keep(scope, raw, found, len(found.messages))
             if found.calls:
@@ -231,14 +236,15 @@ class _ContentReading(MessageDraft):
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
 
-    def read(self, raw: Raw, path: str) -> _InChat:
+    def read(self, raw: Raw, path: str, *, is_joined: bool) -> _InChat:
+        """Read a content. `is_joined`: its parts are those of several contents, so its texts are pieces of one."""
         content, pieces = self._content(raw, path)
         role = _ROLES.get(content.role or "")
         if role is None:
             self.dropped.append(content.role or "")
             role = "user"
         if role == "model":
-            messages = self._of_model(pieces)
+            messages = self._of_model(_with_whole_texts(pieces) if is_joined else pieces)
         elif role == "system":
             messages = self._message(
                 "system", [text for piece, where in pieces for text in self._texts_of(piece, where)]
@@ -391,6 +397,60 @@ class _ContentReading(MessageDraft):
             return {}
         at = int(at_piece[len("parts[") : -1])
         return object_at(self._parts[at], path) if at < len(self._parts) and is_object(self._parts[at]) else {}
+
+
+def _turns(raws: list[Raw]) -> Iterator[tuple[int, Raw, bool]]:
+    """The contents with their numbers, and each run of the model's contents joined to one (True): Google's clients keep
+    each event of a stream as a content of its own.
+    """
+    run: list[Raw] = []  # the parts of the model's contents before `raw`
+    first = 0
+    for at, raw in enumerate(raws):
+        may_join = _is_of_model(raw) and (bool(run) or (at + 1 < len(raws) and _is_of_model(raws[at + 1])))
+        parts = _parts_of_model(raw) if may_join else None
+        if parts is not None:
+            first = first if run else at
+            run += parts
+            continue
+        if run:
+            yield first, _of_parts(run), True
+            run = []
+        yield at, raw, False
+    if run:
+        yield first, _of_parts(run), True
+
+
+def _with_whole_texts(pieces: list[tuple[_Piece, str]]) -> list[tuple[_Piece, str]]:
+    """The parts of a model's turn, with neighbouring texts joined."""
+    found: list[tuple[_Piece, str]] = []
+    texts: list[str] = []
+    for piece, path in [*pieces, (_Piece(), "")]:
+        if _has_text(piece) and not piece.thought and not (piece.thoughtSignature or piece.thought_signature):
+            texts.append(_decode_text(piece.text))
+            continue
+        if texts:
+            found.append((_Piece(text=Raw(encode("".join(texts)))), path))
+            texts = []
+        found.append((piece, path))
+    return found[:-1]
+
+
+def _is_of_model(raw: Raw) -> bool:
+    """Whether a content looks like one of the model. Its role is its first or its last member."""
+    view = memoryview(raw)
+    return b'"model"' in bytes(view[:_ROLE_BYTES]) or b'"model"' in bytes(view[-_ROLE_BYTES:])
+
+
+def _parts_of_model(raw: Raw) -> list[Raw] | None:
+    try:
+        content = _decode_bare(raw)
+    except _PROBLEMS:
+        return None
+    return content.parts if content.role == "model" else None
+
+
+def _of_parts(parts: list[Raw]) -> Raw:
+    return Raw(b'{"parts":[%b],"role":"model"}' % b",".join(map(bytes, parts)))
 
 
 def _has_text(piece: _Piece) -> bool:

@@ -74,13 +74,13 @@ def settings(raw: Raw | None, dropped: set[str], work: TranslationWork) -> tuple
         chat["top_k"] = int(_number(top_k, f"{PATH}.topK"))
     if (count := either(members, "candidateCount")) is not None and _number(count, f"{PATH}.candidateCount") != 1:
         raise BadRequest(f"{PATH}.candidateCount", "must be 1")
-    chat |= _format(members, work)
+    chat |= _format(members, dropped, work)
     thinking = either(members, "thinkingConfig")
     thinks = Thinking(None if thinking is None else object_at(thinking, f"{PATH}.thinkingConfig"))
     return chat | thinks.chat, thinks
 
 
-def _format(members: Members, work: TranslationWork) -> dict[str, Any]:
+def _format(members: Members, dropped: set[str], work: TranslationWork) -> dict[str, Any]:
     kind = either(members, "responseMimeType")
     mime_type = "" if kind is None else text_at({"responseMimeType": kind}, "responseMimeType", PATH)
     plain = either(members, "responseJsonSchema") or members.get("_responseJsonSchema")
@@ -91,6 +91,8 @@ def _format(members: Members, work: TranslationWork) -> dict[str, Any]:
         schema = plain
     elif openapi is not None:
         schema = json_schema(openapi, f"{PATH}.responseSchema", work)
+    if mime_type == "text/x.enum":  # a bare word at Google, but a schema makes a JSON string of it
+        dropped.add(f"{PATH}.responseMimeType")
     if schema is not None:
         return {"response_format": {"type": "json_schema", "json_schema": {"name": "response", "schema": schema}}}
     return {"response_format": {"type": "json_object"}} if mime_type == "application/json" else {}

@@ -1,10 +1,15 @@
-"""Translates the events of a chat stream to Anthropic's: blocks that begin, grow and end, one at a time."""
+"""Translates the events of a chat stream to Anthropic's: blocks that begin, grow and end, one at a time.
+
+Anthropic's clients decode the arguments of a call as they come, and fail at any that are no object. So the beginning of
+arguments is held until it is known. Arguments that are no object come whole, at the end of the call, as in an answer
+that is not streamed.
+"""
 
 import sys
 from typing import Any, Final
 
 from warmroute_proxy.dialects.chat_answers import Output, reason_of
-from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
+from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece, arguments_object
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
 from warmroute_proxy.dialects.messages.answer import ids_of, message_start, stop_of, usage_of
 from warmroute_proxy.dialects.messages.errors import error
@@ -30,6 +35,7 @@ _DELTA_BEGINS: Final = {
     for kind, (delta, name) in _DELTAS.items()
     if kind != "tool"
 }
+_OBJECTS: Final = ('{"', "{}")
 _BACKSLASH: Final = 0x5C
 _DELTA_ENDS: Final = b'"}}\n\n'
 
@@ -48,11 +54,14 @@ class EventTranslator(ChatStream):
         self._index = -1  # the index of the newest block
         self._calls = CallPieces(ids_of(message_id))
         self._call = -1  # the number of the newest call
+        self._held: list[str] = []  # arguments of the open call, unless they begin an object
+        self._held_bytes = 0
+        self._begins = ""  # their first two characters that are no blanks
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
         self._waiting_bytes = 0
 
     def gathered_bytes(self) -> int:
-        return super().gathered_bytes() + self._calls.size_bytes() + self._waiting_bytes
+        return super().gathered_bytes() + self._calls.size_bytes() + self._waiting_bytes + self._held_bytes
 
     def began(self, out: list[bytes]) -> None:
         """Start the message, with the prompt's tokens if the engine's first chunk has them."""
@@ -139,10 +148,29 @@ class EventTranslator(ChatStream):
             self._call = piece.number
             self._start("tool", {"type": "tool_use", "id": piece.call_id, "name": piece.name, "input": {}}, out)
         if piece.arguments:
-            self._grow("tool", piece.arguments, out)
+            self._argue(piece.arguments, out)
+
+    def _argue(self, text: str, out: list[bytes]) -> None:
+        """Take a piece of the open call's arguments, and write it if they are an object."""
+        if len(self._begins) < 2:
+            self._begins = (self._begins + "".join(text.split()))[:2]
+        if self._begins not in _OBJECTS:
+            self._held.append(text)
+            self._held_bytes += sys.getsizeof(text)
+            return
+        self._grow("tool", "".join((*self._held, text)), out)
+        self._held, self._held_bytes = [], 0
+
+    def _end_arguments(self, out: list[bytes]) -> None:
+        text = "".join(self._held)
+        self._held, self._held_bytes = [], 0
+        if self._begins:
+            # An answer that ends here was cut: clients read the brace as the beginning of an object.
+            self._grow("tool", text if self._begins == "{" else encode(arguments_object(text)).decode(), out)
 
     def _start(self, kind: str, block: dict[str, Any], out: list[bytes]) -> None:
         self._close(out)
+        self._held, self._held_bytes, self._begins = [], 0, ""
         self._open = kind
         self._index += 1
         self._delta = _DELTA_BEGINS[kind] % self._index if kind in _DELTA_BEGINS else b""
@@ -152,6 +180,8 @@ class EventTranslator(ChatStream):
         if self._open == "thinking":
             delta = {"type": "signature_delta", "signature": self._signing.signature()}
             out.append(_event("content_block_delta", {"index": self._index, "delta": delta}))
+        elif self._held:
+            self._end_arguments(out)
         if self._open:
             out.append(_event("content_block_stop", {"index": self._index}))
             self._open = ""

@@ -14,7 +14,8 @@ from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 Json = dict[str, Any]
 
-_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why a response is incomplete, by the finish reason. Its last item is incomplete, too."""
 
 
 class Response(NamedTuple):
@@ -71,7 +72,9 @@ def message_item(response: Response, index: int, piece: Json) -> Json:
 
 
 def call_item(response: Response, number: int, call_id: str, name: str, arguments: str) -> Json:
-    """A call of a function, of a custom tool, or of the client's tool search, shell or patches."""
+    """A call of a function, of a custom tool, or of the client's tool search, shell or patches. Arguments that a model
+    left out are an empty object, since OpenAI's clients decode them.
+    """
     tool = called(response.found.tools, name)
     members = client_call(tool.name, arguments) if tool.is_typed else None
     if members is not None:
@@ -87,7 +90,7 @@ def call_item(response: Response, number: int, call_id: str, name: str, argument
     item: Json = {"id": response.named("ctc" if tool.custom else "fc", number)}
     item["type"] = "custom_tool_call" if tool.custom else "function_call"
     item |= {"status": "completed", "call_id": call_id, "name": tool.name}
-    item |= {INPUT: custom_input(arguments)} if tool.custom else {"arguments": arguments}
+    item |= {INPUT: custom_input(arguments)} if tool.custom else {"arguments": arguments if arguments.strip() else "{}"}
     if tool.namespace is not None:
         item["namespace"] = tool.namespace
     return item
@@ -121,7 +124,7 @@ def usage_of(usage: Usage) -> Json:
 
 
 def ended(response: Response, output: list[Json], reason: str | None, usage: Usage) -> Json:
-    why = _INCOMPLETE.get(reason or "")
+    why = INCOMPLETE.get(reason or "")
     if why is None:
         return response.snapshot("completed", output, usage=usage_of(usage))
     return response.snapshot("incomplete", output, incomplete_details={"reason": why}, usage=usage_of(usage))
@@ -132,7 +135,10 @@ def whole(raw: bytes, response: Response) -> bytes:
     choice, usage = read_answer(raw)
     calls = whole_calls(choice.message.tool_calls or (), response.named("call"))
     reason = reason_of(choice.finish_reason, calls=bool(calls), cut=bool(calls) and is_cut(calls[-1].arguments))
-    return encode(ended(response, _items(response, choice.message, calls), reason, usage))
+    items = _items(response, choice.message, calls)
+    if items and reason in INCOMPLETE:
+        items[-1]["status"] = "incomplete"
+    return encode(ended(response, items, reason, usage))
 
 
 def _items(response: Response, output: Output, calls: list[Piece]) -> list[Json]:

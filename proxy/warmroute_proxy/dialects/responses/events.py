@@ -12,6 +12,7 @@ from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, TextPieces, whole_text
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import (
+    INCOMPLETE,
     Json,
     Response,
     call_item,
@@ -110,10 +111,15 @@ class OpenItem:
         self.texts.pieces.append(text)
         return b"" if self._kind is _CUSTOM or not self._kind.delta else self.delta_begins + text + delta_end(number)
 
-    def end(self, emit: Emit) -> Json:
-        """Write the events that end the item, and return the whole item."""
+    def end(self, emit: Emit, *, is_whole: bool = True) -> Json:
+        """Write the events that end the item, and return the item. `is_whole`: False if the answer was cut in it."""
         kind, position, text = self._kind, self._position, self.text
         item = self._whole(text)
+        if not is_whole:
+            item["status"] = "incomplete"
+        if kind is _FUNCTION and text != item["arguments"]:  # the model left them out
+            text = item["arguments"]
+            emit(kind.delta, {**position, "delta": text})
         if not self.is_added:
             begun = {**item, "status": "in_progress"}
             if item["type"] == "function_call":  # its arguments are not those of the tool
@@ -160,7 +166,10 @@ def open_call(emit: Emit, index: int, response: Response, number: int, call_id: 
     tool = called(response.found.tools, name)
     kind = _TYPED if tool.is_typed else _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION
     whole = partial(call_item, response, number, call_id, name)
-    return OpenItem(emit, index, kind, {**whole(""), "status": "in_progress"}, None, whole)
+    begun = {**whole(""), "status": "in_progress"}
+    if kind is _FUNCTION:
+        begun["arguments"] = ""
+    return OpenItem(emit, index, kind, begun, None, whole)
 
 
 _ALIVE: Final = b": the prompt is being computed\n\n"
@@ -236,8 +245,8 @@ class EventTranslator(ChatStream):
         for piece in self._calls.rest():
             self._called(piece)
         self._write_waiting()
-        self._close()
         reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
+        self._close(is_whole=reason not in INCOMPLETE)
         response = ended(self._response, self._output, reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})
         self._is_whole = True
@@ -317,8 +326,8 @@ class EventTranslator(ChatStream):
             self._out.append(event)
             self._number += 1
 
-    def _close(self) -> None:
+    def _close(self, *, is_whole: bool = True) -> None:
         if self._open is not None:
-            self._output.append(self._open.end(self._emit))
+            self._output.append(self._open.end(self._emit, is_whole=is_whole))
             self._output_bytes += ITEM_BYTES + 2 * self._open.texts.size_bytes()  # twice: the text, and its sealed form
             self._open, self._kind, self._texts = None, "", []
