@@ -276,7 +276,8 @@ class Stream(Carrier):
                 _leave(self._exchange, self._shared)
             return
         pairs = dict(wire.pairs(headers))
-        self.answer.names = [name for name in pairs if not name.startswith(":")]
+        if not headers.end_of_stream:  # the gateway takes no body for an answer without one, only a whole answer
+            self.answer.names = [name for name in pairs if not name.startswith(":")]
         if leg.done:
             return
         self._note_served(wire.served(message))
