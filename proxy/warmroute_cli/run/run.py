@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
-from warmroute_cli.run import closing, process, title
+from warmroute_cli.run import closing, kept_settings, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_lab.up import started
 
@@ -53,10 +53,10 @@ class Settings:
     command: tuple[str, ...]
 
     def write(self) -> None:
-        """Write the files, in folders that only their owner can read."""
+        """Write the files, in folders that only their owner can read. What the program has added to them stays."""
         for path, text in self.files.items():
             path.parent.mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
-            path.write_text(text, encoding="utf-8")
+            kept_settings.write(path, text)
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name not in self.cleared} | dict(self.environment)

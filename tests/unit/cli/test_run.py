@@ -10,6 +10,7 @@ import sys
 import termios
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,45 @@ def test_files_can_be_read_wherever_they_lie(name: str, tmp_path: Path) -> None:
             json.loads(text)
         elif path.suffix == ".toml":
             tomllib.loads(text)
+
+
+def test_what_an_agent_adds_to_its_settings_stays_while_it_is_pointed_at_another_proxy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codex, gemini = settings("codex", tmp_path), settings("gemini", tmp_path)
+    (toml,), (json_file,) = codex.files, gemini.files
+    for each in (codex, gemini):
+        each.write()
+    added = '[mcp_servers.docs]\ncommand = "docs"\n[projects."/x"]\ntrust_level = "trusted"\n'
+    toml.write_text(toml.read_text() + added)
+    general = {"enableAutoUpdate": False, "vimMode": True}
+    json_file.write_text(json.dumps({"ui": {"theme": "Dracula"}, "general": general}))
+    settings("codex", tmp_path, replace(TARGET, root="http://127.0.0.1:8081", model="other")).write()
+    gemini.write()
+    found = tomllib.loads(toml.read_text())
+    assert (found["model"], found["model_providers"]["warmroute"]["base_url"]) == ("other", "http://127.0.0.1:8081/v1")
+    assert tomllib.loads(added).items() <= found.items()
+    kept = json.loads(json_file.read_text())
+    assert (kept["ui"], kept["general"]["vimMode"]) == ({"theme": "Dracula"}, True)
+    assert kept["model"] == {"name": "kimi-k2.5"}
+    assert kept["general"]["enableAutoUpdateNotification"] is False
+    assert capsys.readouterr().err == ""
+    written = toml.stat().st_mtime_ns, toml.read_text()
+    settings("codex", tmp_path, replace(TARGET, root="http://127.0.0.1:8081", model="other")).write()
+    assert (toml.stat().st_mtime_ns, toml.read_text()) == written
+
+
+def test_settings_that_cannot_be_read_are_kept_beside_the_new_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gemini = settings("gemini", tmp_path)
+    ((path, text),) = gemini.files.items()
+    path.parent.mkdir()
+    path.write_text("{ // mine\n}")
+    gemini.write()
+    assert path.read_text() == text
+    assert path.with_name("settings.json.before").read_text() == "{ // mine\n}"
+    assert "settings.json.before" in capsys.readouterr().err
 
 
 def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
