@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from tests.machine import seconds
 
+from warmroute_cli.api import ApiError
 from warmroute_cli.main import main
 from warmroute_cli.run import process, title
-from warmroute_cli.run.closing import by_agent
+from warmroute_cli.run.closing import by_agent, show
 from warmroute_cli.run.programs import PROGRAMS, any_program
 from warmroute_cli.run.run import Settings, Target, settings_of
 from warmroute_cli.run.run_options import split
@@ -337,6 +338,59 @@ def test_where_both_outputs_go_to_files_the_last_line_has_the_turns_else_the_tit
     assert on_terminal(100, [1, 2]) == f"\r{text}\x1b[K\r\x1b[K"
     assert on_terminal(20, [1, 2]) == f"\r{text[:19]}\x1b[K\r\x1b[K"
     assert on_terminal(100, [1]) == f"\x1b[22;0t\x1b]0;{text}\x07\x1b[23;0t"
+
+
+class Usage:
+    """The usage of some turns of which a region's are missing. `fails`: a path -> how the call fails."""
+
+    def __init__(self, turns: int, **fails: ApiError) -> None:
+        self.turns = turns
+        self.fails = fails
+
+    def ask(self, path: str, _parameters: Any = None) -> dict[str, Any]:
+        if (error := self.fails.get(path.rpartition("/")[2])) is not None:
+            raise error
+        row = {"agent": None, "session": "a" * 16, "settled_at": 0.0, "outcome": "completed", "price_nanousd": 0}
+        rows = [{**row, **COUNTS, "id": each, "loss": {"moved": 10}} for each in ("one", "two")]
+        if path == "/usage":
+            east_only = {
+                "regions": {"east": "counted", "west": "no answer"},
+                "complete": False,
+                "losses": {"moved": 20},
+            }
+            groups = {"groups": [{}], "groups_left_out": 0, "hit_ratio": 0.5, "saved_nanousd": 0}
+            return {**row, **COUNTS, **east_only, **groups, "turns": self.turns}
+        if path == "/usage/receipts":
+            return {"data": rows}
+        return {"usage": {"warmroute": {"id": path, "turn": 1, "session": None, "loss": {"moved": 10}}}}
+
+
+COUNTS = {"prompt_tokens": 20, "cached_tokens": 10, "completion_tokens": 1}
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_the_report_says_whose_turns_are_missing(turns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    show(Usage(turns), 0.0)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert "missing:   turns of west (no answer)" in said
+    assert "no turn came" not in said
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kept"),
+    [
+        ("one", 404, ["prefixes:  20 tokens were computed again", "usage/receipts/two", "1 receipt could not be read"]),
+        ("one", 0, ["prefixes:  20 tokens were computed again", "the rest is unknown: gone"]),
+        ("receipts", 503, ["the rest is unknown: gone"]),
+    ],
+)
+def test_what_the_report_knows_stays_when_a_later_call_fails(
+    path: str, status: int, kept: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(Usage(2, **{path: ApiError("gone", status)}), 0.0)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    for line in ("2 turns in 1 session", *kept):
+        assert line in said
 
 
 def test_the_closing_table_is_by_agent_with_the_ideal_beside_the_hit() -> None:
