@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from tests.machine import seconds
 
+from warmroute_cli import running
 from warmroute_cli.api import ApiError
-from warmroute_cli.main import main
+from warmroute_cli.main import main, parser
 from warmroute_cli.run import process, title
 from warmroute_cli.run.closing import by_agent, show
 from warmroute_cli.run.programs import PROGRAMS, any_program
-from warmroute_cli.run.run import Settings, Target, settings_of
+from warmroute_cli.run.run import Settings, Target, _proxy, settings_of
 from warmroute_cli.run.run_options import split
 
 TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
@@ -338,6 +339,33 @@ def test_where_both_outputs_go_to_files_the_last_line_has_the_turns_else_the_tit
     assert on_terminal(100, [1, 2]) == f"\r{text}\x1b[K\r\x1b[K"
     assert on_terminal(20, [1, 2]) == f"\r{text[:19]}\x1b[K\r\x1b[K"
     assert on_terminal(100, [1]) == f"\x1b[22;0t\x1b]0;{text}\x07\x1b[23;0t"
+
+
+@pytest.mark.parametrize("given", ["--base-url", "--state-dir"])
+def test_the_line_for_another_terminal_asks_the_same_proxy_from_any_folder(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = tmp_path / "bin" / "warmroute"
+    called.parent.mkdir()
+    called.write_text("""#!/bin/sh\nprintf '%s\\n' "$OPENAI_BASE_URL" "$OPENAI_API_KEY" "$@"\n""")
+    called.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    state = tmp_path / "my state"
+    state.mkdir()
+    fleet = running.Running(Path("my state"), [running.Address("east", "http://127.0.0.1:8080", "")], "wr-a", "")
+    monkeypatch.setattr(running, "find_named", lambda _: fleet)
+    words = ["--base-url", "http://127.0.0.1:8080/v1", "--key", "wr-a"] if given == "--base-url" else []
+    with _proxy(parser("run").parse_args(["run", "claude", *words])) as (root, key, watch):
+        assert (root, key) == ("http://127.0.0.1:8080", "wr-a")
+    environment = {"PATH": f"{called.parent}:{os.environ['PATH']}"}
+    if given == "--base-url":
+        assert "wr-a" not in watch
+        assert subprocess.run(["sh", "-c", watch], env=environment, capture_output=True, check=False).returncode != 0
+        environment["WARMROUTE_KEY"] = "wr-a"
+    lines = subprocess.run(["sh", "-c", watch], env=environment, text=True, capture_output=True, check=True).stdout
+    asked = ["http://127.0.0.1:8080/v1", "wr-a", "usage", "--watch"]
+    expected = asked if given == "--base-url" else ["", "", "usage", "--watch", "--state-dir", str(state)]
+    assert lines.splitlines() == expected
 
 
 class Usage:
