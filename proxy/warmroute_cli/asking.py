@@ -3,8 +3,9 @@
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warmroute_cli import running
 from warmroute_cli.api import Api, ApiError
@@ -60,6 +61,19 @@ def admin_apis(arguments: Namespace) -> dict[str, Api]:
             f"{NO_FLEET.format(arguments.state_dir)}: name a proxy by --config FILE, or start `warmroute up`"
         )
     return {address.region: Api(address.admin_url, fleet.admin_key) for address in fleet.addresses}
+
+
+class OperatorsApi:
+    """Answers calls as the API of `tenants_api` does, but about all tenants, or about the given one."""
+
+    def __init__(self, admin: Api, tenant: str | None) -> None:
+        self._admin = admin
+        self._of_tenant = {"tenant": tenant} if tenant else {}
+
+    def ask(self, path: str, parameters: Mapping[str, str] | None = None, *, session: str = "") -> Any:
+        """Answer a call to `/usage` or `/usage/receipts`. Raises: ApiError."""
+        route = "/admin/usage" if path == "/usage" else "/admin/view/receipts"
+        return self._admin.ask(route, {**(parameters or {}), **self._of_tenant}, session=session)
 
 
 def admin_of(config: Config) -> Api:

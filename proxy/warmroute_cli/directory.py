@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import sys
 import time
 import tomllib
@@ -185,7 +186,8 @@ async def _audit_keys(arguments: Namespace, config: Config, operator: Operator) 
 
 async def _add(arguments: Namespace, config: Config, operator: Operator) -> None:
     await TenantAdmin(operator, config).add(arguments.tenant, read_settings(arguments.settings))
-    print(f"added {arguments.tenant}; `warmroute keys make {arguments.tenant}` makes a key of it")
+    makes = shlex.join(["warmroute", "keys", "make", arguments.tenant, "--config", str(arguments.config)])
+    print(f"added {arguments.tenant}; `{makes}` makes a key of it")
 
 
 async def _change(arguments: Namespace, config: Config, operator: Operator) -> None:

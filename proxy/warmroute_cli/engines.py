@@ -1,6 +1,7 @@
 """`warmroute engines`: lists the engines of a running proxy or fleet, and drains one or flips its role."""
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ FLIP_WAIT_S: Final = 300.0
 FLIP_TIMEOUT_S: Final = 310.0
 NOTICE_S: Final = 3.0
 """Wait this long after a flip: the proxy's other processes read the role of a draining engine only once a second."""
+RESTARTS: Final = frozenset({0, 503})
+"""What a call gets while the proxy restarts: no answer, or a 503. A wait goes on."""
 ENGINES: Final = "/admin/engines"
 COLUMNS: Final = (
     Column("engine"), Column("role"), Column("state"), Column("warm tokens", is_number=True),
@@ -87,26 +90,43 @@ def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:
 def _flip(admin: Api, engine: str, arguments: argparse.Namespace) -> int:
     """Drain the engine, change its role (prefill or decode) to the other one, and undrain it.
 
-    An engine that refuses the flip, or is not drained in time, is undrained in its old role. Returns 1 if it was not
-    drained in time.
+    An engine that refuses the flip, or is not drained in time, is undrained in its old role, even after an error or
+    Ctrl-C. Returns 1 if it was not drained in time.
     """
     admin.ask(f"{engine}/flip")
     drain = f"{engine}/drain"
-    code = _drain(admin, drain, arguments.wait or FLIP_WAIT_S)
-    if code != 0:
-        admin.ask(drain, method="DELETE")
-        return code
     parameters = {} if arguments.graph_gb is None else {"graph_gb": str(arguments.graph_gb)}
+    knows_role = True
     try:
+        if _drain(admin, drain, arguments.wait or FLIP_WAIT_S) != 0:
+            return 1
+        knows_role = False
         found = admin.ask(f"{engine}/flip", parameters, method="POST", timeout_s=FLIP_TIMEOUT_S)
+        time.sleep(NOTICE_S)
+        knows_role = True
     except ApiError as error:
-        if "it keeps its role" in str(error) or error.status == 409:
-            admin.ask(drain, method="DELETE")
+        knows_role = knows_role or "it keeps its role" in str(error) or error.status == 409
         raise
-    time.sleep(NOTICE_S)
-    show([admin.ask(drain, method="DELETE")])
+    finally:
+        _end_flip(admin, drain, arguments.engine, undrains=knows_role)
     print(f"{found['id']} is a {found['role']} engine now")
     return 0
+
+
+def _end_flip(admin: Api, drain: str, engine_id: str, *, undrains: bool) -> None:
+    """Undrain the engine, or say on stderr that it still drains."""
+    drains = True
+    try:
+        if undrains:
+            show([admin.ask(drain, method="DELETE")])
+            drains = False
+    finally:
+        if drains:
+            print(
+                f"warmroute engines: {engine_id} still drains: `warmroute engines undrain {shlex.quote(engine_id)}`, "
+                "with the options of this command, ends that",
+                file=sys.stderr,
+            )
 
 
 def _drain(admin: Api, path: str, wait_s: float | None) -> int:
@@ -120,6 +140,10 @@ def _drain(admin: Api, path: str, wait_s: float | None) -> int:
             show([engine])
             return 1
         time.sleep(POLL_EVERY_S)
-        engine = admin.ask(path)
+        try:
+            engine = admin.ask(path)
+        except ApiError as error:
+            if error.status not in RESTARTS or time.monotonic() > deadline:
+                raise
     print("drained")
     return 0

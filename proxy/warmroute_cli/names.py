@@ -14,6 +14,7 @@ from warmroute_cli.api import ApiError
 
 if TYPE_CHECKING:
     from warmroute_cli.api import Api
+    from warmroute_cli.asking import OperatorsApi
     from warmroute_cli.past import PastFleet
 
 MOST: Final = "200"
@@ -29,7 +30,7 @@ _BEHIND: Final = re.compile(rf"\(?([0-9a-f]{{{LEAST_HASH},16}})\)?$")
 Turns = Iterable[Mapping[str, Any]]
 
 
-def newest(api: "Api | PastFleet", since: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+def newest(api: "Api | OperatorsApi | PastFleet", since: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The newest turns; empty if the API does not answer."""
     try:
         found: list[dict[str, Any]] = api.ask("/usage/receipts", {"limit": MOST, **(since or {})})["data"]
@@ -70,7 +71,7 @@ def agent_names(turns: Turns) -> list[str]:
     return [agent_name(turn, numbers) for turn in reversed(list(turns))][::-1]
 
 
-def question_of(api: "Api | PastFleet", text: str) -> tuple[dict[str, str], str]:
+def question_of(api: "Api | OperatorsApi | PastFleet", text: str) -> tuple[dict[str, str], str]:
     """Find the session that a text names. Returns the query parameter with the session's hash, and the session's key
     for the header. One of the two is empty.
 

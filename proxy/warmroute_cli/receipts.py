@@ -78,7 +78,7 @@ def _whole_id(api: "Api | PastFleet", given: str) -> str:
         return str(turns[0]["id"])
     start = given if given.startswith("wr-") else f"wr-{given}"
     if len(start) >= ID_CHARS or not start[3:]:
-        return quote(given, safe="")
+        return quote(start, safe="")
     ids = dict.fromkeys(str(turn["id"]) for turn in api.ask("/usage/receipts", {"limit": MOST})["data"])
     found = [each for each in ids if each.startswith(start)]
     if not found:

@@ -6,15 +6,18 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from warmroute.contract.money import usd
-from warmroute_cli.api import ApiError
-from warmroute_cli.asking import admin_apis, since_parameter, tenants_api
+from warmroute_cli.api import Api, ApiError
+from warmroute_cli.asking import OperatorsApi, admin_apis, since_parameter, tenants_api
 from warmroute_cli.names import SHORT_HASH, UNNAMED, agent_names, newest, question_of, session_names
 from warmroute_cli.tables import WIDTH_OF_PAGES, Column, Row, fitted, width
+
+if TYPE_CHECKING:
+    from warmroute_cli.past import PastFleet
 
 CLEARED = "\x1b[H\x1b[2J\x1b[3J"
 COLUMNS = (
@@ -90,15 +93,17 @@ def losses_listed(losses: Mapping[str, int]) -> list[str]:
 
 def _ask(arguments: Namespace) -> dict[str, Any]:
     parameters = {"by": arguments.by} | since_of(arguments)
-    session = ""
+    api, session = _api(arguments), ""
     if arguments.session:
-        of_session, session = question_of(tenants_api(arguments), arguments.session)
+        of_session, session = question_of(api, arguments.session)
         parameters |= of_session
+    return dict(api.ask("/usage", parameters, session=session))
+
+
+def _api(arguments: Namespace) -> "Api | OperatorsApi | PastFleet":
     if arguments.by == "tenant" or arguments.tenant or arguments.config is not None:
-        admin = next(iter(admin_apis(arguments).values()))
-        given = {"tenant": arguments.tenant} if arguments.tenant else {}
-        return dict(admin.ask("/admin/usage", parameters | given, session=session))
-    return dict(tenants_api(arguments).ask("/usage", parameters, session=session))
+        return OperatorsApi(next(iter(admin_apis(arguments).values())), arguments.tenant)
+    return tenants_api(arguments)
 
 
 def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
@@ -111,7 +116,7 @@ def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
 def _names(arguments: Namespace, by: str) -> dict[str, str]:
     """Names from the newest turns: of sessions by hash, or of agents by id."""
     try:
-        turns = newest(tenants_api(arguments), since_of(arguments))
+        turns = newest(_api(arguments), since_of(arguments))
     except ApiError:
         return {}
     if by == "session":

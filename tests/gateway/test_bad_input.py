@@ -204,6 +204,24 @@ def test_an_answer_that_is_none_is_an_error_or_an_estimate(
     nothing_is_left(it)
 
 
+@pytest.mark.parametrize(
+    ("status", "details"), [(200, "via_upstream"), (500, "via_upstream"), (503, "cluster_not_found")]
+)
+def test_an_answer_without_a_body_is_replaced_by_a_whole_error(
+    it: Scene, channel: grpc.Channel, status: int, details: str
+) -> None:
+    empty = answer_head(status, ends=True)
+    fields = empty.attributes["envoy.filters.http.ext_proc"].fields
+    fields["response.code_details"].string_value = details
+    with Conversation(channel) as stream:
+        stream.send(head(CHAT, it.picker.keys[0]), body(asked()))
+        stream.until_body_ends()
+        replaced = stream.send(empty).read().immediate_response
+    assert replaced.status.code >= 500
+    assert json.loads(replaced.body)["error"]["message"]
+    nothing_is_left(it)
+
+
 def test_an_answer_in_single_bytes_is_whole(it: Scene, channel: grpc.Channel) -> None:
     with Conversation(channel, 60) as stream:
         stream.send(head(CHAT, it.picker.keys[0]), body(asked()))

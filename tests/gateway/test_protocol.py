@@ -401,6 +401,23 @@ def test_what_the_proxy_answers_itself_is_answered(usual: Scene) -> None:
         assert (given.status_code, given.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
+def test_pages_of_the_allowed_origins_may_read_answers_which_no_cache_keeps(tmp_path: Path) -> None:
+    page = {"origin": "https://app.example.com"}
+    with (
+        scene(tmp_path, extra=f'cors_origins = ["{page["origin"]}"]\n') as it,
+        it.envoy.client(it.picker.keys[0]) as client,
+    ):
+        asks = {**page, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        first = client.options(CHAT, headers=asks)
+        whole = client.post(CHAT, json=chat(), headers=page)
+        streamed = client.post(CHAT, json=chat(stream=True), headers=page)
+        models = client.get("/v1/models", headers=page)
+    for answer in (first, whole, streamed, models):
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page["origin"])
+    assert first.headers["access-control-allow-headers"] == "authorization"
+    assert models.headers["cache-control"] == "no-store"
+
+
 def test_a_client_that_leaves_takes_its_answer_along_and_a_retry_with_its_key_is_served(tmp_path: Path) -> None:
     gate = threading.Event()
     with scene(tmp_path, engines=1) as it, contextlib.ExitStack() as stack:

@@ -36,11 +36,13 @@ MAX_READ: Final = 50
 
 
 def show(api: Api, since_s: float) -> None:
-    """Print the report, or a sentence if the proxy does not answer."""
+    """Print the report. If the proxy does not answer or no longer answers, a sentence replaces the rest."""
+    lines: list[str] = []
     try:
-        lines = list(_lines(api, since_s))
+        for line in _lines(api, since_s):
+            lines.append(line)  # noqa: PERF402 - those before an error stay
     except ApiError as error:
-        lines = [f"the cost of the turns is unknown: {error}"]
+        lines.append(f"{'the rest' if lines else 'the cost of the turns'} is unknown: {error}")
     with contextlib.suppress(OSError):  # the terminal may be gone
         print("\n".join(["", *lines]), file=sys.stderr, flush=True)
 
@@ -49,7 +51,8 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
     since = {"since": f"{since_s:.3f}"}
     sums = api.ask("/usage", {"by": "session", **since})
     if not sums["turns"]:
-        yield "warmroute: no turn came to the proxy"
+        yield "warmroute: no turn came to the proxy" if sums["complete"] else "warmroute: no turn is known"
+        yield from _missing(sums)
         return
     hit = sums["hit_ratio"]
     share = f" ({hit:.1%})" if hit is not None else ""
@@ -60,6 +63,7 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
         f"{sums['completion_tokens']:,} of answers"
     )
     yield f"cost:      {usd(sums['price_nanousd'])} USD, {usd(sums['saved_nanousd'])} USD saved by the cache"
+    yield from _missing(sums)
     losses = sums["losses"] or {}
     if losses:
         yield f"computed:  {', '.join(losses_listed(losses))}"
@@ -71,8 +75,12 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
         return
     yield f"prefixes:  {lost:,} tokens were computed again"
     yield from _broken(api, rows)
+
+
+def _missing(sums: Mapping[str, Any]) -> Iterator[str]:
     if not sums["complete"]:
-        yield "a region did not answer: its turns are missing"
+        silent = ", ".join(f"{region} ({state})" for region, state in sums["regions"].items() if state != "counted")
+        yield f"missing:   turns of {silent}" if silent else "missing:   some turns"
 
 
 def by_agent(rows: Sequence[Mapping[str, Any]], most: int) -> list[str]:
@@ -95,7 +103,8 @@ def _agents_row(agent: str, turns: Sequence[Mapping[str, Any]]) -> Row:
 def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     turns, names = [row for row in rows if row["outcome"] not in NO_TURNS], session_names(rows)
     coldest = sorted(turns, key=lambda row: row["cached_tokens"] - row["prompt_tokens"])[:MAX_READ]
-    receipts = [api.ask(f"/usage/receipts/{row['id']}")["usage"]["warmroute"] for row in coldest]
+    read = [_receipt(api, row["id"]) for row in coldest]
+    receipts = [each for each in read if each is not None]
     found = [(receipt["loss"].get(name, 0), name, receipt) for receipt in receipts for name in BREAKS]
     worst = sorted((each for each in found if each[0]), key=lambda each: -each[0])
     for tokens, name, receipt in worst[:MAX_LISTED]:
@@ -106,3 +115,16 @@ def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  turn {receipt['turn']} of {of}: {tokens:,} tokens ({name}) {why}; {receipt['id']}"
     if len(worst) > MAX_LISTED:
         yield f"  and {len(worst) - MAX_LISTED} more; `warmroute receipts show ID` explains a turn"
+    if len(receipts) < len(read):
+        yield f"  {number_of(len(read) - len(receipts), 'receipt')} could not be read"
+
+
+def _receipt(api: Api, receipt_id: str) -> Mapping[str, Any] | None:
+    """A turn's receipt; None if the proxy refuses it. Raises: ApiError, if the proxy does not answer."""
+    try:
+        found: Mapping[str, Any] = api.ask(f"/usage/receipts/{receipt_id}")["usage"]["warmroute"]
+    except ApiError as error:
+        if not error.status:
+            raise
+        return None
+    return found

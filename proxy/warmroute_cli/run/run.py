@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
-from warmroute_cli.run import closing, process, title
+from warmroute_cli.run import closing, kept_settings, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_lab.up import started
 
@@ -53,10 +53,10 @@ class Settings:
     command: tuple[str, ...]
 
     def write(self) -> None:
-        """Write the files, in folders that only their owner can read."""
+        """Write the files, in folders that only their owner can read. What the program has added to them stays."""
         for path, text in self.files.items():
             path.parent.mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
-            path.write_text(text, encoding="utf-8")
+            kept_settings.write(path, text)
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name not in self.cleared} | dict(self.environment)
@@ -101,6 +101,7 @@ def _escaped(text: str) -> str:
 
 
 FOLDER = "run"
+WATCH = "warmroute usage --watch"
 DEFAULT_CONTEXT_TOKENS = 200_000
 SCRIPT_BYTES = 4_096
 """How much of a command's file is read: enough for a script that pip has written."""
@@ -121,8 +122,8 @@ def run(arguments: Namespace) -> int:
             print(_settings(arguments, program, root, key).shell("" if arguments.show_key else key))
             return 0
         _check_installed(arguments.program, program)
-        with _proxy(arguments) as (root, key):
-            return _run(arguments, program, root, key)
+        with _proxy(arguments) as (root, key, watch):
+            return _run(arguments, program, root, key, watch)
     except (CannotRun, ApiError) as error:
         print(f"warmroute run: {error}", file=sys.stderr)
         return 2
@@ -139,7 +140,7 @@ def _program(arguments: Namespace) -> Program:
     return any_program(command)
 
 
-def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
+def _run(arguments: Namespace, program: Program, root: str, key: str, watch: str) -> int:
     settings = _settings(arguments, program, root, key)
     try:
         state.make(arguments.state_dir)
@@ -150,8 +151,7 @@ def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
     if arguments.program == "claude" and os.geteuid() == 0 and not os.environ.get("IS_SANDBOX"):
         print(AS_ROOT, file=sys.stderr, flush=True)
-    beside = "" if arguments.base_url else f" --state-dir {arguments.state_dir}"
-    print(f"warmroute: beside it, in another terminal: warmroute usage --watch{beside}", file=sys.stderr, flush=True)
+    print(f"warmroute: beside it, in another terminal: {watch}", file=sys.stderr, flush=True)
     began_s = time.time()
     try:
         with title.shown(Api(f"{root}/v1", key), began_s):
@@ -180,19 +180,25 @@ def _script(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
-    """Find or start a proxy. Yields its address, without a path, and its key."""
+def _proxy(arguments: Namespace) -> Iterator[tuple[str, str, str]]:
+    """Find or start a proxy. Yields its address, without a path, its key, and a shell line that watches its usage."""
     if arguments.base_url is not None:
-        yield _address(arguments)
+        root, key = _address(arguments)
+        hidden = f'"${{{KEY_VARIABLE}:?put the API key into it}}"'
+        yield root, key, f"OPENAI_BASE_URL={shlex.quote(f'{root}/v1')} OPENAI_API_KEY={hidden} {WATCH}"
         return
     if (found := running.find_named(arguments.state_dir)) is not None:
         with running.used(found.state_dir):
-            yield found.addresses[0].url, found.api_key
+            yield found.addresses[0].url, found.api_key, _watching(found.state_dir)
         return
     print(f"starting a fleet of embedded engines in {arguments.state_dir}", file=sys.stderr, flush=True)
     with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
-        yield next(iter(fleet.proxies.values())).url, fleet.api_key
+        yield next(iter(fleet.proxies.values())).url, fleet.api_key, _watching(arguments.state_dir)
         running.wait_until_unused(arguments.state_dir, _explain_wait)
+
+
+def _watching(state_dir: Path) -> str:
+    return f"{WATCH} --state-dir {shlex.quote(str(state_dir.absolute()))}"
 
 
 def _explain_wait() -> None:

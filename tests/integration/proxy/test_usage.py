@@ -1,6 +1,7 @@
 """What did my session cost: sums and receipts over all regions, of a tenant's own turns alone."""
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ import pytest
 
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
 from tests.subjects.small_fleet import two_regions
+from warmroute_cli.main import main
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
@@ -218,6 +220,25 @@ def test_operators_see_all_tenants_of_all_regions(regions: Regions) -> None:
     assert one["turns"] == 1
     assert same(of_session, regions.sums(key="far"))
     assert (nobody.status_code, whose.status_code) == (400, 400)
+
+
+def test_an_operator_without_a_fleet_here_asks_about_a_session_by_any_of_its_names(
+    regions: Regions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    east = regions.east
+    monkeypatch.setenv("WARMROUTE_ADMIN_KEY", east.admin_key)
+    session = next(usage["warmroute"]["session"] for usage in regions.usages if usage["key"] == "mine")
+    ask = ["usage", "--config", str(east.config), "--admin-url", str(east.line["admin_url"]), "--tenant", "first"]
+    for name in (session, session[:8], "mine"):
+        assert main([*ask, "--session", name, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["turns"], found["price_nanousd"]) == (2, regions.sums(key="mine")["price_nanousd"])
+    assert main([*ask, "--by", "session"]) == 0
+    assert f"({session[:6]})" in capsys.readouterr().out
 
 
 def test_a_region_that_does_not_answer_is_named(tmp_path: Path) -> None:

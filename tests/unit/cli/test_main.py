@@ -1,5 +1,6 @@
 """The command line: what it says, and with which exit code."""
 
+import asyncio
 import hashlib
 import os
 import shlex
@@ -9,12 +10,14 @@ import tomllib
 from importlib import import_module
 from importlib.metadata import Distribution
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.machine import seconds
 
 from warmroute import __version__
 from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
+from warmroute_cli import directory
 from warmroute_cli.installed import install_command
 from warmroute_cli.main import COMMANDS, NEEDED, main, parser
 from warmroute_cli.run.run_options import split
@@ -103,6 +106,21 @@ def test_a_demo_on_sglang_says_what_to_do_where_sglang_is_not_installed(
     monkeypatch.setenv(CHECKOUT_VARIABLE, str(tmp_path))
     assert main(["demo", *words, "--engine", "sglang", "--state-dir", str(tmp_path / "state")]) == 2
     assert "run `scripts/sglang install`" in capsys.readouterr().err
+
+
+def test_the_command_that_follows_a_new_tenant_can_be_copied(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tenants:
+        def __init__(self, *_: object) -> None: ...
+        async def add(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(directory, "TenantAdmin", Tenants)
+    given = parser("tenants").parse_args(["tenants", "add", "team-a", "--config", "my proxy.toml"])
+    asyncio.run(directory._add(given, cast("Any", None), cast("Any", None)))
+    warmroute, *words = shlex.split(capsys.readouterr().out.split("`")[1])
+    made = parser("keys").parse_args(words)
+    assert (warmroute, made.action, made.tenant, made.config) == ("warmroute", "make", "team-a", given.config)
 
 
 def test_only_the_chosen_subcommand_is_imported() -> None:

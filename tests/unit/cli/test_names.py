@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from warmroute_cli import receipts
+from warmroute_cli.api import ApiError
+from warmroute_cli.main import parser
 from warmroute_cli.names import agent_names, question_of, session_names
 
 ONE, OTHER = "3f9a2c0000000001", "77aa000000000002"
@@ -45,6 +48,19 @@ def test_what_a_table_prints_of_a_session_names_it(text: str) -> None:
 @pytest.mark.parametrize("text", ["ticket-4711", "ticket-3f9a2c", "beef", "5d0c1c1e-77aa-4a0e-9d36-0a7e3c1f3f9a"])
 def test_any_other_text_is_a_key(text: str) -> None:
     assert question_of(Asked(), text) == ({}, text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["wr-0123456789abcdef01234567", "0123456789abcdef01234567"])
+def test_a_receipt_of_any_age_is_found_by_its_whole_id_with_or_without_the_prefix(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked:
+        def ask(self, path: str) -> Any:
+            raise ApiError(path)
+
+    monkeypatch.setattr(receipts, "tenants_api", lambda _: Asked())
+    with pytest.raises(ApiError, match=r"^/usage/receipts/wr-0123456789abcdef01234567$"):
+        receipts.run(parser("receipts").parse_args(["receipts", "show", given]))
 
 
 def test_agents_that_have_an_id_alone_are_numbered_in_the_order_of_their_start() -> None:

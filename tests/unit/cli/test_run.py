@@ -10,17 +10,20 @@ import sys
 import termios
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.machine import seconds
 
-from warmroute_cli.main import main
+from warmroute_cli import running
+from warmroute_cli.api import ApiError
+from warmroute_cli.main import main, parser
 from warmroute_cli.run import process, title
-from warmroute_cli.run.closing import by_agent
+from warmroute_cli.run.closing import by_agent, show
 from warmroute_cli.run.programs import PROGRAMS, any_program
-from warmroute_cli.run.run import Settings, Target, settings_of
+from warmroute_cli.run.run import Settings, Target, _proxy, settings_of
 from warmroute_cli.run.run_options import split
 
 TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
@@ -61,6 +64,45 @@ def test_files_can_be_read_wherever_they_lie(name: str, tmp_path: Path) -> None:
             json.loads(text)
         elif path.suffix == ".toml":
             tomllib.loads(text)
+
+
+def test_what_an_agent_adds_to_its_settings_stays_while_it_is_pointed_at_another_proxy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codex, gemini = settings("codex", tmp_path), settings("gemini", tmp_path)
+    (toml,), (json_file,) = codex.files, gemini.files
+    for each in (codex, gemini):
+        each.write()
+    added = '[mcp_servers.docs]\ncommand = "docs"\n[projects."/x"]\ntrust_level = "trusted"\n'
+    toml.write_text(toml.read_text() + added)
+    general = {"enableAutoUpdate": False, "vimMode": True}
+    json_file.write_text(json.dumps({"ui": {"theme": "Dracula"}, "general": general}))
+    settings("codex", tmp_path, replace(TARGET, root="http://127.0.0.1:8081", model="other")).write()
+    gemini.write()
+    found = tomllib.loads(toml.read_text())
+    assert (found["model"], found["model_providers"]["warmroute"]["base_url"]) == ("other", "http://127.0.0.1:8081/v1")
+    assert tomllib.loads(added).items() <= found.items()
+    kept = json.loads(json_file.read_text())
+    assert (kept["ui"], kept["general"]["vimMode"]) == ({"theme": "Dracula"}, True)
+    assert kept["model"] == {"name": "kimi-k2.5"}
+    assert kept["general"]["enableAutoUpdateNotification"] is False
+    assert capsys.readouterr().err == ""
+    written = toml.stat().st_mtime_ns, toml.read_text()
+    settings("codex", tmp_path, replace(TARGET, root="http://127.0.0.1:8081", model="other")).write()
+    assert (toml.stat().st_mtime_ns, toml.read_text()) == written
+
+
+def test_settings_that_cannot_be_read_are_kept_beside_the_new_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gemini = settings("gemini", tmp_path)
+    ((path, text),) = gemini.files.items()
+    path.parent.mkdir()
+    path.write_text("{ // mine\n}")
+    gemini.write()
+    assert path.read_text() == text
+    assert path.with_name("settings.json.before").read_text() == "{ // mine\n}"
+    assert "settings.json.before" in capsys.readouterr().err
 
 
 def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
@@ -297,6 +339,86 @@ def test_where_both_outputs_go_to_files_the_last_line_has_the_turns_else_the_tit
     assert on_terminal(100, [1, 2]) == f"\r{text}\x1b[K\r\x1b[K"
     assert on_terminal(20, [1, 2]) == f"\r{text[:19]}\x1b[K\r\x1b[K"
     assert on_terminal(100, [1]) == f"\x1b[22;0t\x1b]0;{text}\x07\x1b[23;0t"
+
+
+@pytest.mark.parametrize("given", ["--base-url", "--state-dir"])
+def test_the_line_for_another_terminal_asks_the_same_proxy_from_any_folder(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = tmp_path / "bin" / "warmroute"
+    called.parent.mkdir()
+    called.write_text("""#!/bin/sh\nprintf '%s\\n' "$OPENAI_BASE_URL" "$OPENAI_API_KEY" "$@"\n""")
+    called.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    state = tmp_path / "my state"
+    state.mkdir()
+    fleet = running.Running(Path("my state"), [running.Address("east", "http://127.0.0.1:8080", "")], "wr-a", "")
+    monkeypatch.setattr(running, "find_named", lambda _: fleet)
+    words = ["--base-url", "http://127.0.0.1:8080/v1", "--key", "wr-a"] if given == "--base-url" else []
+    with _proxy(parser("run").parse_args(["run", "claude", *words])) as (root, key, watch):
+        assert (root, key) == ("http://127.0.0.1:8080", "wr-a")
+    environment = {"PATH": f"{called.parent}:{os.environ['PATH']}"}
+    if given == "--base-url":
+        assert "wr-a" not in watch
+        assert subprocess.run(["sh", "-c", watch], env=environment, capture_output=True, check=False).returncode != 0
+        environment["WARMROUTE_KEY"] = "wr-a"
+    lines = subprocess.run(["sh", "-c", watch], env=environment, text=True, capture_output=True, check=True).stdout
+    asked = ["http://127.0.0.1:8080/v1", "wr-a", "usage", "--watch"]
+    expected = asked if given == "--base-url" else ["", "", "usage", "--watch", "--state-dir", str(state)]
+    assert lines.splitlines() == expected
+
+
+class Usage:
+    """The usage of some turns of which a region's are missing. `fails`: a path -> how the call fails."""
+
+    def __init__(self, turns: int, **fails: ApiError) -> None:
+        self.turns = turns
+        self.fails = fails
+
+    def ask(self, path: str, _parameters: Any = None) -> dict[str, Any]:
+        if (error := self.fails.get(path.rpartition("/")[2])) is not None:
+            raise error
+        row = {"agent": None, "session": "a" * 16, "settled_at": 0.0, "outcome": "completed", "price_nanousd": 0}
+        rows = [{**row, **COUNTS, "id": each, "loss": {"moved": 10}} for each in ("one", "two")]
+        if path == "/usage":
+            east_only = {
+                "regions": {"east": "counted", "west": "no answer"},
+                "complete": False,
+                "losses": {"moved": 20},
+            }
+            groups = {"groups": [{}], "groups_left_out": 0, "hit_ratio": 0.5, "saved_nanousd": 0}
+            return {**row, **COUNTS, **east_only, **groups, "turns": self.turns}
+        if path == "/usage/receipts":
+            return {"data": rows}
+        return {"usage": {"warmroute": {"id": path, "turn": 1, "session": None, "loss": {"moved": 10}}}}
+
+
+COUNTS = {"prompt_tokens": 20, "cached_tokens": 10, "completion_tokens": 1}
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_the_report_says_whose_turns_are_missing(turns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    show(Usage(turns), 0.0)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert "missing:   turns of west (no answer)" in said
+    assert "no turn came" not in said
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kept"),
+    [
+        ("one", 404, ["prefixes:  20 tokens were computed again", "usage/receipts/two", "1 receipt could not be read"]),
+        ("one", 0, ["prefixes:  20 tokens were computed again", "the rest is unknown: gone"]),
+        ("receipts", 503, ["the rest is unknown: gone"]),
+    ],
+)
+def test_what_the_report_knows_stays_when_a_later_call_fails(
+    path: str, status: int, kept: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(Usage(2, **{path: ApiError("gone", status)}), 0.0)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    for line in ("2 turns in 1 session", *kept):
+        assert line in said
 
 
 def test_the_closing_table_is_by_agent_with_the_ideal_beside_the_hit() -> None:

@@ -65,7 +65,7 @@ class GatewayAnswer:
     def __init__(self, outbox: Outbox, on_status: Callable[[Request, int], None]) -> None:
         """`on_status` counts the status of an answer in the metrics."""
         self.names: list[str] | None = None
-        """The header names of the engine's answer; None until its headers have come."""
+        """The header names of the engine's answer; None until its headers have come, or if it has no body."""
 
         self.has_trailers = False
         """Whether the engine's answer ends with trailers."""
@@ -96,7 +96,7 @@ class GatewayAnswer:
             self._outbox.memory, self.memory = self.memory, None
 
     def begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
-        """Send the head of an answer. Returns False if the engine's answer has not begun and cannot be replaced yet."""
+        """Send the head of an answer. Returns False if the engine's answer has no head or no body to replace."""
         if self.names is None:
             return False
         headers = list(headers)

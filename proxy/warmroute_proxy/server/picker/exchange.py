@@ -20,6 +20,12 @@ _NO_SOCKET: Final = "a gateway's external processing serves no WebSockets: send 
 Pairs = Iterable[tuple[str, str]]
 
 
+def header_pairs(lines: bytes) -> list[tuple[str, str]]:
+    """Names and values of an answer's headers. `lines`: each with its line end."""
+    found = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
+    return [(name, value) for name, _, value in found]
+
+
 class GatewayExchange(Exchange):
     def __init__(self, answer: GatewayAnswer, request: Request) -> None:
         self.request = request
@@ -36,15 +42,15 @@ class GatewayExchange(Exchange):
         self.started = True
         self._finish()
         self._answer.on_status(self.request, status)
-        self._answer.whole(status, headers, b"" if self.request.method == "HEAD" else body)
+        more = header_pairs(self.request.more_lines)
+        self._answer.whole(status, [*headers, *more], b"" if self.request.method == "HEAD" else body)
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
-        self.respond(200, [(name, value) for name, _, value in pairs], body)
+        self.respond(200, header_pairs(lines), body)
 
     def start(self, status: int, headers: Pairs, data: bytes = b"") -> None:
         self.started = True
-        if self._answer.begins(status, headers):
+        if self._answer.begins(status, [*headers, *header_pairs(self.request.more_lines)]):
             self._answer.on_status(self.request, status)
         else:
             self._gathered = status, headers, []

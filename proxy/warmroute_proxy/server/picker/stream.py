@@ -34,7 +34,7 @@ from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.answer import GatewayAnswer, Outbox
-from warmroute_proxy.server.picker.exchange import GatewayExchange
+from warmroute_proxy.server.picker.exchange import GatewayExchange, header_pairs
 from warmroute_proxy.server.picker.heads import length_of, parsed, path_of, read_head
 from warmroute_proxy.server.picker.picks import all_but, named
 from warmroute_proxy.server.request.idempotency import SharedExchange, left_gateway
@@ -276,7 +276,8 @@ class Stream(Carrier):
                 _leave(self._exchange, self._shared)
             return
         pairs = dict(wire.pairs(headers))
-        self.answer.names = [name for name in pairs if not name.startswith(":")]
+        if not headers.end_of_stream:  # the gateway takes no body for an answer without one, only a whole answer
+            self.answer.names = [name for name in pairs if not name.startswith(":")]
         if leg.done:
             return
         self._note_served(wire.served(message))
@@ -304,7 +305,8 @@ class Stream(Carrier):
         status = int(pairs.get(":status", "0"))
         exchange.ended = True
         self._gateway.endpoint.on_status(exchange.request, status)
-        self.outbox.send(wire.answer_headers(status, ((names.RECEIPT, served.id),), ()))
+        headers = ((names.RECEIPT, served.id), *header_pairs(exchange.request.more_lines))
+        self.outbox.send(wire.answer_headers(status, headers, ()))
         if status == 200:
             served.unread(self._gateway.limits.first_token_timeout_s)
         else:
