@@ -93,10 +93,10 @@ class Faults:
         self, parsed: ParsedRequest, prefill: Worker, decode: Worker, now_s: float
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Judge a failed hand-over of KV. Returns the workers whose breaker counts it, and the workers to avoid."""
-        found = self._hand_overs.failed(prefill.engine, decode.engine)
+        found = self._hand_overs.failed(prefill.engine, decode.engine, now_s)
         words = f"KV of prefill {prefill.engine} did not reach decode {decode.engine}"
         if found is None:
-            self._engines.watching.not_handed_over(prefill.id, f"{words}, and neither works with another")
+            self._engines.watching.not_handed_over(prefill.id, f"{words}, and which is at fault is not known yet")
             is_only = self._router.is_only_usable(parsed.routing.model, prefill.id, now_s)
             return (), self._ranks(decode if is_only else prefill)
         faulty = prefill if found == prefill.engine else decode
@@ -118,8 +118,10 @@ class Faults:
             if judged is Judgement.ENGINE:
                 yield worker
 
-    def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
-        """Record that a request was served. `empty`: its answer has neither text nor tool calls."""
+    def served(self, parsed: ParsedRequest, decision: Decision, sent_s: float, *, empty: bool) -> None:
+        """Record that a request was served. `sent_s`: when it was sent to its engines; `empty`: its answer has neither
+        text nor tool calls.
+        """
         answering = decision.decode if decision.worker is None else decision.worker
         if answering is not None:  # None if another region has served the request
             watching = self._engines.watching
@@ -127,7 +129,7 @@ class Faults:
             if empty:
                 watching.answered_nothing(answering.id, parsed.model.name)
         if decision.prefill is not None and decision.decode is not None:
-            self._hand_overs.served(decision.prefill.engine, decision.decode.engine)
+            self._hand_overs.served(decision.prefill.engine, decision.decode.engine, sent_s)
             self._engines.watching.handed_over(decision.prefill.id, decision.decode.id)
         if not self._suspects.empty:
             self._suspects.cleared(_request(parsed))

@@ -255,7 +255,7 @@ class InferenceRequest:
             attempt.engine.remember_lacks(self.parsed.salt, self.parsed.model_name, self._lacks)
         self._path.admission.retries.succeeded(now_s)
         empty = not attempt.scanner.tokens_seen if attempt.answer is None else attempt.answer.empty
-        self._path.faults.served(self.parsed, attempt.decision, empty=empty)
+        self._path.faults.served(self.parsed, attempt.decision, self._progress.dispatched_s, empty=empty)
         if self.state is _LEFT:
             self._settle_left(now_s, charged=True)
             return
