@@ -43,7 +43,7 @@ class Faults:
         self._engines = engines
         self._open_requests = open_requests
         self._metrics = metrics
-        self._blame = Blame()
+        self._blame = Blame(router.engine_of)
         self._suspects = Suspects()
         self._hand_overs = HandOvers()
         self._retried: list[tuple[str, Ticket]] = []  # tenants and loads of suspects that run again
@@ -97,8 +97,9 @@ class Faults:
         words = f"KV of prefill {prefill.engine} did not reach decode {decode.engine}"
         if found is None:
             self._engines.watching.not_handed_over(prefill.id, f"{words}, and which is at fault is not known yet")
-            is_only = self._router.is_only_usable(parsed.routing.model, prefill.id, now_s)
-            return (), self._ranks(decode if is_only else prefill)
+            ranks = self._ranks(prefill)
+            are_only = self._router.are_only_usable(parsed.routing.model, ranks, now_s)
+            return (), self._ranks(decode) if are_only else ranks
         faulty = prefill if found == prefill.engine else decode
         other = "which gets that of others" if faulty is prefill else "others get it"
         self._engines.watching.not_handed_over(faulty.id, f"{words}, {other}")
@@ -112,9 +113,11 @@ class Faults:
     def _at_fault(self, parsed: ParsedRequest, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
         alone = not self._open_requests.has_other_tenants(parsed.tenant.name)
         for worker in failure.at_fault:
-            only = self._router.is_only_usable(parsed.routing.model, worker, now_s)
+            only = self._router.are_only_usable(parsed.routing.model, (worker,), now_s)
             judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
             self._metrics.failed(worker, judged)
+            if judged is Judgement.REQUEST:
+                return  # so it is no evidence against the other ranks either
             if judged is Judgement.ENGINE:
                 yield worker
 
