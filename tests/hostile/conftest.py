@@ -20,8 +20,9 @@ INNOCENT, HOSTILE = 0, 1
 class Place:
     """A proxy and its engines."""
 
-    def __init__(self, folder: Path, engines: int, **options: str) -> None:
-        self.engines = Several(EngineProcess(folder, f"e{n}", "aggregated") for n in range(engines))
+    def __init__(self, folder: Path, engines: int, ranks: int = 1, **options: str) -> None:
+        of_each = ("--dp-size", str(ranks))
+        self.engines = Several(EngineProcess(folder, f"e{n}", "aggregated", *of_each) for n in range(engines))
         tables = [engine.listening().toml("east") for engine in self.engines]
         self.proxy = ProxyProcess(folder / "p", tables, **options).start()  # type: ignore[arg-type]
 
@@ -56,8 +57,8 @@ MakePlace = Callable[..., Place]
 def make_place(tmp_path: Path) -> Iterator[MakePlace]:
     with contextlib.ExitStack() as stack:
 
-        def make(engines: int, **options: str) -> Place:
-            place = Place(tmp_path, engines, **options)
+        def make(engines: int, ranks: int = 1, **options: str) -> Place:
+            place = Place(tmp_path, engines, ranks, **options)
             stack.callback(place.stop)
             return place
 

@@ -317,7 +317,7 @@ NOT_DIVIDED: Final = {
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS engine_refusals.MAX_CODE_CHARS
         engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS engine_refusals.MAX_READ_CHARS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS event_reader.MAX_EVENT_BYTES
-        forks.MAX_LOOKED_AT hand_overs.MAX_PAIRS index.MAX_SLOTS kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
+        forks.MAX_LOOKED_AT hand_overs.MAX_ENGINES index.MAX_SLOTS kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
         kubernetes_api.MAX_ANSWER_BYTES kubernetes_api.MAX_LINE_BYTES kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK
         kv_blocks.MAX_EARLY_BLOCKS kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
         kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES kv_feed.MAX_WAITING last_known.MAX_BYTES

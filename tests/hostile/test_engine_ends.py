@@ -1,6 +1,7 @@
 """A request that ends the process that serves it: two engines at most, and no other tenant's request."""
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,15 +104,28 @@ def _ticket(*workers: Any) -> Any:
     return SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=workers))
 
 
+def test_a_request_that_no_engine_answers_in_http_leaves_no_evidence_at_any_rank() -> None:
+    """An answer that is not HTTP is evidence against all ranks of its engine."""
+    faults = _faults(engine_of=lambda worker: worker.split(":")[0])
+    decision: Any = SimpleNamespace(workers=())
+    at_fault = [
+        faults.judge(
+            _intake(tenant), Failure(Refusal(502, "not HTTP"), ranks, True), decision, 0.0, 0.0, had_token=False
+        ).at_fault
+        for tenant, ranks in [("hostile", ("e:0", "e:1")), ("hostile", ("f:0", "f:1")), ("innocent", ("f:0", "f:1"))]
+    ]
+    assert at_fault == [(), (), ()]
+
+
 def _intake(tenant: str) -> Any:
     routing = SimpleNamespace(model="m", chain=SimpleNamespace(hashes=[1]))
     return SimpleNamespace(tenant=SimpleNamespace(name=tenant), routing=routing, bounded=True)
 
 
-def _faults() -> Faults:
+def _faults(engine_of: Callable[[str], str] = str) -> Faults:
     """Of three engines; each has one rank, which has its name."""
     ranks = {name: SimpleNamespace(id=name) for name in ("e0", "e1", "e2")}
     engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [ranks[worker]]),
                                    workers=lambda: list(ranks.values()))  # fmt: skip
-    router: Any = SimpleNamespace(is_only_usable=lambda *_: False)
+    router: Any = SimpleNamespace(are_only_usable=lambda *_: False, engine_of=engine_of)
     return Faults(router, engines, OpenRequests(), RequestMetrics(Metrics()))

@@ -47,6 +47,19 @@ def test_a_request_that_fails_on_two_engines_is_charged_to_itself() -> None:
             assert blame.failed(worker, Cause.ERROR, (f"t{number % 2}", number), alone=False, only=False) is not ENGINE
 
 
+def test_two_ranks_of_an_engine_are_not_two_engines() -> None:
+    blame = Blame(lambda worker: worker.split(":")[0])
+
+    def judged(worker: str, request: tuple[str, int]) -> Judgement:
+        return blame.failed(worker, Cause.ERROR, request, alone=False, only=False)
+
+    assert judged("e:0", ("a", 1)) is Judgement.EVIDENCE
+    assert judged("e:1", ("a", 1)) is Judgement.EVIDENCE
+    assert judged("e:1", ("b", 2)) is ENGINE
+    assert judged("f:0", ("a", 1)) is Judgement.REQUEST
+    assert judged("e:0", ("b", 3)) is Judgement.EVIDENCE, "the request's evidence is removed at both ranks"
+
+
 def test_a_served_request_clears_the_evidence() -> None:
     blame = Blame()
     assert blame.failed("w", Cause.ERROR, ("t1", 1), alone=False, only=False) is not ENGINE

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,25 @@ def test_a_prefill_whose_bootstrap_server_does_not_answer_gets_no_turns(
 
 def test_the_engine_at_fault_is_the_one_that_fails_with_all_partners() -> None:
     pairs = HandOvers()
-    assert pairs.failed("p1", "d1") is None, "nothing else is known of either"
-    pairs.served("p2", "d1")
-    assert pairs.failed("p1", "d1") == "p1"
-    assert pairs.failed("p2", "d2") == "d2", "p2 has handed over to d1"
-    assert pairs.failed("p1", "d2") is None, "both fail with all"
-    pairs.served("p1", "d1")  # it works again
-    assert pairs.failed("p1", "d2") == "d2"
+    assert pairs.failed("p1", "d1", 1.0) is None, "nothing else is known of either"
+    pairs.served("p2", "d1", 2.0)
+    assert pairs.failed("p1", "d1", 3.0) == "p1"
+    assert pairs.failed("p2", "d2", 4.0) == "d2", "p2 has handed over to d1"
+    assert pairs.failed("p1", "d2", 5.0) is None, "both fail with all"
+    pairs.served("p1", "d1", 6.0)  # it works again
+    assert pairs.failed("p1", "d2", 7.0) == "d2"
+
+
+@pytest.mark.parametrize("broken", ["p1", "d1"])
+def test_an_engine_that_breaks_is_at_fault_although_it_worked_with_others_before(broken: str) -> None:
+    """The second engine of its partner's role may be gone since then, and says nothing more of it."""
+    pairs = HandOvers()
+    for prefill, decode in product(("p1", "p2"), ("d1", "d2")):
+        pairs.served(prefill, decode, 1.0)
+    assert pairs.failed("p1", "d1", 3.0) is None, "each has worked with others"
+    pairs.served("p1", "d2", 2.0)  # sent before the failure, so long answers of a broken prefill prove nothing
+    pairs.served("p2", "d1", 2.0)
+    assert pairs.failed("p1", "d1", 4.0) is None
+    pairs.served(*(("p2", "d1") if broken == "p1" else ("p1", "d2")), 5.0)
+    assert pairs.failed("p1", "d1", 6.0) == broken
+    assert pairs.failed("p1", "d1", 7.0) == broken

@@ -305,3 +305,14 @@ def test_the_home_of_a_derived_session_never_outweighs_a_known_prefix() -> None:
     follows = routing(1, derived=True, home_hint="west", structural_bytes=4 * TOKENS)
     assert router.place(follows, 1.0).kind == "local"
     assert router.place(routing(2, derived=True, home_hint="west", structural_bytes=4 * TOKENS), 1.0).kind == "forward"
+
+
+def test_the_ranks_of_an_engine_are_its_only_workers_of_a_kind() -> None:
+    """So a pair whose KV is not handed over keeps its prefill engine if there is no other."""
+    prefill = [Worker(f"p:{rank}", "p", rank, "prefill") for rank in range(2)]
+    router = Router("east", [*prefill, *(Worker(id_, id_, 0, "decode") for id_ in ("d", "e"))])
+    ranks = router.ranks_beside(("p:1",))
+    assert ranks == {"p:0", "p:1"}
+    assert router.are_only_usable("m", ranks, 0.0)
+    assert not router.are_only_usable("m", ("p:1",), 0.0)
+    assert not router.are_only_usable("m", ("d",), 0.0)

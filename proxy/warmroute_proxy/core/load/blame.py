@@ -18,6 +18,7 @@ request gives evidence against two engines, the request is at fault, and its evi
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -56,9 +57,12 @@ PROOF: Final = frozenset({Cause.UNREACHABLE, Cause.BROKEN})
 
 
 class Blame:
-    """The evidence against the workers of a fleet."""
+    """The evidence against the workers of a fleet. `engine_of`: returns the engine of a worker, which may have more of
+    them, its data-parallel ranks. Without it, each worker is an engine.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, engine_of: Callable[[str], str] = str) -> None:
+        self._engine_of = engine_of
         self._failed: dict[str, OrderedDict[Request, None]] = {}  # by worker, since it last served a request
 
     @property
@@ -92,11 +96,13 @@ class Blame:
 
     def _failed_elsewhere(self, worker: str, request: Request) -> bool:
         """Whether the request has also failed on another engine. If so, remove its evidence against all engines."""
-        elsewhere = [other for other, failed in self._failed.items() if other != worker and request in failed]
-        for other in (*elsewhere, worker) if elsewhere else ():
-            failed = self._failed.get(other)
-            if failed is not None:
-                failed.pop(request, None)
-                if not failed:
-                    del self._failed[other]
-        return bool(elsewhere)
+        failed_at = [other for other, failed in self._failed.items() if request in failed]
+        engine = self._engine_of(worker)
+        if all(self._engine_of(other) == engine for other in failed_at):
+            return False
+        for other in failed_at:
+            failed = self._failed[other]
+            del failed[request]
+            if not failed:
+                del self._failed[other]
+        return True

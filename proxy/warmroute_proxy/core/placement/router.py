@@ -169,12 +169,22 @@ class Router:
         workers = (*choices.cache_workers, *choices.decode_workers)
         return frozenset(worker.id for worker in workers if not worker.load.has_slots())
 
-    def is_only_usable(self, model: str, worker_id: str, now_s: float) -> bool:
-        """Whether a model has no other usable worker of this worker's kind (computing prompts, or only decoding)."""
+    def are_only_usable(self, model: str, worker_ids: Collection[str], now_s: float) -> bool:
+        """Whether a model has no other usable worker of the kind of these (computing prompts, or only decoding)."""
         choices = self.fleet.choices(model)
-        decodes = any(worker.id == worker_id for worker in choices.decode_workers)
-        workers = choices.decode_workers if decodes else choices.cache_workers
-        return not any(worker.load.availability.is_usable(now_s) for worker in workers if worker.id != worker_id)
+        decode = any(worker.id in worker_ids for worker in choices.decode_workers)
+        workers = choices.decode_workers if decode else choices.cache_workers
+        return not any(worker.load.availability.is_usable(now_s) for worker in workers if worker.id not in worker_ids)
+
+    def engine_of(self, worker_id: str) -> str:
+        """The engine of a worker. Any other id stands for itself."""
+        state = self.fleet.workers.get(worker_id)
+        return worker_id if state is None or state.worker is None else state.worker.engine
+
+    def ranks_beside(self, worker_ids: Collection[str]) -> frozenset[str]:
+        """The ids of all workers (ranks) of the engines that these workers belong to."""
+        engines = {self.engine_of(id_) for id_ in worker_ids}
+        return frozenset(id_ for id_ in self.fleet.workers if self.engine_of(id_) in engines)
 
     def busy(self, now_s: float) -> float:
         """The mean share of time that a worker spends on prefill, estimated from what was sent to it lately."""

@@ -43,7 +43,7 @@ class Faults:
         self._engines = engines
         self._open_requests = open_requests
         self._metrics = metrics
-        self._blame = Blame()
+        self._blame = Blame(router.engine_of)
         self._suspects = Suspects()
         self._hand_overs = HandOvers()
         self._retried: list[tuple[Request, Ticket]] = []  # suspects that run again, and their loads
@@ -109,12 +109,13 @@ class Faults:
         self, parsed: ParsedRequest, prefill: Worker, decode: Worker, now_s: float
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Judge a failed hand-over of KV. Returns the workers whose breaker counts it, and the workers to avoid."""
-        found = self._hand_overs.failed(prefill.engine, decode.engine)
+        found = self._hand_overs.failed(prefill.engine, decode.engine, now_s)
         words = f"KV of prefill {prefill.engine} did not reach decode {decode.engine}"
         if found is None:
-            self._engines.watching.not_handed_over(prefill.id, f"{words}, and neither works with another")
-            is_only = self._router.is_only_usable(parsed.routing.model, prefill.id, now_s)
-            return (), self._ranks(decode if is_only else prefill)
+            self._engines.watching.not_handed_over(prefill.id, f"{words}, and which is at fault is not known yet")
+            ranks = self._ranks(prefill)
+            are_only = self._router.are_only_usable(parsed.routing.model, ranks, now_s)
+            return (), self._ranks(decode) if are_only else ranks
         faulty = prefill if found == prefill.engine else decode
         other = "which gets that of others" if faulty is prefill else "others get it"
         self._engines.watching.not_handed_over(faulty.id, f"{words}, {other}")
@@ -128,14 +129,18 @@ class Faults:
     def _at_fault(self, parsed: ParsedRequest, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
         alone = not self._open_requests.has_other_tenants(parsed.tenant.name)
         for worker in failure.at_fault:
-            only = self._router.is_only_usable(parsed.routing.model, worker, now_s)
+            only = self._router.are_only_usable(parsed.routing.model, (worker,), now_s)
             judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
             self._metrics.failed(worker, judged)
+            if judged is Judgement.REQUEST:
+                return  # so it is no evidence against the other ranks either
             if judged is Judgement.ENGINE:
                 yield worker
 
-    def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
-        """Record that a request was served. `empty`: its answer has neither text nor tool calls."""
+    def served(self, parsed: ParsedRequest, decision: Decision, sent_s: float, *, empty: bool) -> None:
+        """Record that a request was served. `sent_s`: when it was sent to its engines; `empty`: its answer has neither
+        text nor tool calls.
+        """
         answering = decision.decode if decision.worker is None else decision.worker
         if answering is not None:  # None if another region has served the request
             watching = self._engines.watching
@@ -143,7 +148,7 @@ class Faults:
             if empty:
                 watching.answered_nothing(answering.id, parsed.model.name)
         if decision.prefill is not None and decision.decode is not None:
-            self._hand_overs.served(decision.prefill.engine, decision.decode.engine)
+            self._hand_overs.served(decision.prefill.engine, decision.decode.engine, sent_s)
             self._engines.watching.handed_over(decision.prefill.id, decision.decode.id)
         if not self._suspects.empty:
             self._suspects.cleared(_request(parsed))

@@ -273,7 +273,7 @@ class InferenceRequest:
             attempt.engine.remember_lacks(self.parsed.salt, self.parsed.model_name, self._lacks)
         self._path.admission.retries.succeeded(now_s)
         empty = not attempt.scanner.tokens_seen if attempt.answer is None else attempt.answer.empty
-        self._path.faults.served(self.parsed, attempt.decision, empty=empty)
+        self._path.faults.served(self.parsed, attempt.decision, self._progress.dispatched_s, empty=empty)
         if self.state is _LEFT:
             self._settle_left(now_s, charged=True)
             return
@@ -309,7 +309,7 @@ class InferenceRequest:
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.exclude(avoid)
-        if may_retry and account.attempts - self._changed < MAX_ATTEMPTS and self._try_again():
+        if may_retry and account.attempts - self._changed < MAX_ATTEMPTS and self._try_again(failure):
             return
         if state is not _ANSWERING and self._ask_otherwise(failure, attempt):
             return
@@ -338,7 +338,7 @@ class InferenceRequest:
         elif not (memory is None or memory.grow(len(found.body.raw))):
             return False
         now_s = self._path.engines.clock()
-        decision = self._path.placing.place_again(self, now_s, after_failure=False)
+        decision = self._path.placing.place_again(self, now_s, None)
         if decision is None:
             return False
         if found is not None:
@@ -366,7 +366,7 @@ class InferenceRequest:
             return False
         rest, self.body = found
         self.exclude(unable(self._path.engines, self._exchange.request.path))
-        if not self._try_again():
+        if not self._try_again(failure):
             return False
         if self._attempt is not None:
             self._attempt.follows(len(self.body.raw))
@@ -392,14 +392,15 @@ class InferenceRequest:
             request.drop_body()
         request.body = b""
 
-    def _try_again(self) -> bool:
+    def _try_again(self, failure: Failure) -> bool:
         """Dispatch another attempt, if there is a worker for it and the budget of retries is not spent. A request that
         a gateway carries to its engine is carried only once, so it has no second attempt.
         """
         if self._exchange.request.carrier is not None:
             return False
         now_s = self._path.engines.clock()
-        if (decision := self._path.placing.place_again(self, now_s)) is not None:
+        failed = failure.at_fault if failure.pair is None else ()
+        if (decision := self._path.placing.place_again(self, now_s, failed)) is not None:
             self._dispatch(decision, now_s)
         return decision is not None
 

@@ -3,6 +3,7 @@
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
 from warmroute_proxy.server.request.failure import no_worker
@@ -34,23 +35,33 @@ class Placing:
             return None
         return self._admission.enter(request, decision, now_s)
 
-    def place_again(self, request: RequestToAdmit, now_s: float, *, after_failure: bool = True) -> Decision | None:
+    def place_again(self, request: RequestToAdmit, now_s: float, failed: tuple[str, ...] | None) -> Decision | None:
         """Return where the next attempt goes. None if no worker has capacity, the budget of retries is spent, or equal
         requests have ended engines.
 
-        `after_failure`: the last attempt failed, so the next one is a retry and takes from the budget of retries.
+        `failed`: the workers that failed in the last attempt. The next one goes to another rank of their engines only
+        if no other engine can take it. None: the last attempt did not fail, so the next one takes nothing from the
+        budget of retries.
         """
         router = self.router
         routing = request.routing = request.routing.stay()
         if self._faults.refusal(request.parsed, now_s) is not None:
             return None
-        try:
-            decision = router.place(routing, now_s, request.excluded | router.full(routing.model))
-        except NoWorker:
-            return None
-        if after_failure:
+        excluded = request.excluded | router.full(routing.model)
+        decision = None
+        if failed:
+            decision = self._placed(routing, now_s, excluded | router.ranks_beside(failed))
+        if decision is None:
+            decision = self._placed(routing, now_s, excluded)
+        if decision is not None and failed is not None:
             if not self._admission.retries.spend(now_s):
                 self._metrics.retry_refused()
                 return None
             self._metrics.retried()
         return decision
+
+    def _placed(self, routing: RoutingRequest, now_s: float, excluded: frozenset[str]) -> Decision | None:
+        try:
+            return self.router.place(routing, now_s, excluded)
+        except NoWorker:
+            return None
