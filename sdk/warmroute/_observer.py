@@ -277,8 +277,9 @@ class Observer:
             turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
             turn.keeping = Keeping(call.backend.ttl_s, call.backend.min_tokens)
             turn.ahead = is_warming.get()
-            identity = self._identify(call, turn, caller, body)
-            if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
+            is_turn = options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS)
+            identity = self._identify(call, turn, caller, body, is_turn=is_turn)
+            if is_turn:
                 turn.session = identity.key
                 turn.lineage = _of_block(identity.key, current())
                 call.watch = Watch(self.books, turn)
@@ -318,12 +319,16 @@ class Observer:
             if not turn.streamed and call.reads_raw:
                 call.watch.observe(_json(response.content))  # the caller may never parse it
 
-    def _identify(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
+    def _identify(
+        self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any], *, is_turn: bool
+    ) -> Identity:
+        """Add the session to a call. A call that is no turn gets only headers, and only those of a named session."""
         identity = Identity(None, None, False)
         assert call.backend is not None
         with self.books.shelter():
             block = current()
-            identity = identity_of(self._named(), caller, body) or self._derived(call, turn, body)
+            named = identity_of(self._named(), caller, body)
+            identity = named or (self._derived(call, turn, body) if is_turn else identity)
             turn.at = lineage_of(call.base_url, identity.key, caller, body)
             home = self.books.home(turn.at)
             parent = block.parent if block and block.key == identity.key else None
@@ -334,7 +339,7 @@ class Observer:
                 call.add_headers(added.headers)
             if call.backend is WARMROUTE and block is not None and block.key == identity.key:
                 call.add_headers({name: value for name, value in purpose(block).items() if name not in caller})
-            if added.fields and call.given.json_data is not None:
+            if added.fields and is_turn and call.given.json_data is not None:
                 call.add_fields(added.fields)
         return identity
 
