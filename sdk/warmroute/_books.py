@@ -31,7 +31,7 @@ from warmroute.contract.conversations import Asked, Conversation, Conversations
 from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
-from warmroute.guard.prompt import Prompt, text_of
+from warmroute.guard.prompt import Prompt, is_partial, text_of
 from warmroute.guard.repair import Rule
 
 MAX_RETURNED: Final = 16
@@ -141,7 +141,9 @@ class Books:
             return self._homes.of(lineage)
 
     def conversation(self, turn: Turn, body: Mapping[str, Any]) -> Conversation | None:
-        """The conversation that a prompt without a session continues or begins; None if it has no messages."""
+        """The conversation that a prompt without a session continues or begins; None if its messages are unknown."""
+        if is_partial(body):
+            return None
         with self._lock:
             turn.prompt = self.guard.memory.read_unnamed(body)
             beginnings = beginnings_of(turn.prompt)
@@ -156,7 +158,7 @@ class Books:
 
     def check(self, turn: Turn, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have the guard compare a turn's prompt with earlier prompts of its lineage. Returns the body to send."""
-        if turn.session is None:
+        if turn.session is None or is_partial(body):
             return body
         guard = self.guard
         with self._lock:

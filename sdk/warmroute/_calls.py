@@ -95,4 +95,4 @@ class AsyncCalls(_Common):
 def _may_repeat(call: Call, error: Exception) -> bool:
     """Whether to repeat a failed call as it was given: the server may have refused a field that the SDK added."""
     status = getattr(error, "status_code", None)
-    return isinstance(status, int) and call.retry_as_given(status)
+    return isinstance(status, int) and call.retry_as_given(status, str(error))

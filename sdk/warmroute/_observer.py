@@ -20,8 +20,8 @@ from warmroute._backends import WARMROUTE, backend_of, home_of, signal
 from warmroute._books import Books
 from warmroute._guard import Guard, PrefixBroken
 from warmroute._outgoing import (
-    REFUSALS,
     SERVERS,
+    USAGE_FIELD,
     Identity,
     Server,
     added_signal,
@@ -134,8 +134,10 @@ class Call:
     stream_cls: Any
     base_url: str = ""
     backend: Provider | None = None
-    server: Server | None = None
-    added_usage: bool = False
+    added: tuple[Server, ...] = ()
+    """The body fields that the SDK added for this server, which may refuse them."""
+    refused: tuple[Server, ...] = ()
+    """Those of them for which the server may have refused the call."""
     reads_raw: bool = False
     watch: Watch | None = None
     """None if the call has no usage."""
@@ -157,6 +159,15 @@ class Call:
         self._own_options()
         self.sent.json_data = {**given, **added}
 
+    def offer_field(self, name: str, value: Any, model: str) -> bool:
+        """Send a body field that servers may refuse, unless this one has. Returns whether the field is sent."""
+        server = Server(self.base_url, model, name)
+        if SERVERS.takes(server) is False:
+            return False
+        self.add_fields({name: value})
+        self.added += (server,)
+        return True
+
     def _own_options(self) -> None:
         """Copy the caller's options before the first change: the caller may use them again."""
         if self.sent is self.given:
@@ -174,19 +185,24 @@ class Call:
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
 
-    def retry_as_given(self, status: int) -> bool:
-        """Whether to repeat a failed call without the field that the SDK added: the field may be the reason."""
-        if not self.added_usage or self.server is None or SERVERS.takes(self.server) or status not in REFUSALS:
+    def retry_as_given(self, status: int, text: str = "") -> bool:
+        """Whether to repeat a failed call without the fields that the SDK added: they may be the reason.
+
+        `text`: the server's error. If it names some of the fields, the others are not held to be refused.
+        """
+        unknown = tuple(server for server in self.added if status in server.refusals and not SERVERS.takes(server))
+        if not unknown:
             return False
-        self.added_usage = False
+        self.added = ()
+        self.refused = tuple(server for server in unknown if server.field in text) or unknown
         if self.watch is not None:
             self.watch.turn.withhold = False
         return True
 
     def field_refused(self) -> None:
-        """Remember that this server refuses the added field, since the repeated call succeeded without it."""
-        if self.server is not None:
-            SERVERS.learn(self.server, takes=False)
+        """Remember that this server refuses the added fields, since the repeated call succeeded without them."""
+        for server in self.refused:
+            SERVERS.learn(server, takes=False)
 
 
 current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=None)
@@ -277,8 +293,9 @@ class Observer:
             turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
             turn.keeping = Keeping(call.backend.ttl_s, call.backend.min_tokens)
             turn.ahead = is_warming.get()
-            identity = self._identify(call, turn, caller, body)
-            if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
+            is_turn = options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS)
+            identity = self._identify(call, turn, caller, body, is_turn=is_turn)
+            if is_turn:
                 turn.session = identity.key
                 turn.lineage = _of_block(identity.key, current())
                 call.watch = Watch(self.books, turn)
@@ -310,20 +327,24 @@ class Observer:
         with self.books.shelter():
             turn = call.watch.turn
             call.watch.attach(response)
-            if call.added_usage and call.server is not None:
-                SERVERS.learn(call.server, takes=True)
+            for server in call.added:
+                SERVERS.learn(server, takes=True)
             home = printable(home_of(call.backend, response.headers) if call.backend else None, MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
             self.books.answered(turn, home, receipt_id)
             if not turn.streamed and call.reads_raw:
                 call.watch.observe(_json(response.content))  # the caller may never parse it
 
-    def _identify(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
+    def _identify(
+        self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any], *, is_turn: bool
+    ) -> Identity:
+        """Add the session to a call. A call that is no turn gets only headers, and only those of a named session."""
         identity = Identity(None, None, False)
         assert call.backend is not None
         with self.books.shelter():
             block = current()
-            identity = identity_of(self._named(), caller, body) or self._derived(call, turn, body)
+            named = identity_of(self._named(), caller, body)
+            identity = named or (self._derived(call, turn, body) if is_turn else identity)
             turn.at = lineage_of(call.base_url, identity.key, caller, body)
             home = self.books.home(turn.at)
             parent = block.parent if block and block.key == identity.key else None
@@ -334,8 +355,9 @@ class Observer:
                 call.add_headers(added.headers)
             if call.backend is WARMROUTE and block is not None and block.key == identity.key:
                 call.add_headers({name: value for name, value in purpose(block).items() if name not in caller})
-            if added.fields and call.given.json_data is not None:
-                call.add_fields(added.fields)
+            if is_turn and call.given.json_data is not None:
+                for name, value in added.fields.items():
+                    call.offer_field(name, value, turn.model)
         return identity
 
     def _derived(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> Identity:
@@ -353,16 +375,14 @@ class Observer:
             if ours is None:
                 return
             call.stream_cls = ours
-            call.server = Server(call.base_url, str(body.get("model")))
             in_extra = isinstance(call.given.extra_json, Mapping) and "stream_options" in call.given.extra_json
             wanted = stream_options_with_usage(body, in_extra=in_extra)
             reads_bytes = caller.get(_RAW_HEADER) == "stream"
-            if wanted is None or reads_bytes or SERVERS.takes(call.server) is False:
+            if wanted is None or reads_bytes:
                 return
             if not call.given.url.rstrip("/").endswith("/completions"):
                 return  # streams of the other APIs always have their usage
-            call.add_fields({"stream_options": wanted})
-            call.added_usage = turn.withhold = True
+            turn.withhold = call.offer_field(USAGE_FIELD, wanted, turn.model)
 
     def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
         """Give the call an idempotency key, which openai sends with each retry."""

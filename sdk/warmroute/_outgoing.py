@@ -9,7 +9,9 @@
 
 *Usage.* The usage of a stream, with its receipt (cached tokens, losses, price), comes in a chunk that a server sends
 only if `stream_options.include_usage` is set. So the SDK sets the option if the caller did not, and withholds the chunk
-from the caller. A few servers refuse the option; `Servers` remembers which.
+from the caller.
+
+A few servers refuse this option or the session's body field. `Servers` remembers which.
 """
 
 import threading
@@ -22,10 +24,15 @@ from warmroute.contract.bounded import put
 from warmroute.contract.identity import SESSION_FIELDS, SESSION_HEADERS, InvalidSessionKey, session_of
 
 MAX_SERVERS: Final = 1000
-"""Servers of which it is remembered whether they accept `stream_options`; the least recently used is dropped."""
+"""Servers of which it is remembered whether they accept a field; the least recently used is dropped."""
 
-REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
+USAGE_FIELD: Final = "stream_options"
+
+_REFUSALS: Final = frozenset({400, 422})
 """Statuses with which servers refuse unknown fields."""
+
+_USAGE_REFUSALS: Final = _REFUSALS | {404, 415, 500, 501}
+"""Statuses with which servers refuse `stream_options`."""
 
 
 class Identity(NamedTuple):
@@ -37,28 +44,34 @@ class Identity(NamedTuple):
 
 
 class Server(NamedTuple):
-    """A server and one of its models: a gateway may accept `stream_options` for some models only."""
+    """A server, one of its models, and a body field: a gateway may accept the field for some models only."""
 
     base_url: str
     model: str
+    field: str
+
+    @property
+    def refusals(self) -> frozenset[int]:
+        """The statuses that may mean that the server refuses the field."""
+        return _USAGE_REFUSALS if self.field == USAGE_FIELD else _REFUSALS
 
 
 class Servers:
-    """Which servers are known to accept `stream_options`, and which to refuse it. Bounded by `MAX_SERVERS`."""
+    """Which servers are known to accept a field, and which to refuse it. Bounded by `MAX_SERVERS`."""
 
     def __init__(self) -> None:
         self._takes: OrderedDict[Server, bool] = OrderedDict()
         self._lock = threading.Lock()
 
     def takes(self, server: Server) -> bool | None:
-        """Whether `server` accepts the option; None if that is not known."""
+        """Whether `server` accepts its field; None if that is not known."""
         with self._lock:
             if server in self._takes:
                 self._takes.move_to_end(server)
             return self._takes.get(server)
 
     def learn(self, server: Server, *, takes: bool) -> None:
-        """Remember whether `server` accepted the option."""
+        """Remember whether `server` accepted its field."""
         with self._lock:
             put(self._takes, server, takes, MAX_SERVERS)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from warmroute_proxy.server.authentication import Authentication, KnownKey
 from warmroute_proxy.server.base.errors import Refusal, check_plain, is_websocket, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
-from warmroute_proxy.server.dialects.base_urls import meant_path
+from warmroute_proxy.server.dialects.base_urls import deployment_of, meant_path
 from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal, Sockets
 from warmroute_proxy.server.dialects.routes import (
     DIALECT_OF_PATH,
@@ -94,6 +94,7 @@ class PublicEndpoint:
             self._on_head(request, path)
             return
         if path not in _NAMED_PATHS and dialect_of(path) is None:
+            request.deployment = deployment_of(path)
             request.path = path = meant_path(path)
         without_key(request)
         dialect = shape_of(path)

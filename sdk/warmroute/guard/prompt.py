@@ -171,6 +171,11 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
     return Prompt(model, settings, tools, system, messages, tools_order, chain, set_to)
 
 
+def is_partial(body: Mapping[str, Any]) -> bool:
+    """Whether the server adds earlier items to the prompt, so that the request does not have the whole prompt."""
+    return bool(body.get("previous_response_id") or (body.get("conversation") and "messages" not in body))
+
+
 def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
     """The number of equal digests at the beginning of two sequences."""
     count = min(len(left), len(right))

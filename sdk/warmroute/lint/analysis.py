@@ -17,7 +17,7 @@ from warmroute.files.printable import number_of, printable
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import BYTES_PER_TOKEN, Memory, Reading, repeated_bytes
 from warmroute.guard.outcome import UNKNOWN, outcome
-from warmroute.guard.prompt import text_of
+from warmroute.guard.prompt import is_partial, read, text_of
 from warmroute.lint.transcript import Recorded, TranscriptError
 
 MAX_LINE_CHARS: Final = 160
@@ -125,13 +125,15 @@ def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analys
     for count, request in enumerate(requests, 1):
         if count > MAX_TURNS:
             raise TranscriptError(f"more than {MAX_TURNS:,} requests: lint fewer files at a time")
-        reading = memory.read(request.session, request.body)
+        partial = is_partial(request.body)
+        reading = Reading(read(request.body), None, None) if partial else memory.read(request.session, request.body)
         reading.prompt.sent_s = request.time_s or 0.0
         session = sessions.setdefault(request.session, Session(request.session))
         turn, has_usage = _turn(request, reading, memory, show_text)
         recorded &= has_usage
         session.turns.append(turn)
-        memory.keep(request.session, reading)
+        if not partial:
+            memory.keep(request.session, reading)
     return Analysis(tuple(sessions.values()), recorded)
 
 

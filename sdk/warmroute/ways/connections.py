@@ -69,11 +69,14 @@ class _Turns:
             event = json.loads(data)
         if not isinstance(event, dict) or event.get("type") != "response.create":
             return data
-        items = self._items(event)
+        before = self._before(event)
+        given = event.get("input")
+        items = [*(before or ()), *([{"role": "user", "content": given}] if isinstance(given, str) else given or ())]
         if event.get("generate") is False:
             self._begun(event, None, items)
             return data
-        body = {name: value for name, value in event.items() if name not in _OWN}
+        own = _OWN if before is not None else _OWN - {"previous_response_id"}
+        body = {name: value for name, value in event.items() if name not in own}
         options = options_of("/responses", {}, {**body, "input": items})
         call = self._observer.begin(self._client, options, stream=True, stream_cls=None)
         self._begun(event, call, items)
@@ -143,12 +146,12 @@ class _Turns:
         self._observer.books.answered(call.watch.turn, None, receipt_id if isinstance(receipt_id, str) else None)
         call.watch.observe(event)
 
-    def _items(self, event: Mapping[str, Any]) -> list[Any]:
-        given = event.get("input")
-        added = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
+    def _before(self, event: Mapping[str, Any]) -> list[Any] | None:
+        """The items up to the response that a turn continues; None if this connection does not know that response."""
         previous = event.get("previous_response_id")
-        before = next((found.items for found in self._last_responses.values() if found.response_id == previous), [])
-        return [*before, *added]
+        if not previous:
+            return []
+        return next((found.items for found in self._last_responses.values() if found.response_id == previous), None)
 
     def _begun(self, event: Mapping[str, Any], call: Call | None, items: list[Any]) -> None:
         if sum(map(len, self._under_way.values())) >= MAX_UNDER_WAY:

@@ -122,6 +122,9 @@ class Transport:
         call, changed = prepared
         try:
             response = inner.handle_request(changed)
+            if call.retry_as_given(response.status_code):
+                response.close()
+                response = inner.handle_request(request)
             self._answered(call, response, "SyncByteStream")
             return response
         finally:
@@ -136,6 +139,9 @@ class Transport:
         call, changed = prepared
         try:
             response = await inner.handle_async_request(changed)
+            if call.retry_as_given(response.status_code):
+                await response.aclose()
+                response = await inner.handle_async_request(request)
             self._answered(call, response, "AsyncByteStream")
             return response
         finally:
@@ -212,6 +218,7 @@ class Transport:
     def _answered(self, call: Call, response: Any, kind: str) -> None:
         if response.status_code >= 300:
             return
+        call.field_refused()
         self._observer.answered(call, response)
         if call.watch is not None:
             with self._observer.books.shelter():

@@ -232,6 +232,22 @@ def test_a_base_url_with_too_much_or_too_little_is_understood(
     assert found.json().get("error") == plain.json().get("error")
 
 
+@pytest.mark.parametrize("model", [{}, {"model": None}], ids=["no model", "null"])
+@pytest.mark.parametrize(
+    "body",
+    [{"messages": user("x")}, {"prompt": "x"}, {"messages": user("x") * 4000}],
+    ids=["chat", "completion", "dense"],
+)
+def test_azures_deployment_is_the_model_of_a_body_without_one(
+    client: httpx.Client, model: dict[str, Any], body: dict[str, Any]
+) -> None:
+    right = "/chat/completions" if "messages" in body else "/completions"
+    found = client.post(f"/openai/deployments/kimi-k2%2E5{right}", json={**model, "max_tokens": 1, **body})
+    plain = client.post(f"/v1{right}", json={"model": "kimi-k2.5", "max_tokens": 1, **body})
+    assert (found.status_code, found.json().get("model")) == (plain.status_code, plain.json().get("model"))
+    assert found.json().get("error") == plain.json().get("error")
+
+
 @pytest.mark.parametrize("base_url", ["", "/v1/", "/v1/v1", "/v1/chat/completions"])
 def test_models_are_listed_at_any_base_url(client: httpx.Client, base_url: str) -> None:
     assert client.get(base_url + "/models").json() == client.get("/v1/models").json()

@@ -46,6 +46,8 @@ class MockServer:
     (an error in the midst of a stream)."""
     refuses_stream_options: int = 0
     """The status with which `stream_options` is refused; 0 accepts it."""
+    refuses_field: str = ""
+    """A field of the body that is refused with 400, by its name."""
     fails_with: int = 0
     """The status of all answers, 0 for none."""
     home: str = "east"
@@ -137,6 +139,8 @@ class Handler(BaseHTTPRequestHandler):
         status = mock.fails_with or (mock.refuses_stream_options if "stream_options" in request.body else 0)
         if status:
             self._json(status, {"error": {"message": "Extra inputs are not permitted"}})
+        elif mock.refuses_field in request.body:
+            self._json(400, {"error": {"message": f"Unrecognized request argument supplied: {mock.refuses_field}"}})
         elif mock.kind == "garbage":
             self._garbage(request)
         elif request.path.endswith("/sessions/expect"):

@@ -36,6 +36,19 @@ def test_a_server_that_refuses_stream_options_is_asked_once(driver: "Driver", st
     assert (report.turns, report.turns_measured, report.internal_errors) == (1, 0, 0)
 
 
+def test_a_server_that_refuses_the_sessions_field_is_asked_once(driver: "Driver") -> None:
+    driver.server.refuses_field = "prompt_cache_key"
+    client = driver.client(session="s", backend="openai")
+    driver.run(client.chat.completions.create(model="m", messages=HI))
+    assert streamed(driver, client) == "hello"
+    assert ["prompt_cache_key" in request.body for request in driver.server.posts] == [True, False, False]
+    other = client.with_options(base_url=f"{driver.server.url}/other")
+    assert [streamed(driver, other) for _ in range(2)] == ["hello"] * 2
+    added = {"prompt_cache_key", "stream_options"}
+    assert [added & request.body.keys() for request in driver.server.posts[3:]] == [added, set(), {"stream_options"}]
+    assert client.cache.report().internal_errors == 0
+
+
 def test_a_refusal_is_remembered_for_the_model_that_it_came_from(driver: "Driver") -> None:
     driver.server.refuses_stream_options = 400
     client = driver.client()

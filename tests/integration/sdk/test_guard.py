@@ -76,6 +76,22 @@ def test_raise_sends_nothing(driver: "Driver") -> None:
     assert client.cache.report().internal_errors == 0
 
 
+@pytest.mark.parametrize("stored", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
+def test_a_turn_whose_history_the_server_keeps_is_not_compared(driver: "Driver", stored: dict[str, Any]) -> None:
+    client = driver.client(session="s", guard="raise")
+    for size in (8000, 100):
+        result = {"type": "function_call_output", "call_id": f"c{size}", "output": "x" * size}
+        driver.run(client.responses.create(model="m", instructions="Be brief.", input=[result], **stored))
+    assert client.cache.guard.events == ()
+    assert client.cache.report().internal_errors == 0
+
+
+def test_a_turn_whose_history_the_server_keeps_begins_no_conversation(driver: "Driver") -> None:
+    client = driver.client()
+    driver.run(client.responses.create(model="m", input=[ASK], previous_response_id="resp_1"))
+    assert "x-session-affinity" not in driver.server.last.headers
+
+
 def test_off_reads_nothing(driver: "Driver", monkeypatch: pytest.MonkeyPatch) -> None:
     client = driver.client(session="s", guard="off")
     monkeypatch.setattr("warmroute.guard.memory.read", lambda *_: pytest.fail("it was read"))

@@ -111,6 +111,26 @@ def test_other_calls_carry_the_session_too(driver: "Driver") -> None:
     assert client.cache.report().turns == 0
 
 
+def test_only_turns_have_a_session_in_their_body(driver: "Driver") -> None:
+    client = driver.client(session="s", backend="openai")
+    driver.run(client.embeddings.create(model="m", input="text", encoding_format="float"))
+    assert "prompt_cache_key" not in driver.server.last.body
+    driver.run(client.chat.completions.create(model="m", messages=HI))
+    assert driver.server.last.body["prompt_cache_key"] == "s"
+
+
+def test_a_token_count_before_each_turn_divides_no_conversation(driver: "Driver") -> None:
+    client = driver.client()
+    items: list[Any] = list(HI)
+    for _ in range(2):
+        driver.run(client.responses.input_tokens.count(model="m", input=items))
+        assert AFFINITY not in driver.server.last.headers
+        driver.run(client.responses.create(model="m", input=items))
+        items += [{"role": "assistant", "content": "hello"}, *HI]
+    first, second = driver.server.posts[1::2]
+    assert first.headers[AFFINITY] == second.headers[AFFINITY]
+
+
 def test_the_home_of_a_session_is_sent_back_with_its_next_call(driver: "Driver") -> None:
     client = driver.client()
     with warmroute.session("a"):

@@ -22,6 +22,7 @@ class Vendor:
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.gzips = False
+        self.refuses = ""
         self.url = ""
 
     @property
@@ -44,6 +45,9 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         path = self.path.partition("?")[0]
         self.vendor.seen.append((path, {name.lower(): value for name, value in self.headers.items()}, body))
+        if self.vendor.refuses in body:
+            self._send(b"{}", "application/json", 400)
+            return
         streamed = bool(body.get("stream")) or "streamGenerateContent" in path
         answers = next(make for end, make in DIALECTS.items() if end in path)
         answered = any(message.get("role") == "tool" for message in body.get("messages", ()))
@@ -57,8 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send(json.dumps(events[0]).encode(), "application/json")
 
-    def _send(self, content: bytes, kind: str) -> None:
-        self.send_response(200)
+    def _send(self, content: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", kind)
         if self.vendor.gzips and "gzip" in self.headers.get("accept-encoding", ""):
             content = gzip.compress(content)

@@ -274,6 +274,17 @@ def test_the_transport_reads_along(vendor: Vendor, library: Any, is_async: bool,
     assert transport.cache.guard.repairs == {"sort-tools": 1}
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_the_transport_repeats_a_request_whose_session_field_was_refused(vendor: Vendor, is_async: bool) -> None:
+    vendor.refuses = "prompt_cache_key"
+    transport = warmroute.transport(session="s", backend="openai")
+    path, body = BODIES["chat"]
+    for _ in range(2):
+        assert post(httpx, is_async, transport, vendor.url + path, body).status_code == 200
+    assert ["prompt_cache_key" in sent for _, _, sent in vendor.seen] == [True, False, False]
+    expect_report(transport.cache.report(), 2)
+
+
 def test_the_transport_leaves_other_requests_alone(vendor: Vendor) -> None:
     transport = warmroute.transport(session="s")
     with httpx.Client(transport=transport) as client:

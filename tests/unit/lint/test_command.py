@@ -165,3 +165,14 @@ def test_a_compaction_has_what_it_cost_and_saves(tmp_path: Path, capsys: pytest.
     turn = json.loads(capsys.readouterr().out)["sessions"][0]["turns"][-1]
     assert turn["compacted_tokens"] > 10_000
     assert turn["saved_usd_a_turn"] == pytest.approx(turn["compacted_tokens"] * 0.1 / 1e6)
+
+
+def test_a_turn_whose_history_the_server_keeps_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "calls.jsonl"
+    asks = [{"model": "m", "instructions": "Be brief.", "input": f"Open on 2026-11-2{day}?"} for day in range(3)]
+    path.write_text("\n".join(json.dumps({**ask, "previous_response_id": "resp_1"}) for ask in asks))
+    assert main(["lint", "--json", str(path)]) == 0
+    [session] = json.loads(capsys.readouterr().out)["sessions"]
+    assert [turn["cause"] for turn in session["turns"]] == [None] * 3

@@ -107,7 +107,7 @@ def test_a_receipt_that_no_check_foresaw_is_a_violation_and_no_error_of_ours() -
 def test_servers_are_forgotten_least_recently_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_outgoing, "MAX_SERVERS", 2)
     servers = _outgoing.Servers()
-    one, two, three = (_outgoing.Server("http://server/v1", name) for name in "abc")
+    one, two, three = (_outgoing.Server("http://server/v1", name, _outgoing.USAGE_FIELD) for name in "abc")
     servers.learn(one, takes=True)
     servers.learn(two, takes=False)
     assert servers.takes(one) is True

@@ -77,6 +77,15 @@ def test_an_error_ends_the_turn_that_it_refuses() -> None:
     assert scene.turns_counted() == 1
 
 
+def test_a_turn_that_continues_an_unknown_response_is_not_compared() -> None:
+    scene = Scene()
+    for number, day in enumerate(("Fri Nov 20 2026", "Sat Nov 21 2026")):
+        scene.ask(f"What is open on {day}?", instructions="Be brief.", previous_response_id=f"stored {number}")
+        scene.tell("response.completed", f"r{number}", "answer")
+    assert scene.client.cache.guard.events == ()
+    assert scene.turns_counted() == 2
+
+
 def test_streams_are_lines_of_their_own() -> None:
     scene = Scene()
     scene.ask("a", stream_id="a")

@@ -35,7 +35,7 @@ async def test_a_reader_that_cannot_be_started_refuses_one_body_and_is_tried_aga
     callers: Any = SimpleNamespace(secrets=None)
     made: Any = LargeBodies(config, callers, asyncio.get_running_loop(), Metrics())
     caller = SimpleNamespace(tenant=SimpleNamespace(name="t"), key_id="", region=None, path="/v1/chat/completions")
-    exchange = SimpleNamespace(request=SimpleNamespace(headers={}), on_gone=None, fail=lambda: None)
+    exchange = SimpleNamespace(request=SimpleNamespace(headers={}, deployment=""), on_gone=None, fail=lambda: None)
     for _ in range(2):
         made.read(exchange, SimpleNamespace(path="/x", size=10), caller, lambda found, _: refused.append(found))
     assert [each.status for each in refused] == [503]

@@ -5,6 +5,7 @@ a slash behind it, or with the whole path of an API. Azure's clients put the dep
 """
 
 from typing import Final
+from urllib.parse import unquote
 
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, PREFIXES
 from warmroute_proxy.server.intake.parsed_request import ROUTES
@@ -23,12 +24,15 @@ _ENDINGS: Final = sorted(
 _BEFORE: Final = frozenset({"v1", "api", "openai", "anthropic", *(part for _, end in _ENDINGS for part in end)})
 """The segments that may stand before them."""
 
+_DEPLOYMENTS: Final = ["openai", "deployments"]
+"""The segments of an Azure path before the name of the deployment."""
+
 
 def meant_path(path: str) -> str:
     """The served path that a path stands for; the path itself if it stands for none."""
-    parts = [part for part in path.split("/") if part]
-    if parts[:2] == ["openai", "deployments"]:
-        parts = parts[3:]  # Azure: the third segment is the name of the deployment
+    parts = _parts(path)
+    if parts[:2] == _DEPLOYMENTS:
+        parts = parts[3:]
     for served, end in _ENDINGS:
         if parts[-len(end) :] == end and _BEFORE.issuperset(parts[: -len(end)]):
             return served
@@ -36,3 +40,13 @@ def meant_path(path: str) -> str:
         if parts[-3:-1] == [prefix.strip("/"), "models"] and _BEFORE.issuperset(parts[:-3]):
             return f"{prefix}models/{parts[-1]}"
     return path
+
+
+def deployment_of(path: str) -> str:
+    """The name of the deployment in an Azure path; empty for other paths."""
+    parts = _parts(path)
+    return unquote(parts[2]) if parts[:2] == _DEPLOYMENTS and len(parts) > 2 else ""
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]

@@ -55,6 +55,9 @@ class Request:
     dialect: Any = None
     """The API dialect of the request, if its path does not determine the dialect. Only the endpoint uses it."""
 
+    deployment = ""
+    """The name in an Azure path with a deployment. A body without a model gets this name as its model."""
+
     more_lines = b""
     """Header lines for any answer to the request, each with its line end."""
 

@@ -185,8 +185,9 @@ class LargeBodies:
         `translate`: a function that makes a chat body of the body; it must be defined at the top of a module, to be
         pickled. `on_read` also gets the translation.
         """
-        sender = caller.tenant, exchange.request.headers, caller.key_id, caller.region
-        asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate, allowed_s(shared.size))
+        request, allowed = exchange.request, allowed_s(shared.size)
+        sender = caller.tenant, request.headers, caller.key_id, caller.region
+        asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate, allowed, request.deployment)
         waiting = _Waiting(asked, exchange, shared, caller, on_read)
         if self._closed:
             self._end(waiting, shutting_down())

@@ -65,6 +65,7 @@ class LargeRequest(NamedTuple):
     region: str | None
     translate: Translate | None
     allowed_s: float
+    deployment: str
 
 
 class LargeAnswer(NamedTuple):
@@ -136,7 +137,7 @@ class _Reading:
             except Refusal as refusal:
                 if asked.translate is not None:
                     raise
-                raw, dropped = mended(refusal, raw, TranslationWork())
+                raw, dropped = mended(refusal, raw, TranslationWork(), asked.deployment)
                 found = read_body(raw, caller, self._secrets, self._config)
                 changes = with_dropped(changes, dropped)
                 if not is_other:

@@ -1,11 +1,14 @@
 """Mends small faults in refused chats and completions, so that these can be served.
 
-The faults are halves of surrogate pairs, and the faults that `dialects/chat_history.py` and `dialects/chat_members.py`
-know. Only refused requests are examined, so other requests are not slowed down.
+The faults are halves of surrogate pairs, a model that only the path names, and the faults that
+`dialects/chat_history.py` and `dialects/chat_members.py` know. Only refused requests are examined, so other requests
+are not slowed down.
 """
 
 from collections.abc import Mapping
 from typing import Final
+
+from msgspec import Raw
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects import chat_history, chat_members
@@ -18,17 +21,21 @@ from warmroute_proxy.server.intake.body import Body
 _CODES: Final = ("invalid_json", "invalid_type", "invalid_value")
 
 
-def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, Mapping[str, int]]:
-    """The mended body, and how many parts of its messages were dropped or changed, by type.
+def mended(refusal: Refusal, raw: bytes, work: TranslationWork, deployment: str) -> tuple[bytes, Mapping[str, int]]:
+    """The mended body, and how many parts of its messages were dropped or changed, by type. `deployment`: the model of
+    a body without a model; empty if there is none.
 
     Raises: `refusal`, if the body cannot be mended; TooMuch, as `TranslationWork` says.
     """
-    if refusal.code not in _CODES:
+    lacks_model = bool(deployment) and (refusal.code, refusal.param) == ("missing_field", "model")
+    if refusal.code not in _CODES and not lacks_model:
         raise refusal
     whole = whole_pairs(raw) if has_surrogate(raw) else raw
     body = Body(whole)
     try:
         changed = chat_members.mended(body.members, work)
+        if lacks_model:
+            changed["model"] = Raw(encode(deployment))
         if changed:
             add = encode({name: value for name, value in changed.items() if value is not None})[1:-1]
             whole = b"".join(body.rewritten(frozenset(changed), add))
@@ -36,7 +43,9 @@ def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, 
         messages = body.members.get("messages")
         found = None if messages is None else chat_history.mended(messages, work)
     except BadRequest:
-        raise refusal from None
+        if not lacks_model:
+            raise refusal from None
+        return whole, {}
     if messages is None or found is None:
         if whole == raw:
             raise refusal

@@ -67,7 +67,7 @@ class RequestParser:
             return self._read(request, raw, caller)
         except Refusal as refusal:
             check_light(raw)
-            request.body, dropped = mended(refusal, raw, TranslationWork.in_loop(len(raw)))
+            request.body, dropped = mended(refusal, raw, TranslationWork.in_loop(len(raw)), request.deployment)
         try:
             found = self._read(request, request.body, caller)
         except TooMuch:
