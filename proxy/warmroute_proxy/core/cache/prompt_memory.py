@@ -68,14 +68,14 @@ class PromptMemory:
                 return prompt
         return None
 
-    def others(self, session: int, asked: int, *, is_under_way: bool) -> Iterator[KnownPrompt]:
+    def others(self, session: int, asked: int, *, beyond: bool) -> Iterator[KnownPrompt]:
         """The prompts of a session, then those of the newest other session with an equal first user message.
 
-        `asked`: the hash of the first user message. `is_under_way`: False for a first turn, which gets only its own
-        session's prompts.
+        `asked`: the hash of the first user message. `beyond`: whether other sessions count. They do for a later turn
+        of a conversation without a session key. A first turn, and a session with a key, have only their own prompts.
         """
         yield from self._by_session.get(session, _NONE)
-        if is_under_way and asked:
+        if beyond and asked:
             other = self._session_by_asked.get(asked, session)
             if other != session:
                 yield from self._by_session.get(other, _NONE)
