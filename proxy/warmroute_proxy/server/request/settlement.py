@@ -133,6 +133,9 @@ class RequestAccount(msgspec.Struct):
     ttft_ms: float | None = None
     proxy_s: float = 0.0
     looked: Looked | KnownPrompt | None = None
+    before: SettledTurn | None = None
+    """The turn before, as known when the request was sent: copies of a request may settle while it runs."""
+
     has_credit: bool = False
     since_s: float = 0.0
     """Start of the proxy's own latency; defaults to the arrival of the request."""
@@ -280,7 +283,7 @@ class Settlement:
             usage = _with_expected(usage, reported, attempt, routing, end)
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
-        before = self._router.last_settled(routing)
+        before = account.before
         earlier = self._ledger.earlier_turns.get(entry.lineage)
         loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
         plain = PLAIN.issuperset(loss)
@@ -390,7 +393,8 @@ class Settlement:
             self._ledger.settle(credit, _ignore)
 
     def reserve(self, account: RequestAccount, routing: RoutingRequest, decision: Decision, now_s: float) -> None:
-        """Raise the load of the workers that an attempt is sent to."""
+        """Raise the load of the workers that an attempt is sent to, and note the turn before it."""
+        account.before = self._router.last_settled(routing)
         ticket = account.ticket = self._router.dispatched(routing, decision, now_s)
         if self._announcements is not None:
             self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)

@@ -1,0 +1,42 @@
+"""With which earlier turn a turn is compared, as the losses of its receipt show."""
+
+import msgspec
+import pytest
+from tests.subjects.request_scene import CONTENT, DONE, EVENTS, Client, Scene
+from tests.subjects.routing import routing_of
+
+import warmroute_proxy
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
+from warmroute_proxy.server.engines.leg import Leg
+
+pytestmark = pytest.mark.skipif(warmroute_proxy.COMPILED, reason="compiled code takes no scripted neighbours")
+
+
+def prompt(tokens: int, turn: int, name: int = 1) -> RoutingRequest:
+    """A turn of the conversation `name`, all of which begin with 3,000 equal tokens."""
+    blocks = range(tokens // 500)  # of 4 bytes a token, by the prior
+    hashes = [at if at < 6 else 1000 * name + at for at in blocks]
+    return routing_of(Chain(hashes, [2000 * (at + 1) for at in blocks]), turn=turn, thread=1)
+
+
+def send(scene: Scene, routing: RoutingRequest) -> Leg:
+    scene.asked(routing, Client()).begin()
+    return scene.leg()
+
+
+def losses(scene: Scene, leg: Leg, tokens: int, cached: int) -> dict[str, int]:
+    usage = {"prompt_tokens": tokens, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}}
+    leg.head(200, EVENTS)
+    leg.body(CONTENT + b"data: %b\n\n" % msgspec.json.encode({"choices": [], "usage": usage}) + DONE)
+    scene.write_row()
+    return scene.entries[-1].receipt().loss
+
+
+async def test_copies_of_a_turn_that_are_computed_together_have_evicted_nothing() -> None:
+    scene = Scene()
+    losses(scene, send(scene, prompt(30_000, 1)), 30_000, 0)
+    legs = [send(scene, prompt(38_000, 2)) for _ in range(4)]
+    found = [losses(scene, leg, 38_000, 30_000) for leg in legs]
+    assert found[0] == {"new": 8_000}
+    assert [each["not_computed_yet"] for each in found[1:]] == [7_999] * 3
