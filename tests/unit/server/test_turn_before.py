@@ -25,11 +25,15 @@ def send(scene: Scene, routing: RoutingRequest) -> Leg:
     return scene.leg()
 
 
-def losses(scene: Scene, leg: Leg, tokens: int, cached: int) -> dict[str, int]:
-    usage = {"prompt_tokens": tokens, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}}
+def end(scene: Scene, leg: Leg, content: bytes, **usage: object) -> None:
     leg.head(200, EVENTS)
-    leg.body(CONTENT + b"data: %b\n\n" % msgspec.json.encode({"choices": [], "usage": usage}) + DONE)
+    leg.body(content + b"data: %b\n\n" % msgspec.json.encode({"choices": [], "usage": usage}) + DONE)
     scene.write_row()
+
+
+def losses(scene: Scene, leg: Leg, tokens: int, cached: int) -> dict[str, int]:
+    details = {"cached_tokens": cached}
+    end(scene, leg, CONTENT, prompt_tokens=tokens, completion_tokens=1, prompt_tokens_details=details)
     return scene.entries[-1].receipt().loss
 
 
@@ -40,3 +44,17 @@ async def test_copies_of_a_turn_that_are_computed_together_have_evicted_nothing(
     found = [losses(scene, leg, 38_000, 30_000) for leg in legs]
     assert found[0] == {"new": 8_000}
     assert [each["not_computed_yet"] for each in found[1:]] == [7_999] * 3
+
+
+async def test_a_turn_that_was_aborted_in_an_engines_queue_has_computed_nothing() -> None:
+    scene = Scene()
+    losses(scene, send(scene, prompt(30_000, 1)), 30_000, 0)
+    client, asked = Client(), prompt(38_000, 2)
+    scene.asked(asked, client).begin()
+    leg = scene.leg()
+    client.leave()
+    aborted = CONTENT.replace(b"null", b'"abort"').replace(b'"a"', b'""')
+    end(scene, leg, aborted, prompt_tokens=0, completion_tokens=0, total_tokens=0)
+    assert scene.entries[-1].outcome == "client_left"
+    assert scene.router.place(asked, scene.now).predicted_cached_tokens < 31_000
+    assert losses(scene, send(scene, asked), 38_000, 30_000) == {"new": 8_000}

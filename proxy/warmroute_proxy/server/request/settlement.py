@@ -429,9 +429,14 @@ class Settlement:
     def _settle_ticket(
         self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
-        """Report to the router how the attempt ended; None if the attempt's load (ticket) was released before."""
+        """Report to the router how the attempt ended; None if the attempt's load (ticket) was released before,
+        or is released now because the engine never ran it.
+        """
         ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
+            return None
+        if end.client_left and not usage.prompt_tokens and _never_ran(attempt.usage):
+            self.release(account, attempt.rid, (), end.now_s)
             return None
         if not routing.expects:
             called_tools = (attempt.answer or attempt.scanner).called_tools
@@ -497,17 +502,18 @@ def _with_expected(
     """
     if "prompt_tokens" not in usage.estimated:
         return usage
-    if (
-        end.client_left
-        and isinstance(reported, dict)
-        and reported.get("prompt_tokens") == reported.get("completion_tokens") == 0
-    ):
+    if end.client_left and _never_ran(reported):
         return usage
     completion_tokens = 0
     decision = attempt.decision
     if attempt.answer is not None:
         completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (routing.chain.total_bytes or 1)
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
+
+
+def _never_ran(reported: Mapping[str, Any] | bytes | None) -> bool:
+    """Whether an engine reports that it has aborted a request that waited in its queue."""
+    return isinstance(reported, dict) and reported.get("prompt_tokens") == reported.get("completion_tokens") == 0
 
 
 def _ignore(_failure: JournalError | None) -> None:
