@@ -17,13 +17,13 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.accounting.receipt import ServedBy
-from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.messages import USER
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
@@ -34,6 +34,7 @@ from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
+from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS
 from warmroute_proxy.server.intake.standing import NO_STANDING
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
@@ -215,11 +216,12 @@ class Scene:
             max_answer_bytes=1 << 20,
         )
         self.several, self.stream = several, stream
+        self.prefix_breaks = NO_PREFIX_BREAKS
         self.request = self.asked(ROUTING, self.client)
 
-    def asked(self, routing: RoutingRequest, client: Client, looked: KnownPrompt | None = None) -> InferenceRequest:
-        """Another request. `looked`: the known prompt that it continues."""
-        return InferenceRequest(self.path, client, _read(self, routing, looked), self.number())
+    def asked(self, routing: RoutingRequest, client: Client) -> InferenceRequest:
+        """Another request."""
+        return InferenceRequest(self.path, client, _read(self, routing), self.number())
 
     @property
     def settled(self) -> int:
@@ -348,7 +350,8 @@ class _Places:
         return frozenset()
 
 
-def _read(scene: Scene, routing: RoutingRequest, looked: KnownPrompt | None) -> ReadRequest:
+def _read(scene: Scene, routing: RoutingRequest) -> ReadRequest:
+    messages = [len(routing.chain.hashes) << 2 | USER]
     made = SimpleNamespace(
         forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
@@ -358,7 +361,9 @@ def _read(scene: Scene, routing: RoutingRequest, looked: KnownPrompt | None) -> 
         opaque=False, counts_first=False, most_tokens=100, demanded_tokens=0, standing=NO_STANDING, engine_priority=0,
         session=None, routing=routing, forwarded_from=None, wire_model=None, several=scene.several,
         dropped=frozenset(), nulls=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
-        left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), look=lambda _: looked,
+        left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), messages=messages,
+        agent=0, prefix_breaks=scene.prefix_breaks, is_compacted=lambda _: False,
+        look=lambda body: scene.prefix_breaks.look(routing, messages, body, ""),
     )  # fmt: skip
     return ReadRequest(cast("ParsedRequest", made), Body(BODY))
 

@@ -6,9 +6,11 @@ from tests.subjects.request_scene import CONTENT, DONE, EVENTS, Client, Scene
 from tests.subjects.routing import routing_of
 
 import warmroute_proxy
+from warmroute_proxy.core.cache.affinity import MAX_FORKS
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
 
 pytestmark = pytest.mark.skipif(warmroute_proxy.COMPILED, reason="compiled code takes no scripted neighbours")
 
@@ -58,3 +60,17 @@ async def test_a_turn_that_was_aborted_in_an_engines_queue_has_computed_nothing(
     assert scene.entries[-1].outcome == "client_left"
     assert scene.router.place(asked, scene.now).predicted_cached_tokens < 31_000
     assert losses(scene, send(scene, asked), 38_000, 30_000) == {"new": 8_000}
+
+
+@pytest.mark.parametrize(("memory_bytes", "class_"), [(0, "cold"), (1 << 20, "new")])
+async def test_conversations_that_take_turns_in_one_session_have_changed_nothing(
+    memory_bytes: int, class_: str
+) -> None:
+    scene = Scene()
+    scene.prefix_breaks = PrefixBreaks(memory_bytes)
+    for turn in range(1, 5):
+        for name in range(1, MAX_FORKS + 2):
+            asked = prompt(5_000 * name + 1_500 * turn, turn, name)
+            tokens = asked.chain.total_bytes // 4
+            found = losses(scene, send(scene, asked), tokens, 0 if turn == 1 else tokens - 1_500)
+            assert turn == 1 or found == {class_: 1_500}

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from warmroute.contract.shares import Division
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.breaks import PromptShape
 from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.messages import ASSISTANT
 from warmroute_proxy.core.prompt.parts import Head
 
 MAX_PROMPTS: Final = 6
@@ -43,6 +45,14 @@ class KnownPrompt:
     @property
     def shape(self) -> PromptShape:
         return PromptShape(self.head, self.chain.hashes, self.chain.ends, self.messages)
+
+    def as_turn(self, salt_epoch: int) -> SettledTurn:
+        """The turn of this prompt, for a prompt that continues it. `salt_epoch`: of both, since their hashes agree."""
+        chain, turn = self.chain, 1 + sum([mark & 3 == ASSISTANT for mark in self.messages])
+        return SettledTurn(
+            (self.worker,), self.region, chain.ends[-1], self.prompt_tokens, self.completion_tokens, None,
+            turn, salt_epoch, chain.hashes[-1], self.turns_before,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:

@@ -134,7 +134,10 @@ class RequestAccount(msgspec.Struct):
     proxy_s: float = 0.0
     looked: Looked | KnownPrompt | None = None
     before: SettledTurn | None = None
-    """The turn before, as known when the request was sent: copies of a request may settle while it runs."""
+    earlier: EarlierTurn | None = None
+    """The turn before, as known when the request was sent: copies of a request may settle while it runs. `earlier`: the
+    one in the ledger, if the router knows no turn of the lineage.
+    """
 
     has_credit: bool = False
     since_s: float = 0.0
@@ -284,10 +287,9 @@ class Settlement:
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = account.before
-        earlier = self._ledger.earlier_turns.get(entry.lineage)
-        loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
+        loss = self._losses(account, attempt, usage, routing)
         plain = PLAIN.issuperset(loss)
-        loss = loss if plain else self._missed(account, attempt, usage, routing, before, earlier) or loss
+        loss = loss if plain else self._missed(account, attempt, usage, routing) or loss
         settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -316,14 +318,21 @@ class Settlement:
         if changes.normalised:
             self._metrics.normalised(changes.normalised)
 
-    def _missed(
+    def _losses(
         self,
         account: RequestAccount,
         attempt: Attempt,
         usage: Usage,
         routing: RoutingRequest,
-        before: SettledTurn | None,
-        earlier: EarlierTurn | None,
+        seen: Seen = NOTHING_SEEN,
+    ) -> dict[str, int]:
+        return losses_of(
+            account.before, routing, usage, attempt,
+            here=self._region, earlier=account.earlier, looked=account.looked, seen=seen,
+        )  # fmt: skip
+
+    def _missed(
+        self, account: RequestAccount, attempt: Attempt, usage: Usage, routing: RoutingRequest
     ) -> dict[str, int]:
         """The uncached tokens by loss class, for a turn that found less cached than expected. Also uses what was
         observed of the caches. Empty if the turn's load was released before.
@@ -334,11 +343,9 @@ class Settlement:
         worker, seen = ticket.cache_worker, self._router.seen(ticket, usage.prompt_tokens)
         if not attempt.engine.is_sglang and worker.load.capacity.pool_tokens is None:
             seen = replace(seen, forgets=True)
-        if before is None:
-            seen = with_restart(seen, worker.load, earlier)
-        loss = losses_of(
-            before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked, seen=seen
-        )
+        if account.before is None:
+            seen = with_restart(seen, worker.load, account.earlier)
+        loss = self._losses(account, attempt, usage, routing, seen)
         self._engines.watching.lost(worker.id, loss, usage.cached_tokens, worker.load.occupancy)
         return loss
 
@@ -394,10 +401,20 @@ class Settlement:
 
     def reserve(self, account: RequestAccount, routing: RoutingRequest, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to, and note the turn before it."""
-        account.before = self._router.last_settled(routing)
+        self._note_before(account, routing)
         ticket = account.ticket = self._router.dispatched(routing, decision, now_s)
         if self._announcements is not None:
             self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
+
+    def _note_before(self, account: RequestAccount, routing: RoutingRequest) -> None:
+        before, looked = self._router.last_settled(routing), account.looked
+        if before is None and self._router.last_number(routing.lineage) is None:
+            account.earlier = self._ledger.earlier_turns.get(routing.lineage.to_bytes(8, "big").hex())
+        if type(looked) is KnownPrompt and (before is None or not repeats(routing.chain, before)):
+            turn = looked.as_turn(routing.salt_epoch)
+            if repeats(routing.chain, turn):  # it may have gone on since it was looked up
+                before = turn
+        account.before = before
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
         """Record that the prompt is computed: its tokens no longer count as prefill load."""
