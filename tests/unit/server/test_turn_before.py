@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.subjects.request_scene import CONTENT, DONE, EVENTS, Client, Scene
 from tests.subjects.routing import routing_of
 
@@ -74,3 +75,13 @@ async def test_conversations_that_take_turns_in_one_session_have_changed_nothing
             tokens = asked.chain.total_bytes // 4
             found = losses(scene, send(scene, asked), tokens, 0 if turn == 1 else tokens - 1_500)
             assert turn == 1 or found == {class_: 1_500}
+
+
+async def test_a_turn_with_other_settings_has_evicted_nothing() -> None:
+    scene, low, high = Scene(), prompt(30_000, 1), replace(prompt(32_000, 2), settings=1)
+    losses(scene, send(scene, low), 30_000, 0)
+    assert losses(scene, send(scene, high), 32_000, 500) == {"prefix_changed": 29_500, "new": 2_000}
+    found = msgspec.json.decode(scene.entries[-1].usage)["warmroute"]["prefix_break"]
+    assert (found["where"], found["cause"], found["tokens"]) == ("settings", "settings", 29_500)
+    later = replace(prompt(34_000, 3), settings=1)
+    assert losses(scene, send(scene, later), 34_000, 32_000) == {"new": 2_000}

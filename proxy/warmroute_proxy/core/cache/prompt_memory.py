@@ -30,7 +30,7 @@ class KnownPrompt:
 
     __slots__ = (
         "chain", "completion_tokens", "head", "lineage", "messages",
-        "prompt_tokens", "region", "turns_before", "worker",
+        "prompt_tokens", "region", "settings", "turns_before", "worker",
     )  # fmt: skip
 
     def __init__(self, lineage: int, head: Head, chain: Chain, messages: list[int]) -> None:
@@ -39,7 +39,7 @@ class KnownPrompt:
         self.head = head
         self.chain = chain
         self.messages = messages
-        self.prompt_tokens = self.completion_tokens = self.turns_before = 0
+        self.prompt_tokens = self.completion_tokens = self.turns_before = self.settings = 0
         self.worker = self.region = ""
 
     @property
@@ -51,7 +51,7 @@ class KnownPrompt:
         chain, turn = self.chain, 1 + sum([mark & 3 == ASSISTANT for mark in self.messages])
         return SettledTurn(
             (self.worker,), self.region, chain.ends[-1], self.prompt_tokens, self.completion_tokens, None,
-            turn, salt_epoch, chain.hashes[-1], self.turns_before,
+            turn, salt_epoch, chain.hashes[-1], self.turns_before, self.settings,
         )  # fmt: skip
 
     @property

@@ -565,6 +565,7 @@ class Router:
             routing.salt_epoch,
             chain.hashes[-1],
             routing.turns_before,
+            routing.settings,
         )
 
     def remember(
