@@ -14,6 +14,7 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.load.blame import Cause
@@ -22,6 +23,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.messages import USER
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
@@ -32,6 +34,7 @@ from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
+from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS
 from warmroute_proxy.server.intake.standing import NO_STANDING
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
@@ -52,6 +55,7 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1,
 DONE = b"data: [DONE]\n\n"
 WHOLE = b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}'
 EVENTS = {"content-type": "text/event-stream"}
+ROUTING = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
 
 
 class Client(Exchange):
@@ -139,7 +143,7 @@ class Engines:
     lost: frozenset[str] = frozenset()
     watching = SimpleNamespace(
         answers=Counter(), answered_nothing=_nothing, miscounted=_nothing, handed_over=_nothing,
-        not_handed_over=_nothing,
+        not_handed_over=_nothing, lost=_nothing,
     )  # fmt: skip
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
@@ -178,7 +182,7 @@ class Scene:
         """What the next placement comes to: here, queue, forward, refuse."""
         self.journal_works = True
         self.rows: list[Callable[[JournalError | None], None]] = []  # to be written
-        self.settled = 0
+        self.entries: list[Entry] = []  # the settled ones
         self.unanswered = 0  # how often it was noted to be left without an answer
         self.forwarded: tuple[Callable[[str], None], Callable[[], None]] | None = None
         self.client = Client()
@@ -197,7 +201,7 @@ class Scene:
         self.metrics = Metrics()
         metrics, router = RequestMetrics(self.metrics), cast("Router", _Places(self))
         self.faults = faults = Faults(router, engines, self.open_requests, metrics)
-        path = RequestPath(
+        self.path = RequestPath(
             open_requests=self.open_requests,
             placing=Placing(router, engines, admission, faults, metrics),
             admission=admission,
@@ -211,7 +215,17 @@ class Scene:
             metrics=metrics,
             max_answer_bytes=1 << 20,
         )
-        self.request = InferenceRequest(path, self.client, _read(self, several, stream), self.number())
+        self.several, self.stream = several, stream
+        self.prefix_breaks = NO_PREFIX_BREAKS
+        self.request = self.asked(ROUTING, self.client)
+
+    def asked(self, routing: RoutingRequest, client: Client) -> InferenceRequest:
+        """Another request."""
+        return InferenceRequest(self.path, client, _read(self, routing), self.number())
+
+    @property
+    def settled(self) -> int:
+        return len(self.entries)
 
     def number(self) -> str:
         """Any id, each once."""
@@ -247,8 +261,8 @@ class Scene:
         if not self.journal_works:
             raise JournalError("the disk is full")
 
-    def _settle_row(self, _entry: Any, on_written: Callable[[JournalError | None], None]) -> None:
-        self.settled += 1
+    def _settle_row(self, entry: Entry, on_written: Callable[[JournalError | None], None]) -> None:
+        self.entries.append(entry)
         self.rows.append(on_written)
 
     def _forward(self, *begun: Any) -> None:
@@ -336,18 +350,20 @@ class _Places:
         return frozenset()
 
 
-def _read(scene: Scene, several: bool, stream: bool) -> ReadRequest:
-    routing = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
+def _read(scene: Scene, routing: RoutingRequest) -> ReadRequest:
+    messages = [len(routing.chain.hashes) << 2 | USER]
     made = SimpleNamespace(
         forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
         route="/v1/chat/completions",
-        model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
+        model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=scene.stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         opaque=False, counts_first=False, most_tokens=100, demanded_tokens=0, standing=NO_STANDING, engine_priority=0,
-        session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
+        session=None, routing=routing, forwarded_from=None, wire_model=None, several=scene.several,
         dropped=frozenset(), nulls=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
-        left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), look=lambda _: None,
+        left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), messages=messages,
+        agent=0, prefix_breaks=scene.prefix_breaks, is_compacted=lambda _: False,
+        look=lambda body: scene.prefix_breaks.look(routing, messages, body, ""),
     )  # fmt: skip
     return ReadRequest(cast("ParsedRequest", made), Body(BODY))
 

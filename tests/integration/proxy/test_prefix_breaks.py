@@ -172,7 +172,7 @@ def test_a_compaction_is_named_with_what_it_cost_and_saves(client: httpx.Client)
     history = _history(10)
     for end in (3, 9, 15, 21):
         _ask(client, "compacted", [_system(), *history[:end]])
-    summary = "This session is continued from a previous conversation. Summary: " + "We read the files. " * 400
+    summary = "This session is being continued from a previous conversation. Summary: " + "We read the files. " * 400
     receipt = _ask(client, "compacted", [_system(), {"role": "user", "content": summary}])
     assert _broken(receipt) == ("message 2 (user)", "compaction")
     found = receipt["prefix_break"]

@@ -228,3 +228,23 @@ def test_text_of_a_tenant_is_kept_only_where_it_may_be_served(region: str, is_ke
     assert len(set(sessions)) == 1
     caller = reader.callers.of(CHAT, CONFIG.tenants[2], {})
     assert bool(caller.known_bodies) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ({"tool_choice": "auto"}, False),
+        ({"tool_choice": None}, False),
+        ({"temperature": 0.5}, False),
+        ({"tool_choice": "none"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "read"}}}, True),
+        ({"reasoning_effort": "high"}, True),
+    ],
+)
+def test_settings_that_are_rendered_into_the_prompt_are_told_apart(settings: dict[str, Any], differs: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}
+    reader = Reader()
+    plain, *others = [reader.read(each).routing.settings for each in (body, *[body | settings] * 3)]
+    assert {other != plain for other in others} == {differs}
+    assert len({*others}) == 1

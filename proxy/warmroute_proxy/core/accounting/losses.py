@@ -86,7 +86,8 @@ class LastTurn(Frozen, frozen=True):
     `completion_tokens`: the part of the answer that a client sends back, without reasoning. `same_worker`: the worker
     chosen now (in PD the prefill worker) computed the previous turn's prompt; `same_region`: a worker of this worker's
     region did. `salt_changed`: the tenant's salt epoch has changed since. `rewritten`: the client has changed a part of
-    the previous prompt; `repeated`: the new prompt begins with the whole previous prompt.
+    the previous prompt, or a setting with which an engine renders it; `repeated`: the new prompt begins with the whole
+    previous prompt.
     """
 
     prompt_tokens: int

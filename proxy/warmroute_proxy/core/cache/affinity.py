@@ -87,6 +87,10 @@ class Affinity:
         self._asked[lineage] = (chain, turn, longest)
         return longest
 
+    def is_full(self, lineage: int) -> bool:
+        """Whether a lineage has `MAX_FORKS` turns, so that turns of its other conversations may be forgotten."""
+        return len(self._turns_by_lineage.get(lineage, ())) == MAX_FORKS
+
     def last_number(self, lineage: int) -> int | None:
         """The number of the last settled turn of a lineage, whatever its prompt was; None if no turn of it is known."""
         turns = self._turns_by_lineage.get(lineage)

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from warmroute.contract.shares import Division
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.breaks import PromptShape
 from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.messages import ASSISTANT
 from warmroute_proxy.core.prompt.parts import Head
 
 MAX_PROMPTS: Final = 6
@@ -28,7 +30,7 @@ class KnownPrompt:
 
     __slots__ = (
         "chain", "completion_tokens", "head", "lineage", "messages",
-        "prompt_tokens", "region", "turns_before", "worker",
+        "prompt_tokens", "region", "settings", "turns_before", "worker",
     )  # fmt: skip
 
     def __init__(self, lineage: int, head: Head, chain: Chain, messages: list[int]) -> None:
@@ -37,12 +39,20 @@ class KnownPrompt:
         self.head = head
         self.chain = chain
         self.messages = messages
-        self.prompt_tokens = self.completion_tokens = self.turns_before = 0
+        self.prompt_tokens = self.completion_tokens = self.turns_before = self.settings = 0
         self.worker = self.region = ""
 
     @property
     def shape(self) -> PromptShape:
         return PromptShape(self.head, self.chain.hashes, self.chain.ends, self.messages)
+
+    def as_turn(self, salt_epoch: int) -> SettledTurn:
+        """The turn of this prompt, for a prompt that continues it. `salt_epoch`: of both, since their hashes agree."""
+        chain, turn = self.chain, 1 + sum([mark & 3 == ASSISTANT for mark in self.messages])
+        return SettledTurn(
+            (self.worker,), self.region, chain.ends[-1], self.prompt_tokens, self.completion_tokens, None,
+            turn, salt_epoch, chain.hashes[-1], self.turns_before, self.settings,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -68,14 +78,14 @@ class PromptMemory:
                 return prompt
         return None
 
-    def others(self, session: int, asked: int, *, is_under_way: bool) -> Iterator[KnownPrompt]:
+    def others(self, session: int, asked: int, *, beyond: bool) -> Iterator[KnownPrompt]:
         """The prompts of a session, then those of the newest other session with an equal first user message.
 
-        `asked`: the hash of the first user message. `is_under_way`: False for a first turn, which gets only its own
-        session's prompts.
+        `asked`: the hash of the first user message. `beyond`: whether other sessions count. They do for a later turn
+        of a conversation without a session key. A first turn, and a session with a key, have only their own prompts.
         """
         yield from self._by_session.get(session, _NONE)
-        if is_under_way and asked:
+        if beyond and asked:
             other = self._session_by_asked.get(asked, session)
             if other != session:
                 yield from self._by_session.get(other, _NONE)

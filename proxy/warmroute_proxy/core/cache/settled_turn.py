@@ -7,7 +7,8 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The most recent settled turn of a lineage (one conversation branch). Counts that no engine reported are None.
 
     `tip`: the last hash of the prompt's chain, which covers the whole prompt. `turn`: the turn's number, as counted in
-    its prompt. `turns_before`: how many turns a compaction removed from that prompt.
+    its prompt. `turns_before`: how many turns a compaction removed from that prompt. `settings`: as in
+    `RoutingRequest`.
     """
 
     workers: tuple[str, ...]
@@ -20,6 +21,7 @@ class SettledTurn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     salt_epoch: int
     tip: int = 0
     turns_before: int = 0
+    settings: int = 0
 
 
 class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):

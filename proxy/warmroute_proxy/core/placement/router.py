@@ -415,9 +415,11 @@ class Router:
 
         The thread is the lineage without its system prompt, and counts if the client has changed the system prompt.
         This is possible only from turn 2 on: titles and compactions, which have other system prompts anyway, are turn
-        1.
+        1. If a lineage has more conversations than are remembered, a request continues only a turn that it repeats.
         """
         turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
+        if turn is not None and self._affinity.is_full(routing.lineage) and not repeats(routing.chain, turn):
+            return None
         if turn is None and routing.thread is not None and routing.turn > 1:
             return self._affinity.last_of_thread(routing.thread)
         return turn
@@ -573,6 +575,7 @@ class Router:
             routing.salt_epoch,
             chain.hashes[-1],
             routing.turns_before,
+            routing.settings,
         )
 
     def remember(

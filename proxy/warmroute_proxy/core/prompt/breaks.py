@@ -2,8 +2,9 @@
 
 The text of the earlier prompt is not stored (`parts`), so the cause is inferred from hashes, sizes and the text of the
 new prompt. Examples: a line that contains a date and differs only in its digits; a changed line that contains a path;
-equal tools in another order; a history that was replaced by a summary. The SDK's prefix guard uses the same names of
-causes. The guard has the texts of both prompts, so its result is more certain.
+equal tools in another order; a history that was replaced by a summary. If even the first user message differs, the
+prompt belongs to another conversation, unless it begins with the words of a compaction (`compactions`). The SDK's
+prefix guard uses the same names of causes. The guard has the texts of both prompts, so its result is more certain.
 
 Limits, so that the work stays proportional to the prompt: up to `MAX_LEFT_OUT` messages are assumed to be removed, and
 `MAX_COMPARED` messages after them are compared. Names of other days and months are tried only in lines of up to
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from warmroute.contract.volatile import MAX_LINE_CHARS, NONCE, PATH, ends_in_memory_file
+from warmroute_proxy.core.prompt.compactions import has_mark
 from warmroute_proxy.core.prompt.messages import TOOL
 from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
 
@@ -180,11 +182,12 @@ def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | Non
     old, new = sizes_of(before.messages, before.ends, at), sizes_of(now.messages, now.ends, at)
     where = f"message {at + 1} ({_ROLES[new[0][0]]})"
     shorter = sum(size for _, size in new) < SHRUNK * sum(size for _, size in old)
-    if shorter and _is_summary(texts, at):
-        return Break(where, "compaction")
     leading = sum(1 for mark in now.messages[:at] if mark & 3 == 0)
-    if at <= leading:
-        return None  # only the leading system messages are equal: another conversation
+    is_other = at <= leading  # only the leading system messages are equal
+    if shorter and _is_summary(texts, at, has_mark if is_other else _has_summary):
+        return Break(where, "compaction")
+    if is_other:
+        return None
     return Break(where, _cause_in_history(old, new))
 
 
@@ -210,8 +213,12 @@ def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]]) ->
     return "history-edited"
 
 
-def _is_summary(texts: Texts, at: int) -> bool:
+def _has_summary(text: str) -> bool:
+    return _SUMMARY.search(text[:MAX_SUMMARY_CHARS]) is not None
+
+
+def _is_summary(texts: Texts, at: int, is_one: Callable[[str], bool]) -> bool:
     try:
-        return any(_SUMMARY.search(text[:MAX_SUMMARY_CHARS]) for text in texts.messages(at, 2))
+        return any(is_one(text) for text in texts.messages(at, 2))
     except msgspec.MsgspecError:
         return False

@@ -15,6 +15,7 @@ from warmroute_proxy.core.prompt.parts import texts_of
 MAX_MARKED: Final = 64
 MAX_MARKED_BYTES: Final = 262_144
 
+_ANY: Final = tuple([mark.words for mark in MARKS])
 _USER: Final = tuple([mark.words for mark in MARKS if mark.role == "user"])
 _ANSWER: Final = tuple([mark.words for mark in MARKS if mark.role == "assistant"])
 _LONGEST: Final = max([len(mark.words) for mark in MARKS])
@@ -48,6 +49,11 @@ def is_compacted(body: bytes) -> bool:
         if is_answer:
             break
     return False
+
+
+def has_mark(text: str) -> bool:
+    """Whether a text begins with a mark, of whichever role."""
+    return _begins(text, _ANY)
 
 
 def _begins(text: str, words: tuple[str, ...]) -> bool:

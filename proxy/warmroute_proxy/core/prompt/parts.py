@@ -110,8 +110,11 @@ def system_lines(messages: Raw) -> list[str]:
 
 
 def message_texts(messages: Raw, at: int, count: int) -> list[str]:
-    """The texts of some messages. Raises: msgspec.MsgspecError."""
-    return [text_of(_MESSAGE.decode(raw).content) for raw in _RAWS.decode(messages)[at : at + count]]
+    """The texts of some messages: of a message in parts, that of each part. Raises: msgspec.MsgspecError."""
+    found: list[str] = []
+    for raw in _RAWS.decode(messages)[at : at + count]:
+        found += texts_of(_MESSAGE.decode(raw).content)
+    return found
 
 
 def text_of(content: Raw) -> str:

@@ -38,6 +38,9 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     turns_before: int = 0
     """How many earlier turns a compaction took out of the prompt, as far as known (`Settlement.numbered`)."""
 
+    settings: int = 0
+    """A digest of the request's settings that engines render into the prompt; 0 if it has none."""
+
     def stay(self) -> "RoutingRequest":
         """A copy of the request that must not be forwarded to another region."""
         return msgspec.structs.replace(self, may_forward=False)

@@ -4,7 +4,7 @@ All checks that need no engine are here: the model, the fields and their types. 
 for its fingerprint. The only copy of its text is the body.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -54,6 +54,10 @@ from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, Pars
 
 _QUOTE: Final = 0x22
 MAX_PROMPTS: Final = 512  # in one completion; each prompt takes a bootstrap room, see `engines.engines`
+_RENDERED: Final = ("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "tool_choice")
+"""Members with which an engine renders the same messages and tools into another prompt."""
+
+_ALL_TOOLS: Final = frozenset({b'"auto"', b'"required"'})  # the choices that leave no tool out of the prompt
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected if the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a client's maximum says little: agents' turns are short
 
@@ -184,6 +188,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         sequences=(value("n") or 1) * prompt.prompts,
         expects=caller.expects,
         tenant=tenant.name if len(config.tenants) > 1 else "",
+        settings=_settings(body.members, read.dropped | read.nulls),
     )
     most_tokens, demanded_tokens = _bounds_of_answers(value, prompt.prompts, model.context_tokens)
     include_usage = stream and stream_options.get("include_usage") is True
@@ -208,6 +213,17 @@ def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens
     limits = [limit for limit in (value("max_tokens"), value("max_completion_tokens")) if limit]
     most = min((max(limits) if limits else context_tokens or MAX_TOKENS) * answers, MAX_TOKENS)
     return most, most if value("ignore_eos") else min((value("min_tokens") or 0) * answers, most)
+
+
+def _settings(members: Mapping[str, msgspec.Raw], dropped: frozenset[str]) -> int:
+    """A digest of the members in `_RENDERED` that an engine gets; 0 without any of them."""
+    found = b""
+    for name in _RENDERED:
+        if name in members and name not in dropped:
+            value = bytes(members[name])
+            if value not in _ALL_TOOLS:
+                found += b"%b:%b," % (name.encode(), value)
+    return xxh3_64_intdigest(found) if found else 0
 
 
 def _around(body: Body) -> int:

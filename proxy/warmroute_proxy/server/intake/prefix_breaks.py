@@ -27,6 +27,7 @@ from warmroute_proxy.server.intake.large_body import LargeBody
 
 MIN_BYTES: Final = 4_096
 COMPACTION: Final = "compaction"
+_SETTINGS: Final = Break("settings", "settings")
 
 
 class Looked(NamedTuple):
@@ -73,7 +74,7 @@ class PrefixBreaks:
         now = KnownPrompt(routing.lineage, head_of(members.get("tools"), raw, key), routing.chain, messages)
         texts = Texts(lambda: system_lines(raw), lambda at, count: message_texts(raw, at, count))
         shape = now.shape
-        for before in self.memory.others(session, now.head.asked, is_under_way=routing.turn > 1):
+        for before in self.memory.others(session, now.head.asked, beyond=routing.derived and routing.turn > 1):
             found = find_break(before.shape, shape, texts, key)
             if found is not None:
                 return Looked(now, found, before)
@@ -100,6 +101,7 @@ class PrefixBreaks:
         prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region
         prompt.completion_tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
         prompt.worker, prompt.turns_before = decision.cache_worker, routing.turns_before
+        prompt.settings = routing.settings
 
 
 NO_PREFIX_BREAKS: Final = PrefixBreaks(0)
@@ -117,18 +119,25 @@ def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region:
     )  # fmt: skip
 
 
-def member(looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
-    """The member of the receipt that says what broke the prefix; empty if this is unknown."""
-    if not isinstance(looked, Looked) or looked.found is None or looked.before is None or lost_tokens <= 0:
+def member(
+    looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates, *, other_settings: bool
+) -> list[bytes]:
+    """The member of the receipt that says what broke the prefix; empty if this is unknown. `other_settings`: whether
+    the prompt is unchanged, and its settings are not.
+    """
+    found, before = (looked.found, looked.before) if isinstance(looked, Looked) else (None, None)
+    if other_settings:
+        found = _SETTINGS
+    if found is None or lost_tokens <= 0:
         return []
-    where, cause = looked.found
+    where, cause = found
     report: dict[str, object] = {
         "where": where,
         "cause": cause,
         "tokens": lost_tokens,
         "nanousd": nano_from_pico(lost_tokens * (rates.input - rates.cached)),
     }
-    if cause == COMPACTION:
-        less = max(0, looked.before.prompt_tokens - usage.prompt_tokens)
+    if cause == COMPACTION and before is not None:
+        less = max(0, before.prompt_tokens - usage.prompt_tokens)
         report |= {"compacted_tokens": less, "saved_nanousd_a_turn": nano_from_pico(less * rates.cached)}
     return [b'"prefix_break":%b' % msgspec.json.encode(report)]

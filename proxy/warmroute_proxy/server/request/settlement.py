@@ -47,14 +47,12 @@ from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
 
 def losses_of(
-    before: SettledTurn | None,
+    account: "RequestAccount",
     routing: RoutingRequest,
     usage: Usage,
     attempt: Attempt,
     *,
     here: str,
-    earlier: EarlierTurn | None = None,
-    looked: Looked | KnownPrompt | None = None,
     seen: Seen = NOTHING_SEEN,
 ) -> dict[str, int]:
     """The uncached tokens of a turn in the region `here`, by loss class. The turn is compared with the turn before it.
@@ -66,7 +64,8 @@ def losses_of(
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` counts as unchanged, even if it differs from the older turn in `looked`.
     """
-    decision = attempt.decision
+    decision, before, looked, earlier = attempt.decision, account.before, account.looked, account.earlier
+    other_settings = account.other_settings and "cached_tokens" not in usage.estimated
     known, other_region = decision.known_tokens, decision.other_region_tokens
     last_turn = turn_before(looked, decision, here)
     is_repeated = before is not None and repeats(routing.chain, before)
@@ -77,7 +76,7 @@ def losses_of(
             known, other_region = max(known, tokens), other_region if is_here else max(other_region, tokens)
         last_turn = LastTurn(
             tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
-            before.salt_epoch != routing.salt_epoch, is_here, False, is_repeated,
+            before.salt_epoch != routing.salt_epoch, is_here, other_settings, is_repeated,
         )  # fmt: skip
     elif before is None and earlier is not None and _follows(routing, earlier, usage) and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
@@ -85,6 +84,8 @@ def losses_of(
         last_turn = LastTurn(earlier.prompt_tokens, earlier.completion_tokens, at_home, False, earlier.region == here)
     predicted, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
     expected = IndexEstimates(known, predicted, moved, other_region, decision.restarted_tokens, seen)
+    if other_settings:  # what the engine found is all that it has of this rendering of the prompt
+        expected = _NOT_EXPECTED
     if before is None and seen is not NOTHING_SEEN and "prompt_tokens" not in usage.estimated:
         expected = expected.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
     return classify(
@@ -97,6 +98,9 @@ def losses_of(
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
     )
+
+
+_NOT_EXPECTED: Final = IndexEstimates(0, 0, 0)
 
 
 def _follows(routing: RoutingRequest, earlier: EarlierTurn, usage: Usage) -> bool:
@@ -133,6 +137,15 @@ class RequestAccount(msgspec.Struct):
     ttft_ms: float | None = None
     proxy_s: float = 0.0
     looked: Looked | KnownPrompt | None = None
+    before: SettledTurn | None = None
+    earlier: EarlierTurn | None = None
+    """The turn before, as known when the request was sent: copies of a request may settle while it runs. `earlier`: the
+    one in the ledger, if the router knows no turn of the lineage.
+    """
+
+    other_settings: bool = False
+    """Whether the prompt repeats that of `before`, which the same worker has rendered with other settings."""
+
     has_credit: bool = False
     since_s: float = 0.0
     """Start of the proxy's own latency; defaults to the arrival of the request."""
@@ -280,11 +293,10 @@ class Settlement:
             usage = _with_expected(usage, reported, attempt, routing, end)
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
-        before = self._router.last_settled(routing)
-        earlier = self._ledger.earlier_turns.get(entry.lineage)
-        loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
+        before = account.before
+        loss = losses_of(account, routing, usage, attempt, here=self._region)
         plain = PLAIN.issuperset(loss)
-        loss = loss if plain else self._missed(account, attempt, usage, routing, before, earlier) or loss
+        loss = loss if plain else self._missed(account, attempt, usage, routing) or loss
         settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -314,13 +326,7 @@ class Settlement:
             self._metrics.normalised(changes.normalised)
 
     def _missed(
-        self,
-        account: RequestAccount,
-        attempt: Attempt,
-        usage: Usage,
-        routing: RoutingRequest,
-        before: SettledTurn | None,
-        earlier: EarlierTurn | None,
+        self, account: RequestAccount, attempt: Attempt, usage: Usage, routing: RoutingRequest
     ) -> dict[str, int]:
         """The uncached tokens by loss class, for a turn that found less cached than expected. Also uses what was
         observed of the caches. Empty if the turn's load was released before.
@@ -331,11 +337,9 @@ class Settlement:
         worker, seen = ticket.cache_worker, self._router.seen(ticket, usage.prompt_tokens)
         if not attempt.engine.is_sglang and worker.load.capacity.pool_tokens is None:
             seen = replace(seen, forgets=True)
-        if before is None:
-            seen = with_restart(seen, worker.load, earlier)
-        loss = losses_of(
-            before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked, seen=seen
-        )
+        if account.before is None:
+            seen = with_restart(seen, worker.load, account.earlier)
+        loss = losses_of(account, routing, usage, attempt, here=self._region, seen=seen)
         self._engines.watching.lost(worker.id, loss, usage.cached_tokens, worker.load.occupancy)
         return loss
 
@@ -369,7 +373,8 @@ class Settlement:
             turn = MovedTurn(parsed.routing, decision, usage, loss["moved"], account.attempts, answers)
             members += self._credit(account, turn, before)
         if "prefix_changed" in loss and account.entry is not None:
-            members += member(account.looked, loss["prefix_changed"], usage, account.entry.rates)
+            lost_tokens, rates = loss["prefix_changed"], account.entry.rates
+            members += member(account.looked, lost_tokens, usage, rates, other_settings=account.other_settings)
         return b",".join(members)
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
@@ -390,10 +395,27 @@ class Settlement:
             self._ledger.settle(credit, _ignore)
 
     def reserve(self, account: RequestAccount, routing: RoutingRequest, decision: Decision, now_s: float) -> None:
-        """Raise the load of the workers that an attempt is sent to."""
+        """Raise the load of the workers that an attempt is sent to, and note the turn before it."""
+        self._note_before(account, routing, decision)
         ticket = account.ticket = self._router.dispatched(routing, decision, now_s)
         if self._announcements is not None:
             self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
+
+    def _note_before(self, account: RequestAccount, routing: RoutingRequest, decision: Decision) -> None:
+        before, looked = self._router.last_settled(routing), account.looked
+        if before is None and account.entry is not None and self._router.last_number(routing.lineage) is None:
+            account.earlier = self._ledger.earlier_turns.get(account.entry.lineage)
+        if type(looked) is KnownPrompt and (before is None or not repeats(routing.chain, before)):
+            turn = looked.as_turn(routing.salt_epoch)
+            if repeats(routing.chain, turn):  # it may have gone on since it was looked up
+                before = turn
+        account.before = before
+        account.other_settings = (
+            before is not None
+            and before.settings != routing.settings
+            and decision.cache_worker in before.workers
+            and repeats(routing.chain, before)
+        )
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
         """Record that the prompt is computed: its tokens no longer count as prefill load."""
@@ -425,9 +447,14 @@ class Settlement:
     def _settle_ticket(
         self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
-        """Report to the router how the attempt ended; None if the attempt's load (ticket) was released before."""
+        """Report to the router how the attempt ended; None if the attempt's load (ticket) was released before,
+        or is released now because the engine never ran it.
+        """
         ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
+            return None
+        if end.client_left and not usage.prompt_tokens and _never_ran(attempt.usage):
+            self.release(account, attempt.rid, (), end.now_s)
             return None
         if not routing.expects:
             called_tools = (attempt.answer or attempt.scanner).called_tools
@@ -446,6 +473,8 @@ class Settlement:
             # The first of several answers caches the prompt for the others, so the count does not show what was cached
             # before.
             cached = completion = None
+        elif account.other_settings:
+            cached = None  # a cache that lacks this rendering of the prompt has lost nothing
         streamed = (
             usage.completion_tokens
             if attempt.answer is None and _shows_pace(account, parsed, guessed, client_left=end.client_left)
@@ -493,17 +522,18 @@ def _with_expected(
     """
     if "prompt_tokens" not in usage.estimated:
         return usage
-    if (
-        end.client_left
-        and isinstance(reported, dict)
-        and reported.get("prompt_tokens") == reported.get("completion_tokens") == 0
-    ):
+    if end.client_left and _never_ran(reported):
         return usage
     completion_tokens = 0
     decision = attempt.decision
     if attempt.answer is not None:
         completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (routing.chain.total_bytes or 1)
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
+
+
+def _never_ran(reported: Mapping[str, Any] | bytes | None) -> bool:
+    """Whether an engine reports that it has aborted a request that waited in its queue."""
+    return isinstance(reported, dict) and reported.get("prompt_tokens") == reported.get("completion_tokens") == 0
 
 
 def _ignore(_failure: JournalError | None) -> None:
