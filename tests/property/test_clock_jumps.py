@@ -34,7 +34,7 @@ turns = st.lists(st.tuples(st.integers(0, 20 * 24), jumps), min_size=1, max_size
 def batch(number: int, hours: list[int]) -> Batch:
     sums = tuple(PRICE if each == "price_nanousd" else 0 for each in SUMMED)
     rows = [
-        SpooledRow(number + at, hour, f"r{number + at}", "acme", "s", "m", "east", float(hour), "", "", sums)
+        SpooledRow(number + at, hour, f"r{number + at}", "acme", "s", "m", "east", float(hour), "", "", sums, "b")
         for at, hour in enumerate(hours, 1)
     ]
     up_to = number + len(rows)
@@ -56,7 +56,7 @@ def test_each_month_has_what_its_turns_have_cost(read: list[tuple[int, int]]) ->
         store = SqliteStore(folder, "b", [MONTH])
         hours = [BEGAN_S + hour * HOUR_S + jump for hour, jump in read]
         for number, hour in enumerate(hours):
-            assert await store.add(batch(number, [hour]), 0, of_this_start=False)
+            assert await store.add(batch(number, [hour]), 0)
         for at_s in hours:
             span = span_of("month", at_s)
             assert await spent(store, at_s) == PRICE * sum(span.starts_s <= hour < span.ends_s for hour in hours)
@@ -69,7 +69,7 @@ def test_each_month_has_what_its_turns_have_cost(read: list[tuple[int, int]]) ->
 def test_what_is_older_than_the_kept_hours_is_deleted(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, "b", [MONTH])
     hours = [BEGAN_S + number * HOUR_S for number in range(KEPT_HOURS + 30)]
-    asyncio.run(store.add(batch(0, hours), 0, of_this_start=False))
+    asyncio.run(store.add(batch(0, hours), 0))
     asyncio.run(store.close())
     with closing(sqlite3.connect(tmp_path / BUDGETS_FILE)) as db:
         for table in ("spent", "charged_hour"):
@@ -119,7 +119,7 @@ def rows_of(folder: Path, times: list[float]) -> Path:
     Fold(folder, path).close()
     with closing(connect(path)) as db, db:
         rows = [(f"wr-{at:024x}", ended(f"wr-{at:024x}", each).record().decode()) for at, each in enumerate(times)]
-        db.executemany("INSERT INTO turn_record VALUES (?, ?)", rows)
+        db.executemany("INSERT INTO turn_record (id, record) VALUES (?, ?)", rows)
     return path
 
 

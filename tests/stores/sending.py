@@ -29,11 +29,12 @@ def row(number: int, settled_at: float = BEGAN_S, tenant: str = "acme", key_id: 
     )  # fmt: skip
 
 
-def fill(folder: Path, entries: list[Entry]) -> Path:
+def fill(folder: Path, entries: list[Entry], start: int = 0) -> Path:
+    """Add rows to a ledger file. `start`: the start of the process that served them."""
     file = folder / LEDGER_FILE
     db = connect(file)
     prepare(db, file)
-    db.executemany("INSERT INTO turn_record VALUES (?, ?)", [(e.id, e.record().decode()) for e in entries])
+    db.executemany("INSERT INTO turn_record VALUES (?, ?, ?)", [(e.id, e.record().decode(), start) for e in entries])
     db.close()
     return file
 
@@ -44,15 +45,14 @@ def sending(
     proxy: str = "p",
     keep_days: int | None = None,
     *,
-    boot: str = "",
     budgets: tuple[Budget, ...] = (),
     closes: bool = True,
 ) -> StoreThread:
-    """A thread that sends the rows of a ledger file. `closes`: False leaves its leases behind, as a kill does."""
+    """A thread that sends the rows of a ledger file."""
     connections = Connections.to(dsn)
 
     def make() -> Shipping:
-        sender = Sender(proxy, "east", boot, closes)
+        sender = Sender(proxy, "east", closes)
         return Shipping(Spool(file), PostgresStore(connections.rows, sender, keep_days, budgets))
 
     return StoreThread(connections, make)

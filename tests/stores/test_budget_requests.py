@@ -2,10 +2,12 @@
 
 import hashlib
 import itertools
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
+from warmroute_proxy.server.ledger.schema import connect
 from warmroute_proxy.server.stores.migrate import migrate
+from warmroute_proxy.server.stores.sqlite_store import BUDGETS_FILE
 
 from .operating import ENGINE, ledger_table
 
@@ -117,6 +121,35 @@ def test_several_processes_share_the_budget_of_a_key(start: Start) -> None:
     check_refusal(refusal)
     assert sum(map(price, answered)) <= LIMIT
     assert send(proxy, tenant=1).status_code == 200
+
+
+@pytest.mark.parametrize("store", ["file", "database"])
+def test_a_process_that_dies_or_ends_leaves_no_lease_behind(
+    store: str, start: Start, postgres: Postgres, own_dsn: str, tmp_path: Path
+) -> None:
+    proxy = start(ledger_table(tmp_path, own_dsn) if store == "database" else "", "processes = 2")
+
+    def leased() -> int:
+        if store == "database":
+            return int(postgres.sql("SELECT coalesce(sum(leased_nanousd), 0) FROM budget", own_dsn)[0])
+        with closing(connect(proxy.state_dir / BUDGETS_FILE, read_only=True)) as db:
+            return int(db.execute("SELECT coalesce(sum(nanousd), 0) FROM lease").fetchone()[0])
+
+    def listens() -> bool:
+        with suppress(httpx.TransportError):
+            return proxy.is_ready()
+        return False
+
+    assert send(proxy).status_code == 200
+    assert leased() > 0
+    for pid in proxy.line["processes"]:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: leased() == 0, "the leases are given back")
+    until(listens, "a process listens again")
+    assert send(proxy).status_code == 200
+    assert leased() > 0
+    proxy.stop()
+    assert leased() == 0
 
 
 def test_two_proxies_on_one_database_share_the_budget(

@@ -11,6 +11,7 @@ from tests.subjects.processes import until
 from warmroute_proxy.core.accounting.entry_steps import voiding
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
 from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.server.ledger.fold import Fold
 from warmroute_proxy.server.ledger.schema import connect
 from warmroute_proxy.server.stores.budgets import BudgetStore
 from warmroute_proxy.server.stores.database import Database
@@ -36,6 +37,14 @@ class Stores:
         self.kind, self.dsn, self.folder = kind, dsn, folder
         self.file = fill(folder, [])
         self.databases: list[Database] = []
+        self.runs("1", "2")
+
+    def runs(self, *boots: str) -> None:
+        """The processes of the proxy are these starts from now on. All earlier starts have ended."""
+        for process, boot in enumerate(boots):
+            fold = Fold(self.folder / f"process-{process}", self.file, process)
+            fold.recover(BEGAN_S, int(boot))
+            fold.close()
 
     def of(self, boot: str) -> BudgetStore:
         if self.kind == "sqlite":
@@ -43,30 +52,21 @@ class Stores:
         self.databases.append(Database(self.dsn))
         return PostgresBudgets(self.databases[-1], "p", boot)
 
-    def settle(
-        self, numbers: range, boot: str, *, earlier: bool = False, key_id: str = "", voided: bool = False
-    ) -> None:
-        """Rows end, and are sent by a start of the proxy; `earlier`: they have ended before it; `voided`: so are all
-        but the first.
-        """
+    def settle(self, numbers: range, boot: str, *, key_id: str = "", voided: bool = False) -> None:
+        """Rows of a start end, and are sent. `voided`: all but the first are also voided."""
         rows = [row(number, key_id=key_id) for number in numbers]
         rows += [voiding(each, BEGAN_S) for each in rows[1:] if voided]
-        fill(self.folder, [row(1_000 + numbers.start, tenant="other")])
-        if earlier:
-            fill(self.folder, rows)
-        thread = self._thread(boot)
+        fill(self.folder, rows, int(boot))
+        thread = self._thread()
         try:
-            until(lambda: thread.sent >= 1, thread.problem)
-            if not earlier:
-                fill(self.folder, rows)
-            until(lambda: thread.sent >= 1 + len(rows), thread.problem)
+            until(lambda: thread.sent >= len(rows), thread.problem)
         finally:
             thread.close()
 
-    def _thread(self, boot: str) -> StoreThread:
+    def _thread(self) -> StoreThread:
         if self.kind == "postgres":
-            return sending(self.dsn, self.file, boot=boot, budgets=BUDGETS, closes=False)
-        store = SqliteStore(self.folder, boot, BUDGETS)
+            return sending(self.dsn, self.file, budgets=BUDGETS)
+        store = SqliteStore(self.folder, "", BUDGETS)
         return StoreThread(None, lambda: Shipping(Spool(self.file), store))
 
 
@@ -160,10 +160,13 @@ async def test_each_period_counts_for_itself(stores: Stores) -> None:
     assert await store.take(DAY, Span(SPAN.ends_s, SPAN.ends_s + 86_400), 5_000) == Taken(1_000, 0)
 
 
-async def test_what_a_killed_proxy_had_leased_is_given_back_by_its_next_start(stores: Stores) -> None:
-    assert await stores.of("1").take(DAY, SPAN, 800) == Taken(800, 200)
-    await asyncio.to_thread(stores.settle, range(2), "2", earlier=True)
-    assert await stores.of("2").take(DAY, SPAN, 1_000) == Taken(400, 0)
+async def test_a_killed_process_leaves_no_lease_behind_and_takes_none_from_the_others(stores: Stores) -> None:
+    assert await stores.of("1").take(DAY, SPAN, 100) == Taken(100, 900)
+    for killed, left in ((2, 900), (3, 600)):
+        assert await stores.of(str(killed)).take(DAY, SPAN, 400) == Taken(400, left - 400)
+        stores.runs("1", str(killed + 1))
+        await asyncio.to_thread(stores.settle, range(killed, killed + 1), str(killed))  # 300 of the 400
+        assert await stores.of("1").take(DAY, SPAN, 0) == Taken(0, left - 300)
 
 
 def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:

@@ -225,7 +225,7 @@ def test_a_fleet_is_upgraded_without_a_lost_or_doubled_row_and_cannot_go_back(
         fleet.served(12)
     fleet.end_traffic()
     refused = fleet.back(older)
-    assert "schema version 5, this proxy needs 4" in refused.stderr  # by its ledger file
+    assert "schema version 6, this proxy needs 4" in refused.stderr  # by its ledger file
     refused = fleet.back(older, state_dir="empty")
     assert "which this proxy does not know" in refused.stderr  # by the database
 

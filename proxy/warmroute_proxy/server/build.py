@@ -330,7 +330,7 @@ def _ledger(config: Config, number: int | None) -> Ledger:
 
 async def _stores(config: Config, number: int | None, metrics: Metrics, ledger: Ledger) -> Stores:
     """Open the stores. From then on, the ledger file may delete rows that they have confirmed."""
-    stores = await Stores.opened(config, number, metrics)
+    stores = await Stores.opened(config, number, metrics, ledger.start)
     ledger.upkeep.confirmed = stores.confirmed
     return stores
 

@@ -44,6 +44,7 @@ from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import problems_for_processes
 from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.stores.stores import send_rest
 from warmroute_proxy.server.tracing.traced_request import request_maker
 
 # Log lines are written in one of two formats, text or JSON.
@@ -132,7 +133,7 @@ def serve(
             def work(config: Config, slot: ProcessSlot) -> int:
                 return _work(config, slot, slot.running, slot.source, picker=picker)
 
-            return Supervisor(running, source, work, problems_for_processes).run(_listening)
+            return Supervisor(running, source, work, problems_for_processes, send_rest).run(_listening)
         return _work(config, None, running, source, picker=picker)
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)

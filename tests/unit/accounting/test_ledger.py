@@ -448,7 +448,11 @@ def test_rows_of_before_price_books_are_read_with_those_after(tmp_path: Path, lo
     file = tmp_path / LEDGER_FILE
     with contextlib.closing(sqlite3.connect(file)) as database:
         prepare(database, file)
-        database.executescript("DROP VIEW turn; CREATE VIEW turn AS SELECT 1; PRAGMA user_version = 4;")
+        database.executescript(
+            """DROP VIEW turn; CREATE VIEW turn AS SELECT 1;
+            ALTER TABLE turn_record DROP COLUMN start; ALTER TABLE fold DROP COLUMN start;
+            PRAGMA user_version = 4;"""
+        )
         database.execute("INSERT INTO turn_record VALUES (?, ?)", (before[0], json.dumps(before)))
         database.commit()
     journal_path(tmp_path, 1).write_text(f"{json.dumps(open_before)}\n{after.record().decode()}\n")

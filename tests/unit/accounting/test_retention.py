@@ -38,7 +38,7 @@ class Book:
         rows = [(entry.id, entry.record().decode()) for entry in entries]
         with self.db:
             self.db.execute("BEGIN")
-            self.db.executemany("INSERT INTO turn_record VALUES (?, ?)", rows)
+            self.db.executemany("INSERT INTO turn_record (id, record) VALUES (?, ?)", rows)
 
     def prune(self, retention: Retention, confirmed: int | None) -> None:
         pruner = Pruner(self.path, retention, lambda: NOW_S)

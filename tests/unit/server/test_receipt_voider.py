@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import socket
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from tests.machine import seconds
@@ -131,4 +132,27 @@ async def test_proxies_of_the_region_are_asked_at_once_and_within_half_the_time(
         others = OtherProxies([url, url], "east", "/x", forwards(), Metrics(), loop.time, timeout_s, 1)
         async with asyncio.timeout(timeout_s):
             assert await others.ask("/v1/usage/receipts/wr-1/void", ("first", "first")) == 200
+        others.close()
+
+
+async def test_a_proxy_whose_name_has_no_address_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said(status=404))
+
+    loop = asyncio.get_running_loop()
+    resolved, lacks = loop.getaddrinfo, socket.EAI_NONAME
+
+    async def resolve(host: str, *options: Any, **named: Any) -> Any:
+        if host == "gone":
+            raise socket.gaierror(lacks, "as a resolver says it")
+        return await resolved(host, *options, **named)
+
+    monkeypatch.setattr(loop, "getaddrinfo", resolve)
+    path, tenant = "/v1/usage/receipts/wr-1/void", ("first", "first")
+    async with listening(answer) as url:
+        others = OtherProxies([url, "http://gone:8000"], "east", "/x", forwards(), Metrics(), loop.time, seconds(4), 1)
+        assert await others.ask(path, tenant) == 410
+        lacks = socket.EAI_AGAIN  # the resolver is away
+        assert await others.ask(path, tenant) == 503
         others.close()

@@ -96,6 +96,10 @@ class FleetUsage:
         """A ledger row in the database, and whether it is voided. Always None in this class, which has no database."""
         return None
 
+    async def all_sent(self) -> bool:
+        """Whether the database has all rows of this region. Always False in this class, which has no database."""
+        return False
+
 
 async def answered(question: Awaitable[Answer]) -> Answer:
     """The answer of this proxy's ledger. Raises: Refusal."""

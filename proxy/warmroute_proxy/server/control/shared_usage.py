@@ -76,6 +76,10 @@ class SharedUsage(FleetUsage):
         drawn = _DRAWN.match(receipt_id)
         return None if drawn is None else await self._shared.entry(tenant, receipt_id, int(drawn[1], 16))
 
+    async def all_sent(self) -> bool:
+        """Whether the database has all rows of this region. Raises: StoreError, StoreBusy."""
+        return (await self._shared.regions()).get(self._region, False)
+
 
 async def from_database(question: Awaitable[Any]) -> Any:
     """The answer of the database. Raises: Refusal."""

@@ -132,10 +132,6 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
         return json_answer(await asking.listed(request, question, request.state.tenant))
 
 
-_STATES: Final[Mapping[int, Voided]] = {200: "voided", 409: "open"}
-"""Status that another proxy answers -> state of the row."""
-
-
 class Receipts:
     """Finds receipts: in the ledger, in the database, and in other regions."""
 
@@ -166,6 +162,12 @@ class Receipts:
         entry, voided = found
         return "free" if voided else self.ledger.void_entry(entry, on_durable)
 
+    async def none_missing(self, status: int) -> bool:
+        """Whether a row that was not found does not exist. `status`: the answer of `OtherProxies.ask`. Raises:
+        StoreError, StoreBusy.
+        """
+        return status == 404 or (status == 410 and await self._usage.all_sent())
+
 
 def no_receipt(receipt_id: str) -> Response:
     return error_answer(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
@@ -183,16 +185,16 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
             # A load balancer does not know which proxy of the region has the row, so ask the others.
             tenant = request.state.tenant
             status = await receipts.proxies_here.ask(request.url.path, (tenant.name, tenant.share_group))
-            if status == 503:
-                return error_answer(503, "another proxy of this region does not answer", "overloaded")
-            state = _STATES.get(status, "unknown")
-            if state == "unknown":
-                try:
-                    state = await receipts.void_sent(tenant.name, receipt_id, durable.set_result)
-                except (StoreError, StoreBusy):
-                    return error_answer(503, "the database of the ledger cannot be read now", "ledger_unavailable")
-            elif state == "voided":  # the other proxy has voided the row, durably
-                return json_answer({"state": state}, 200)
+            if status == 200:  # the other proxy has voided the row, durably
+                return json_answer({"state": "voided"}, 200)
+            if status == 409:
+                return json_answer({"state": "open"}, 409)
+            try:
+                state = await receipts.void_sent(tenant.name, receipt_id, durable.set_result)
+                if state == "unknown" and not await receipts.none_missing(status):
+                    return error_answer(503, "another proxy of this region does not answer", "overloaded")
+            except (StoreError, StoreBusy):
+                return error_answer(503, "the database of the ledger cannot be read now", "ledger_unavailable")
         if state == "voided" and await asyncio.shield(durable) is not None:
             return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
         return json_answer({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))

@@ -16,6 +16,9 @@ are decoded only if the turn has not ended in the step, and are kept in `open_tu
 If a proxy has several processes, each one folds its own journal into the same file, and has its own position. SQLite
 has one writer at a time, which is enough: a commit takes a few ms twice a second. At its start and close, a process
 settles its own open turns as interrupted.
+
+Each row names the start of the process that served it. `fold` names a start from its beginning until all its rows are
+there. So a start that `fold` does not name any more has ended, and has no rows to come.
 """
 
 import sqlite3
@@ -78,6 +81,7 @@ class Fold:
     _sequence: int
     _offset: int
     _skipped: int
+    _start: int  # whose rows are folded
     interrupted = 0  # open turns that `recover` has settled
     _open: set[str]  # ids in `open_turn`, at most as many as there are connections
 
@@ -100,9 +104,9 @@ class Fold:
 
     def _load(self) -> None:
         own = (self._process,)
-        self._db.execute("INSERT OR IGNORE INTO fold VALUES (?, 1, 0, 0)", own)
-        row = self._db.execute("SELECT sequence, offset, skipped FROM fold WHERE process = ?", own).fetchone()
-        self._sequence, self._offset, self._skipped = row
+        self._db.execute("INSERT OR IGNORE INTO fold VALUES (?, 1, 0, 0, 0)", own)
+        row = self._db.execute("SELECT sequence, offset, skipped, start FROM fold WHERE process = ?", own).fetchone()
+        self._sequence, self._offset, self._skipped, self._start = row
         self._open = {id_ for (id_,) in self._db.execute("SELECT id FROM open_turn WHERE process = ?", own)}
 
     def step(self) -> bool:
@@ -122,11 +126,14 @@ class Fold:
             self._delete_folded()
         return True
 
-    def recover(self, now_s: float) -> int:
-        """Fold what is left, and settle open turns as interrupted. Returns the number for the next journal file."""
+    def recover(self, now_s: float, start: int = 0) -> int:
+        """Fold what is left, and settle open turns as interrupted. Returns the number for the next journal file.
+
+        `start`: names the start of the process that goes on here; 0 if the process ends.
+        """
         while self.step():
             pass
-        self.interrupted = self._interrupt_open(now_s)
+        self.interrupted = self._interrupt_open(now_s, start)
         self._move_to(self._sequence + 1)
         self._delete_folded()
         return self._sequence
@@ -162,7 +169,7 @@ class Fold:
                 _add_up(_LINE(rows.pop(id_)), sums, -1)
 
     def _insert(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
-        self._many("INSERT INTO turn_record VALUES %s ON CONFLICT DO NOTHING", "(?, ?)", rows.items())
+        self._many("INSERT INTO turn_record VALUES %s ON CONFLICT DO NOTHING", f"(?, ?, {self._start:d})", rows.items())
         self._db.executemany(ADD_TO_TOTAL, [(tenant, *totals.values()) for tenant, totals in sums.items()])
 
     def _many(self, statement: str, values: str, rows: Iterable[tuple[str, ...]]) -> None:
@@ -173,7 +180,7 @@ class Fold:
         while some := list(islice(left, ROWS_AT_ONCE)):
             self._db.execute(statement % ", ".join([values] * len(some)), list(chain.from_iterable(some)))
 
-    def _interrupt_open(self, now_s: float) -> int:
+    def _interrupt_open(self, now_s: float, start: int) -> int:
         rows: dict[str, str] = {}
         sums: dict[str, TenantTotals] = {}
         own = (self._process,)
@@ -189,6 +196,8 @@ class Fold:
             self._db.execute("BEGIN IMMEDIATE")
             self._insert(rows, sums)
             self._db.execute("DELETE FROM open_turn WHERE process = ?", own)
+            self._db.execute("UPDATE fold SET start = ? WHERE process = ?", (start, *own))
+        self._start = start
         self._open.clear()
         return len(rows)
 

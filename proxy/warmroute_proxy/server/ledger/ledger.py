@@ -23,6 +23,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -84,6 +85,9 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self._closed = contextlib.ExitStack()  # closes everything that was opened, in reverse order
         self._state_dir = state_dir
+        self.start = secrets.randbits(62) + 1
+        """Names this start of the process. Its rows have this name, and its leases on budgets."""
+
         self.interrupted = 0
         """How many turns were open when an earlier process died."""
 
@@ -116,7 +120,7 @@ class Ledger:
                 self.interrupted = recover_all(state_dir, file, time.time())
             self._fold = Fold(folder, file, process or 0)
             opened.callback(self._fold.close)
-            sequence = self._fold.recover(time.time())
+            sequence = self._fold.recover(time.time(), self.start)
             self.interrupted += self._fold.interrupted
             self._reader = connect(file)
             opened.callback(self._reader.close)

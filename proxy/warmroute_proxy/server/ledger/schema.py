@@ -1,10 +1,11 @@
 """The tables of `ledger.sqlite`, and the migration of files that earlier versions wrote.
 
-    turn_record  the record of each ended turn, as it was in the journal: an array, in the order of `Entry`'s fields
+    turn_record  the record of each ended turn, as it was in the journal: an array, in the order of `Entry`'s fields;
+                 and the start of the process that served it (0 if an earlier version wrote the row)
     turn         a view for queries: the fields of an entry, and the name of its price book; queries should name columns
     total        the sums of each tenant's turns
     open_turn    records of turns that had not ended when they were folded (moved here from the journal)
-    fold         the position up to which each process has folded its journal
+    fold         the position up to which each process has folded its journal, and its start (0 if it has ended)
 
 Rows are inserted in the order in which turns end, and ids ascend roughly, so a commit writes few pages. With random
 ids, it would write a page of the index for each row.
@@ -23,7 +24,7 @@ import msgspec
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 PAGE_BYTES: Final = 16_384  # for new files; a page holds 18 rows
 
 _FIELDS: Final = Entry.__struct_fields__
@@ -36,7 +37,7 @@ _VIEW: Final = f"""
 CREATE VIEW turn AS SELECT rowid AS number, {_READ}, {_BOOK} FROM turn_record;
 """  # noqa: S608 - constants
 _TURNS: Final = f"""
-CREATE TABLE turn_record (id TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE turn_record (id TEXT PRIMARY KEY, record TEXT NOT NULL, start INT NOT NULL DEFAULT 0);
 {_VIEW}"""
 _TOTAL: Final = """
 CREATE TABLE total (
@@ -46,7 +47,8 @@ CREATE TABLE total (
 """
 _FOLD: Final = """
 CREATE TABLE fold (
-    process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
+    process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL,
+    start INT NOT NULL DEFAULT 0
 );
 """
 _OPEN: Final = """
@@ -58,7 +60,7 @@ _FROM_1: Final = f"""
 ALTER TABLE open_turn ADD COLUMN process INT NOT NULL DEFAULT 0;
 ALTER TABLE fold RENAME TO fold_1;
 {_FOLD}
-INSERT INTO fold SELECT 0, sequence, offset, skipped FROM fold_1;
+INSERT INTO fold SELECT 0, sequence, offset, skipped, 0 FROM fold_1;
 DROP TABLE fold_1;
 """  # noqa: S608 - constants
 _JSON: Final = frozenset({"rids", "workers", "usage"})
@@ -77,15 +79,18 @@ ALTER TABLE turn_record RENAME TO turn_3;
 """
 _ARRAYS: Final = f"""
 {_TURNS}
-INSERT INTO turn_record SELECT id, as_array(record) FROM turn_3 ORDER BY rowid;
+INSERT INTO turn_record SELECT id, as_array(record), 0 FROM turn_3 ORDER BY rowid;
 DROP TABLE turn_3;
 """  # noqa: S608 - constants
+_FOLD_START: Final = "ALTER TABLE fold ADD COLUMN start INT NOT NULL DEFAULT 0;"
+_STARTS: Final = f"ALTER TABLE turn_record ADD COLUMN start INT NOT NULL DEFAULT 0; {_FOLD_START}"
 _STEPS: Final = {
     0: _TURNS + _TOTAL + _OPEN + _FOLD,
     1: _FROM_1 + _FROM_2 + _ARRAYS,
-    2: _FROM_2 + _ARRAYS,
-    3: _FROM_3 + _ARRAYS,
-    4: f"DROP VIEW turn;{_VIEW}",
+    2: _FROM_2 + _ARRAYS + _FOLD_START,
+    3: _FROM_3 + _ARRAYS + _FOLD_START,
+    4: f"DROP VIEW turn;{_VIEW}{_STARTS}",
+    5: _STARTS,
 }
 """The statements that migrate a file to `SCHEMA_VERSION`, by the file's version."""
 

@@ -110,7 +110,7 @@ class Supervisor:
     """The parent process.
 
     `work` runs in each child process with its slot, and returns the exit code. `problems_of` finds problems of a config
-    that reading the file does not find.
+    that reading the file does not find. `send_rest` is called when all processes have ended, with the config.
     """
 
     def __init__(
@@ -119,8 +119,10 @@ class Supervisor:
         source: ConfigSource,
         work: Callable[[Config, ProcessSlot], int],
         problems_of: Callable[[Config], list[str]],
+        send_rest: Callable[[Config], None],
     ) -> None:
         self._work = work
+        self._send_rest = send_rest
         self._problems_of = problems_of
         config, self._running, self._source = running.config, running, source
         self._live_lists = live_lists(config)
@@ -162,6 +164,7 @@ class Supervisor:
             for reserved in self._reserved:
                 reserved.close()
             self._recover()
+            self._send_rest(self._config)
             os.close(self._lock_fd)
 
     def _recover(self) -> int:

@@ -16,6 +16,7 @@ first message, and after each unconfirmed message, the other proxy's `/ready` is
 import asyncio
 import hashlib
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -30,6 +31,7 @@ from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.patience import Patience
 from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.small_get import ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -45,6 +47,7 @@ MAX_BESIDE_BYTES: Final = 4_194_304
 MAX_BESIDE_IN_POST: Final = 16
 NO_TENANT: Final = ""
 _LOG: Final = logging.getLogger(__name__)
+_NO_ADDRESS: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 _REFUSED: Final = frozenset({400, 413, 500})
 """Statuses after which a message is dropped, since it would get the same answer if it were sent again."""
 
@@ -147,13 +150,28 @@ class OtherProxies:
 
     async def ask(self, path: str, tenant: tuple[str, str]) -> int:
         """Send a POST without a body to all other proxies. Returns 200 or 409 if a proxy has answered with it (the
-        first such answer); otherwise 404 if all have answered 404; otherwise 503. `tenant`: its name and share group.
+        first such answer); otherwise 404 if all have answered 404; otherwise 410 if the others do not run, since their
+        names have no address; otherwise 503. `tenant`: its name and share group.
         """
         found = [status for status, _ in await self._ask_all(path, tenant, "POST")]
         known = [status for status in found if status in {200, 409}]
         if known:
             return known[0]
-        return 404 if all(status == 404 for status in found) else 503
+        silent = [link.upstream for link, status in zip(self._links, found, strict=True) if status != 404]
+        if not silent:
+            return 404
+        return 503 if any(await asyncio.gather(*map(self._has_address, silent))) else 410
+
+    async def _has_address(self, upstream: Upstream) -> bool:
+        """Whether the name of a proxy has an address. Kubernetes removes the names of pods that do not exist."""
+        try:
+            async with Patience(self._timeout_s / 4):
+                await asyncio.get_running_loop().getaddrinfo(upstream.host, upstream.port)
+        except socket.gaierror as error:
+            return error.errno not in _NO_ADDRESS
+        except OSError:  # includes TimeoutError
+            return True
+        return True
 
     async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
         """Send a GET about a turn to all other proxies. Returns the first answer with status 200 (the turn has ended)

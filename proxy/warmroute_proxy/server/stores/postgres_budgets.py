@@ -2,11 +2,11 @@
 
 What was spent of a budget is read from the hourly sums of tenants or keys. A budget's row has the amount that is leased
 but not spent yet; the row is locked while it changes. The transaction that adds ledger rows also subtracts their prices
-from the leases, so each price counts exactly once. After a restart, a proxy's earlier leases are given back once the
-database has all rows from before the restart.
+from the leases, so each price counts exactly once. Once a process of a proxy has ended and the database has all its
+rows, its leases are given back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, time
 from typing import Final
 
@@ -44,8 +44,9 @@ UPDATE budget_lease SET nanousd = nanousd - $6
 _LESS: Final = """
 UPDATE budget SET leased_nanousd = leased_nanousd - $4 WHERE name = $1 AND period = $2 AND starts = $3
 """
+_BOOTS: Final = "SELECT DISTINCT boot FROM budget_lease WHERE proxy = $1"
 _GIVE_BACK: Final = """
-WITH gone AS (DELETE FROM budget_lease WHERE proxy = $1 AND boot <> $2 RETURNING name, period, starts, nanousd)
+WITH gone AS (DELETE FROM budget_lease WHERE proxy = $1 AND boot = ANY ($2) RETURNING name, period, starts, nanousd)
 UPDATE budget SET leased_nanousd = leased_nanousd - gone.nanousd
     FROM (SELECT name, period, starts, sum(nanousd)::bigint AS nanousd FROM gone GROUP BY 1, 2, 3) gone
     WHERE budget.name = gone.name AND budget.period = gone.period AND budget.starts = gone.starts
@@ -53,9 +54,9 @@ UPDATE budget SET leased_nanousd = leased_nanousd - gone.nanousd
 
 
 class PostgresBudgets:
-    """Takes leases in the name of one start of a proxy, whose id is `boot`. Raises: StoreAway, WrongSchema."""
+    """Takes leases for a process of a proxy. `boot`: the id of the process' start. Raises: StoreAway, WrongSchema."""
 
-    def __init__(self, database: Database, proxy: str, boot: str) -> None:
+    def __init__(self, database: Database, proxy: str, boot: str = "") -> None:
         self._database = database
         self._proxy = proxy
         self._boot = boot
@@ -68,7 +69,7 @@ class PostgresBudgets:
                 await connection.execute(_KNOW, *key)
                 before = await connection.fetchval(_LOCK, *key)
                 if amount < 0:
-                    before -= await self._less(connection, key, -amount)
+                    before -= await self._less(connection, key, self._boot, -amount)
                 wanted = max(0, amount)
                 tenants, keys = map(list, (budget.scope.tenants, budget.scope.keys))
                 values = *key, tenants, span.ends_s, budget.limit, wanted, keys, least
@@ -80,31 +81,36 @@ class PostgresBudgets:
         return await self._database.call(lease, budgets.ASK_S)
 
     async def settle(
-        self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, str, date, int]]
+        self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, str, date, str, int]]
     ) -> None:
-        """Subtract the prices of rows from leases, in the transaction that adds the rows. `prices`: tenant, key id, day
-        and price.
+        """Subtract the prices of rows from leases, in the transaction that adds the rows. `prices`: tenant, key id,
+        day, start of the process, and price.
         """
-        spent: dict[tuple[str, str, int], int] = {}
-        for tenant, key_id, day, price in prices:
+        spent: dict[tuple[str, str, int, str], int] = {}
+        for tenant, key_id, day, boot, price in prices:
             at_s = datetime.combine(day, time(), UTC).timestamp()
             for budget in budgets:
                 if budget.scope.holds(tenant, key_id):
-                    key = budget.name, budget.period, span_of(budget.period, at_s).starts_s
+                    key = budget.name, budget.period, span_of(budget.period, at_s).starts_s, boot
                     spent[key] = spent.get(key, 0) + price
-        for each, price in sorted(spent.items()):
+        for (name, period, starts_s, boot), price in sorted(spent.items()):
+            each = name, period, starts_s
             if price > 0 and await connection.fetchval(_LOCK, *each) is not None:
-                await self._less(connection, each, price)
+                await self._less(connection, each, boot, price)
 
-    async def give_back(self, connection: Connection, *, all_starts: bool) -> None:
-        """Give back the leases from earlier starts of this proxy, and if `all_starts` also those from this start."""
-        await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
+    async def boots(self, connection: Connection) -> frozenset[str]:
+        """The starts of this proxy's processes that have leases."""
+        return frozenset(boot for (boot,) in await connection.fetch(_BOOTS, self._proxy))
 
-    async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> int:
-        """Reduce this start's lease by `amount`, but at most to 0. Returns the reduction."""
-        held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
+    async def give_back(self, connection: Connection, boots: Collection[str]) -> None:
+        """Give back the leases of these starts, which have ended, and all their rows were added."""
+        await connection.execute(_GIVE_BACK, self._proxy, list(boots))
+
+    async def _less(self, connection: Connection, key: tuple[str, str, int], boot: str, amount: int) -> int:
+        """Reduce a start's lease by `amount`, but at most to 0. Returns the reduction."""
+        held = await connection.fetchval(_HELD, self._proxy, boot, *key)
         amount = min(held or 0, amount)
         if amount:
-            await connection.execute(_LESS_HELD, self._proxy, self._boot, *key, amount)
+            await connection.execute(_LESS_HELD, self._proxy, boot, *key, amount)
             await connection.execute(_LESS, *key, amount)
         return amount

@@ -9,7 +9,7 @@ restored from a backup.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.queue.budget import Budget
@@ -25,7 +25,7 @@ ADD_S: Final = 30.0
 
 CLOSE_S: Final = 1.0
 _COLUMNS: Final = (
-    "day", "id", "tenant", "session", "model", "region", "settled_at", "record", "key", "hour", *SUMMED,
+    "day", "id", "tenant", "session", "model", "region", "settled_at", "record", "key", "hour", *SUMMED, "boot",
 )  # fmt: skip
 _NAMED: Final = ", ".join(f'"{name}"' for name in SUMMED)
 _SUMMED: Final = ", ".join(f'sum("{name}")' for name in SUMMED)
@@ -34,7 +34,7 @@ _KINDS: Final = (
 )
 INCOMING: Final = f"""
 SET synchronous_commit = on;
-CREATE TEMP TABLE incoming ({_KINDS}, hour bigint, {", ".join(f'"{name}" bigint' for name in SUMMED)})
+CREATE TEMP TABLE incoming ({_KINDS}, hour bigint, {", ".join(f'"{name}" bigint' for name in SUMMED)}, boot text)
     ON COMMIT DELETE ROWS
 """
 """The SQL to run on a new connection, before any `add`."""
@@ -72,17 +72,17 @@ WITH added AS (
         SELECT key, hour, $1, sum(price_nanousd) FROM known WHERE key <> '' GROUP BY 1, 2
         ON CONFLICT (key, hour, proxy) DO UPDATE SET nanousd = key_hour.nanousd + excluded.nanousd
 )
-SELECT tenant, key, day, sum(greatest(price_nanousd, 0))::bigint FROM known GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+SELECT tenant, key, day, boot, sum(greatest(price_nanousd, 0))::bigint FROM known
+    GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 """
 """Adds the rows and their sums. Returns the prices to subtract from leases, without the negative prices of voids."""
 
 
 class Sender(NamedTuple):
-    """The sending proxy. `boot`: the id of its start; `closes`: whether the sender is the proxy's only process."""
+    """The sending proxy. `closes`: whether no other process of the proxy runs when the sender ends."""
 
     proxy: str
     region: str
-    boot: str = ""
     closes: bool = True
 
 
@@ -112,7 +112,7 @@ class PostgresStore:
         self.database = database
         self._sender = sender
         self._budgets = budgets
-        self._leases = PostgresBudgets(database, sender.proxy, sender.boot)
+        self._leases = PostgresBudgets(database, sender.proxy)
         self._partitions = Partitions(keep_days)
 
     async def position(self) -> Position:
@@ -121,13 +121,11 @@ class PostgresStore:
 
         return await self.database.call(know, ADD_S)
 
-    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait after the batch.
-        `of_this_start`: the rows are from this start of the proxy, so they use up its leases.
-        """
+    async def add(self, batch: Batch, unsent: int) -> bool:
+        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait after the batch."""
 
         async def send(connection: Connection) -> bool:
-            rows = [(day_of(row.hour), *row[2:9], row.key_id, row.hour, *row.sums) for row in batch.rows]
+            rows = [(day_of(row.hour), *row[2:9], row.key_id, row.hour, *row.sums, row.boot) for row in batch.rows]
             await self._partitions.make(connection, {day_of(row.hour) for row in batch.rows})
             async with connection.transaction():
                 move = self._sender.proxy, batch.after.number, *batch.up_to, unsent
@@ -137,7 +135,7 @@ class PostgresStore:
                 await connection.copy_records_to_table("incoming", records=rows, columns=_COLUMNS)
                 prices = await connection.fetch(_ADD, self._sender.proxy)
                 budgets = tuple(self._budgets)  # a copy: the event loop of requests may replace them meanwhile
-                if of_this_start and budgets:
+                if budgets:
                     await self._leases.settle(connection, budgets, prices)
             return True
 
@@ -147,11 +145,12 @@ class PostgresStore:
             self._partitions.forget()  # the cause may be that another proxy has dropped a table
             raise
 
-    async def caught_up(self) -> None:
-        """Give back the leases from earlier starts of the proxy, since the database has all their rows."""
+    async def boots(self) -> frozenset[str]:
+        return await self.database.call(self._leases.boots, ADD_S)
 
+    async def give_back(self, boots: Collection[str]) -> None:
         async def give_back(connection: Connection) -> None:
-            await self._leases.give_back(connection, all_starts=False)
+            await self._leases.give_back(connection, boots)
 
         await self.database.call(give_back, ADD_S)
 
@@ -159,7 +158,6 @@ class PostgresStore:
         """Note that the database has all rows of this proxy, and that no more will come."""
 
         async def note(connection: Connection) -> None:
-            await self._leases.give_back(connection, all_starts=True)
             await connection.execute("UPDATE spool SET closed = true WHERE proxy = $1", self._sender.proxy)
 
         if self._sender.closes:

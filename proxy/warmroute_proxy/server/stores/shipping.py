@@ -5,6 +5,7 @@ Requests never wait for this. While the store is away, the spool grows on the pr
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from warmroute_proxy.server.stores.spool import Batch, Position, Spool
@@ -25,14 +26,16 @@ class RowStore(Protocol):
         """The position of the last row that the store has."""
         ...
 
-    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a whole batch; False if the store is at another position. `of_this_start`: the batch has only rows from
-        this start of the proxy, which use up leases on budgets.
-        """
+    async def add(self, batch: Batch, unsent: int) -> bool:
+        """Add a whole batch; False if the store is at another position. Each row uses up a lease of its start."""
         ...
 
-    async def caught_up(self) -> None:
-        """Note that the store has all rows from earlier starts of the proxy."""
+    async def boots(self) -> frozenset[str]:
+        """The starts of this proxy's processes that have leases on budgets."""
+        ...
+
+    async def give_back(self, boots: Collection[str]) -> None:
+        """Give back the leases of these starts, which have ended. The store has all their rows."""
         ...
 
     async def drop_old(self) -> list[str]:
@@ -55,8 +58,9 @@ class Shipping:
         self._spool = spool
         self._store = store
         self._position: Position | None = None  # of the store's last row; None if the store has to be asked
-        self._began_at = spool.newest()  # rows up to this number are from earlier starts
-        self._caught_up = False
+        self._running: frozenset[str] | None = None  # the starts that ran at the last look; None before the first
+        self._ended: frozenset[str] = frozenset()  # starts whose leases are given back once the store has their rows
+        self._ended_at = 0  # the number of their last row, or of a later row
         self._reported_s = 0.0
         self.problem = ""
         """Why rows cannot be sent, in words; empty if they can."""
@@ -107,20 +111,32 @@ class Shipping:
         return more
 
     async def _send(self) -> bool:
-        loop = asyncio.get_running_loop()
         if self._position is None:
             self._position = self._checked(await self._store.position())
             self.confirmed = self._position.number
-        of_earlier = self._began_at - self._position.number
-        if of_earlier <= 0 and not self._caught_up:
-            await self._store.caught_up()
-            self._caught_up = True
-        batch = self._spool.read(self._position, min(BATCH_ROWS, of_earlier) if of_earlier > 0 else BATCH_ROWS)
+        await self._look_for_ended()
+        more = await self._send_after(self._position)
+        if self._ended and self._position is not None and self._position.number >= self._ended_at:
+            await self._store.give_back(self._ended)
+            self._ended = frozenset()
+        return more
+
+    async def _look_for_ended(self) -> None:
+        if self._spool.running() == self._running:
+            return
+        with_leases = await self._store.boots()
+        self._running = self._spool.running()  # read again: a start is there before it has leases
+        self._ended = with_leases - self._running
+        self._ended_at = self._spool.newest()
+
+    async def _send_after(self, position: Position) -> bool:
+        loop = asyncio.get_running_loop()
+        batch = self._spool.read(position, BATCH_ROWS)
         idle = batch.up_to == batch.after
         if idle and loop.time() < self._reported_s + REPORT_EVERY_S:
             return False
         left = max(0, self._spool.newest() - batch.up_to.number)
-        if not await self._store.add(batch, left, of_this_start=of_earlier <= 0):
+        if not await self._store.add(batch, left):
             self._position = None
             return True
         self._reported_s = loop.time()

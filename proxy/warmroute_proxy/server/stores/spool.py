@@ -26,13 +26,15 @@ LAST_S: Final = 4_102_444_800.0
 """The year 2100. A later time comes from a wrong clock, and is replaced by this time."""
 
 _LINES_AT_ONCE: Final = 256
-_BEHIND: Final = "SELECT rowid, id, record FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
+_BEHIND: Final = "SELECT rowid, id, record, start FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
+_RUNNING: Final = "SELECT start FROM fold WHERE start <> 0"
 _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 
 
 class SpooledRow(NamedTuple):
     """An ended entry. `hour`: the start of the hour in which it ended, in unix seconds. `key_id`: the id of its API
-    key, or empty without one. `sums`: what it adds to the sums named in `SUMMED`.
+    key, or empty without one. `sums`: what it adds to the sums named in `SUMMED`. `boot`: the start of the process that
+    served it.
     """
 
     number: int
@@ -46,6 +48,7 @@ class SpooledRow(NamedTuple):
     record: str
     key_id: str
     sums: tuple[int, ...]
+    boot: str
 
     @property
     def price_nanousd(self) -> int:
@@ -87,6 +90,10 @@ class Spool:
         number: int = self._db.execute(_NEWEST).fetchone()[0]
         return number
 
+    def running(self) -> frozenset[str]:
+        """The starts of this proxy's processes that have not ended. All rows of other starts are in the file."""
+        return frozenset(str(start) for (start,) in self._db.execute(_RUNNING))
+
     def has(self, position: Position) -> bool:
         """Whether this ledger file has the row of a position. Position 0, before the first row, is in every file."""
         row = self._db.execute("SELECT id FROM turn_record WHERE rowid = ?", (position.number,)).fetchone()
@@ -97,18 +104,18 @@ class Spool:
         rows: list[SpooledRow] = []
         up_to, unreadable = after, 0
         found = self._db.execute(_BEHIND, (after.number, limit)).fetchall()
-        for at, (number, id_, record) in enumerate(found):
+        for at, (number, id_, record, start) in enumerate(found):
             if at % _LINES_AT_ONCE == 0:
                 time.sleep(0)
             up_to = Position(number, id_)
             try:
-                rows.append(_row(number, record))
+                rows.append(_row(number, record, str(start)))
             except (msgspec.DecodeError, UnicodeEncodeError):
                 unreadable += 1
         return Batch(after, up_to, rows, unreadable)
 
 
-def _row(number: int, record: str) -> SpooledRow:
+def _row(number: int, record: str, boot: str) -> SpooledRow:
     entry = Entry.read(record)
     settled_at = min(max(entry.settled_at, 0.0), LAST_S)
     receipt = entry.receipt()
@@ -134,6 +141,7 @@ def _row(number: int, record: str) -> SpooledRow:
         record=record,
         key_id=receipt.key,
         sums=sums,
+        boot=boot,
     )
 
 

@@ -6,7 +6,7 @@ the file.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,10 +63,8 @@ class SqliteStore:
     async def position(self) -> Position:
         return Position(*self._db.execute("SELECT position, last_id FROM spool").fetchone())
 
-    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add the costs of a batch; False if the position is not `batch.after`. `of_this_start`: the rows are from this
-        start of the proxy, so the costs are also subtracted from its leases.
-        """
+    async def add(self, batch: Batch, unsent: int) -> bool:
+        """Add the costs of a batch, and subtract them from leases; False if the position is not `batch.after`."""
         del unsent
         budgets = tuple(self._budgets)  # a copy: the event loop of requests may replace them meanwhile
         with self._db:
@@ -77,15 +75,15 @@ class SqliteStore:
             if moved.rowcount != 1:
                 return False
             costs = _costs(batch.rows)
-            self._db.executemany(_SPEND, [(tenant, hour, cost) for (tenant, _, hour), (cost, _) in costs.items()])
-            by_key = [(key_id, hour, cost) for (_, key_id, hour), (cost, _) in costs.items() if key_id]
+            self._db.executemany(_SPEND, [(tenant, hour, cost) for (tenant, _, hour, _), (cost, _) in costs.items()])
+            by_key = [(key_id, hour, cost) for (_, key_id, hour, _), (cost, _) in costs.items() if key_id]
             self._db.executemany(_KEY_SPENDS, by_key)
-            for (tenant, key_id, hour), (_, charged) in costs.items() if of_this_start else ():
+            for (tenant, key_id, hour, boot), (_, charged) in costs.items():
                 for budget in budgets:
                     if charged and budget.scope.holds(tenant, key_id):
-                        key = self._boot, budget.name, budget.period, span_of(budget.period, hour).starts_s
+                        key = boot, budget.name, budget.period, span_of(budget.period, hour).starts_s
                         self._db.execute(_SETTLE, (charged, *key))
-            self._delete_old({hour for _, _, hour in costs})
+            self._delete_old({hour for _, _, hour, _ in costs})
         return True
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
@@ -100,9 +98,14 @@ class SqliteStore:
                 self._db.execute(_TAKE, (self._boot, *key, taken))
         return Taken(taken, left - taken)
 
-    async def caught_up(self) -> None:
-        """Give back the leases from earlier starts of the proxy, since the costs of all their rows were added."""
-        self._db.execute("DELETE FROM lease WHERE boot <> ?", (self._boot,))
+    async def boots(self) -> frozenset[str]:
+        """The starts of this proxy's processes that have leases."""
+        return frozenset(boot for (boot,) in self._db.execute("SELECT DISTINCT boot FROM lease"))
+
+    async def give_back(self, boots: Collection[str]) -> None:
+        """Give back the leases of these starts, which have ended, and the costs of all their rows were added."""
+        with self._db:
+            self._db.executemany("DELETE FROM lease WHERE boot = ?", [(boot,) for boot in boots])
 
     async def drop_old(self) -> list[str]:
         return []
@@ -135,13 +138,13 @@ class SqliteStore:
         return leased
 
 
-def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """Two sums for each tenant, key and hour: the cost of all rows, and the cost of rows with a positive price. Adding
-    sums needs few statements; a statement for each row would take three to six times as long.
+def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int, str], tuple[int, int]]:
+    """Two sums for each tenant, key, hour and start: the cost of all rows, and the cost of rows with a positive price.
+    Adding sums needs few statements; a statement for each row would take three to six times as long.
     """
-    costs: dict[tuple[str, str, int], tuple[int, int]] = {}
+    costs: dict[tuple[str, str, int, str], tuple[int, int]] = {}
     for row in rows:
-        of, price = (row.tenant, row.key_id, row.hour), row.price_nanousd
+        of, price = (row.tenant, row.key_id, row.hour, row.boot), row.price_nanousd
         cost, charged = costs.get(of, (0, 0))
         costs[of] = cost + price, charged + max(0, price)
     return costs

@@ -131,6 +131,8 @@ class StoreThread:
     async def _serve(self) -> None:
         if self._make_shipping is not None:
             self._shipping = self._make_shipping()
+            if self._done.is_set():  # `close` was called before the thread began
+                self._shipping.closing.set()
             await self._shipping.run()
         await self._done.wait()
         for database in self._connections or ():

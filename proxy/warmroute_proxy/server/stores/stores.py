@@ -6,8 +6,9 @@ The PostgreSQL client is imported only if the config names a database.
 
 import contextlib
 import logging
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -27,12 +28,15 @@ from warmroute_proxy.server.stores.directory.polling import Directory
 from warmroute_proxy.server.stores.limits.shared_limits import SharedLimits
 from warmroute_proxy.server.stores.price_table import PRICES_FILE, StoredPrices
 from warmroute_proxy.server.stores.prices import Prices
+from warmroute_proxy.server.stores.shipping import Shipping
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
+from warmroute_proxy.server.stores.sqlite_store import SqliteStore
 from warmroute_proxy.server.stores.store_state import Connection, StoreError, StoreState, WrongSchema
+from warmroute_proxy.server.stores.store_thread import StoreThread
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
-    from warmroute_proxy.server.stores.store_thread import StoreThread
+    from warmroute_proxy.server.stores.postgres_store import Connections
 
 
 _TROUBLES: Final = {
@@ -49,7 +53,7 @@ _LOG: Final = logging.getLogger(__name__)
 class InThread:
     """A store of budgets whose calls run in the thread of the database."""
 
-    def __init__(self, thread: "StoreThread", store: BudgetStore) -> None:
+    def __init__(self, thread: StoreThread, store: BudgetStore) -> None:
         self._thread = thread
         self._store = store
 
@@ -79,7 +83,7 @@ NO_DATABASE: Final = OfDatabase()
 class Stores:
     def __init__(
         self,
-        thread: "StoreThread | None",
+        thread: StoreThread | None,
         budgets: Budgets,
         prices: Prices,
         limits: SharedLimits | None = None,
@@ -97,8 +101,9 @@ class Stores:
         self.fleet_ledger, self.access, self._stored_prices, self._dsn_file = database
 
     @classmethod
-    async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
-        """Open what the config names. `process`: the number of this process; None if it is the only one.
+    async def opened(cls, config: Config, process: int | None, metrics: Metrics, start: int) -> "Stores":
+        """Open what the config names. `process`: the number of this process; None if it is the only one. `start`: the
+        name of its start, from its ledger.
 
         Raises: LedgerError, if a database that answers cannot be used; SecretError; ConfigError, if a model has no
         price.
@@ -106,9 +111,9 @@ class Stores:
         prices = Prices(config.models, time.time, credit_moved=config.credit_moved)
         limits = SharedLimits.none() if config.redis is None else SharedLimits.opened(config, config.redis, metrics)
         if config.database is not None:
-            made = await _with_database(config, config.database, process, metrics, prices, limits)
+            made = await _with_database(config, config.database, process, metrics, str(start), prices, limits)
         elif config.budgets:
-            made = _without_database(config, process, metrics, prices, limits)
+            made = _without_database(config, process, metrics, str(start), prices, limits)
         else:
             made = cls(None, _budgets(config, metrics), prices, limits)
         if problems := prices.problems(config.models):
@@ -195,30 +200,35 @@ class Stores:
             self._thread.close()
 
 
+def send_rest(config: Config) -> None:
+    """Send the rows that the processes of a proxy have left, and give back their leases on budgets, for a few seconds
+    at most. No process may be running. What fails is left to the next start.
+    """
+    try:
+        if not (config.proxy.state_dir / LEDGER_FILE).exists():
+            return
+        if config.database is not None:
+            connections, make_shipping = _to_database(config, config.database, config.budgets, closes=True)
+            StoreThread(connections, make_shipping).close()
+        elif config.budgets:
+            StoreThread(None, _to_file(config, SqliteStore(config.proxy.state_dir, "", config.budgets))).close()
+    except (SecretError, LedgerError, sqlite3.Error) as error:
+        _LOG.error("the last rows of the ledger were not sent, the next start sends them: %s", error)
+
+
 async def _with_database(
     config: Config,
     database: DatabaseConfig,
     process: int | None,
     metrics: Metrics,
+    boot: str,
     prices: Prices,
     limits: SharedLimits,
 ) -> Stores:
-    try:
-        from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
-        from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
-        from warmroute_proxy.server.stores.postgres_store import Connections, PostgresStore, Sender
-        from warmroute_proxy.server.stores.shipping import Shipping
-        from warmroute_proxy.server.stores.store_thread import StoreThread
-    except ModuleNotFoundError as error:
-        raise LedgerError(f"{error.name} is missing: install warmroute[postgres] for a ledger in a database") from None
-    name = proxy_name(config.proxy.state_dir)
-    sender = Sender(name, config.proxy.region, _boot(config), closes=process is None)
-    connections = Connections.to(load_dsn(database.dsn_file))
-    settled = list(config.budgets)
-
-    def make_shipping() -> Shipping:
-        rows = PostgresStore(connections.rows, sender, database.keep_days, settled)
-        return Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), rows)
+    name, settled = proxy_name(config.proxy.state_dir), list(config.budgets)
+    connections, make_shipping = _to_database(config, database, settled, closes=process is None)
+    from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
+    from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
 
     thread = StoreThread(connections, None if process else make_shipping)
     try:
@@ -226,7 +236,7 @@ async def _with_database(
     except WrongSchema as error:
         thread.close()
         raise LedgerError(str(error)) from None
-    leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
+    leases = InThread(thread, PostgresBudgets(connections.leases, name, boot))
     keys, tenants = key_records(), tenant_records()
     directory = Directory(thread, (keys, tenants), config.proxy.state_dir, time.monotonic, time.time)
     access = Access(config, directory, keys, tenants, database.key_max_age_s, time.time)
@@ -241,24 +251,37 @@ async def _with_database(
 
 
 def _without_database(
-    config: Config, process: int | None, metrics: Metrics, prices: Prices, limits: SharedLimits
+    config: Config, process: int | None, metrics: Metrics, boot: str, prices: Prices, limits: SharedLimits
 ) -> Stores:
-    from warmroute_proxy.server.stores.shipping import Shipping
-    from warmroute_proxy.server.stores.sqlite_store import SqliteStore
-    from warmroute_proxy.server.stores.store_thread import StoreThread
-
-    state_dir = config.proxy.state_dir
     settled = list(config.budgets)
-    store = SqliteStore(state_dir, _boot(config), settled)
-    make_shipping: Callable[[], Shipping] = lambda: Shipping(Spool(state_dir / LEDGER_FILE), store)  # noqa: E731
-    thread = StoreThread(None, None if process else make_shipping)
+    store = SqliteStore(config.proxy.state_dir, boot, settled)
+    thread = StoreThread(None, None if process else _to_file(config, store))
     return Stores(thread, _budgets(config, metrics, InThread(thread, store)), prices, limits, settled)
+
+
+def _to_database(
+    config: Config, database: DatabaseConfig, settled: Sequence[Budget], *, closes: bool
+) -> tuple["Connections", Callable[[], Shipping]]:
+    """Connections to the database, and what makes the sender of the ledger's rows. Raises: SecretError, LedgerError."""
+    try:
+        from warmroute_proxy.server.stores.postgres_store import Connections, PostgresStore, Sender
+    except ModuleNotFoundError as error:
+        raise LedgerError(f"{error.name} is missing: install warmroute[postgres] for a ledger in a database") from None
+    state_dir = config.proxy.state_dir
+    sender = Sender(proxy_name(state_dir), config.proxy.region, closes)
+    connections = Connections.to(load_dsn(database.dsn_file))
+
+    def make_shipping() -> Shipping:
+        rows = PostgresStore(connections.rows, sender, database.keep_days, settled)
+        return Shipping(Spool(state_dir / LEDGER_FILE), rows)
+
+    return connections, make_shipping
+
+
+def _to_file(config: Config, store: SqliteStore) -> Callable[[], Shipping]:
+    """What makes the sender of the ledger's rows to the file of budgets."""
+    return lambda: Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), store)
 
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
     return Budgets(config.budgets, store, metrics, time.time)
-
-
-def _boot(config: Config) -> str:
-    """The id of this start of the proxy: the time at which its state folder was locked, which all its processes see."""
-    return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
