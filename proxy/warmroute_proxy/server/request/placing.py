@@ -40,13 +40,15 @@ class Placing:
     def place_again(self, request: RequestToAdmit, now_s: float, *, after_failure: bool = True) -> Decision | None:
         """Return where the next attempt goes, or None if no worker has capacity or the budget of retries is spent.
 
-        `after_failure`: the last attempt failed, so the next one is a retry and takes from the budget of retries.
+        `after_failure`: the last attempt failed, so the next one is a retry: it takes from the budget of retries, and
+        may not go to a full worker. Otherwise the request was only changed: it may, since it was admitted before.
         """
         parsed, router = request.parsed, self.router
         routing = request.routing = request.routing.stay()
+        full = router.full(routing.model) if after_failure else frozenset[str]()
         try:
             closed = self._faults.closed_to(parsed, now_s)
-            decision = router.place(routing, now_s, request.excluded | router.full(routing.model) | closed)
+            decision = router.place(routing, now_s, request.excluded | full | closed)
         except NoWorker:
             return None
         if after_failure:
