@@ -40,6 +40,11 @@ from warmroute_proxy.server.request.open_requests import OpenRequests
 
 _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()
 _DONE: Final = b"data: [DONE]\n\n"
+_ERROR: Final = b'{"error":{'
+_EVENT: Final = b"\n\ndata: "
+_KEPT_BYTES: Final = 8192
+"""How much of a stream's end is kept: at least its last event and `_DONE`."""
+
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 
 
@@ -119,8 +124,7 @@ class ForwardedRequest:
         self._held_bytes = 0
         self._waiting_bytes = 0  # bytes of a read that waits, for which memory is reserved
         self._request_id = ""
-        self._stream_end = b""  # the last bytes of the stream
-        self._has_error_event = False  # whether these last bytes hold an error event of the home
+        self._stream_end = b"\n\n"  # the last bytes of the stream
 
     def begin(self, request_id: str) -> None:
         """Send the request as it came, with a token for its tenant in place of the client's key."""
@@ -186,8 +190,7 @@ class ForwardedRequest:
     def on_body(self, data: bytes) -> None:
         self._last_data_s = self._path.clock()
         if self._is_stream:
-            self._has_error_event = b'"error":' in data
-            self._stream_end = (self._stream_end + data[-len(_DONE) :])[-len(_DONE) :]
+            self._stream_end = (self._stream_end + data[-_KEPT_BYTES:])[-_KEPT_BYTES:]
             self._exchange.write(data)
             return
         self._held_bytes += len(data)
@@ -248,26 +251,36 @@ class ForwardedRequest:
         in_parts(self, lines, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:
-        if self._stream_end == _DONE:  # the answer is complete; only the end of the HTTP framing is lost
+        if self._stream_end.endswith(_DONE):  # the answer is complete; only the end of the HTTP framing is lost
             self.on_end()
         else:
             self._failed(reason, ours=cause is Cause.OURS)
 
     def _failed(self, reason: str, *, ours: bool = False) -> None:
-        """Serve the request here, or break off a stream that has begun. `ours`: the home is not at fault."""
+        """Serve the request here, or break off a stream that has begun. `ours`: the home is not at fault.
+
+        A stream that the home itself has ended with an error event is charged to nobody, and no fault of the region.
+        """
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
             return
-        self._void()
+        has_error = self._last_event().startswith(_ERROR)
+        if not has_error:
+            self._void()
         busy = self._status == 429  # the region has no capacity, which is not a fault
-        self._release(() if busy or ours else (peer,))
+        self._release(() if busy or ours or has_error else (peer,))
         if elsewhere:
             self._path.metrics.add(declared.FORWARD_FAILURES_TOTAL)
             self._serve_here(peer)
         else:
             message = f"the stream from region {self._decision.region} broke: {reason}"
-            self._exchange.abort(b"" if self._has_error_event else error_event(502, message, "engine_error"))
+            self._exchange.abort(b"" if has_error else error_event(502, message, "engine_error"))
+
+    def _last_event(self) -> bytes:
+        """The data of the stream's last event before `_DONE`; empty if that event is not whole, or is too long."""
+        event, end, _ = self._stream_end.removesuffix(_DONE).rpartition(b"\n\n")
+        return event.rpartition(_EVENT)[2] if end and _EVENT in event else b""
 
     def on_crash(self) -> None:
         self.crashed()
