@@ -23,6 +23,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
+from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -180,7 +181,7 @@ class Scene:
         self.rows: list[Callable[[JournalError | None], None]] = []  # to be written
         self.settled = 0
         self.unanswered = 0  # how often it was noted to be left without an answer
-        self.forwarded: tuple[Callable[[str], None], Callable[[], None]] | None = None
+        self.forwarded: tuple[Callable[[str], None], Callable[[UsedTokens | None], None]] | None = None
         self.client = Client()
         self.engines = Engines(self, roles)
         self.router = Router("east", self.engines.workers(), [])
@@ -278,7 +279,7 @@ class Scene:
 
     def home_ends(self) -> None:
         assert self.forwarded is not None
-        self.forwarded[1]()
+        self.forwarded[1](None)
         self.client._end()
 
     def content(self) -> None:

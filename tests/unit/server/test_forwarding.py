@@ -1,23 +1,30 @@
 """What the region where a request came in makes of its home's answer; the test is the home."""
 
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from tests.subjects.proxy_messages import forwards
-from tests.subjects.request_scene import CONTENT, EVENTS, LIMITS, Client, Upstream
+from tests.subjects.request_scene import CONTENT, DONE, EVENTS, LIMITS, Client, Upstream
 from tests.subjects.request_scene import Scene as RequestScene
 
+import warmroute_proxy
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.server.base.errors import error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.request.forwarding import Forwarding
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
+pytestmark = pytest.mark.skipif(warmroute_proxy.COMPILED, reason="compiled code takes no scripted neighbours")
+
 ERROR: Final = error_event(502, "worker w0 broke off", "engine_error")
+COUNTED: Final = b'{"choices":[],"usage":{"prompt_tokens":900,"completion_tokens":2000,"total_tokens":2900,%b}}'
+CACHED: Final = b'"prompt_tokens_details":{"cached_tokens":800}'
+ESTIMATED: Final = b'"warmroute":{"id":"wr-1","estimated":["completion_tokens"]}'
 STREAM: Final = EVENTS | {"x-warmroute-receipt": "wr-1"}
 
 
@@ -34,8 +41,9 @@ class Scene:
     def __init__(self) -> None:
         self.home = Home()
         self.voided: list[str] = []
+        self.used: list[UsedTokens | None] = []
         self.router = Router("east", [], [Peer("west", 0.01)])
-        self.parsed: Any = RequestScene().request.parsed
+        self.parsed = cast("Any", RequestScene().request.parsed)
         self.parsed.conversation = None
         config, admission, voids = SimpleNamespace(limits=LIMITS), SimpleNamespace(), SimpleNamespace()
         admission.limits = SimpleNamespace(sent_headers=lambda _parsed: ())
@@ -47,7 +55,7 @@ class Scene:
     def forward(self) -> Leg:
         """Forward a request. Returns the leg on which the home answers."""
         decision = self.router.place(self.parsed.routing, 1.0)
-        self._forwarding.begin(Client(), self.parsed, "wr-1", decision, lambda _: None, lambda: None, lambda: None)
+        self._forwarding.begin(Client(), self.parsed, "wr-1", decision, lambda _: None, lambda: None, self.used.append)
         return self.home.legs[-1]
 
     def breaks_streams(self, last: bytes, read_bytes: int = 1 << 20) -> None:
@@ -74,3 +82,39 @@ def test_a_home_that_breaks_off_without_a_word_is_at_fault(last: bytes) -> None:
     scene.breaks_streams(last)
     assert len(scene.voided) == 3
     assert not scene.router.may_forward("m", 1.0)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize(
+    ("counts", "used"),
+    [(CACHED, UsedTokens(2900, 800)), (b'"warmroute":{"id":"wr-1"}', UsedTokens(2900)), (ESTIMATED, None)],
+    ids=["cached", "not cached", "estimated"],
+)
+def test_a_forwarded_turn_counts_with_the_tokens_that_its_home_counted(
+    stream: bool, counts: bytes, used: UsedTokens | None
+) -> None:
+    scene, answer = Scene(), COUNTED % counts
+    leg = scene.forward()
+    leg.head(200, STREAM if stream else {"x-warmroute-receipt": "wr-1"})
+    leg.body(CONTENT + b"data: " + answer + b"\n\n" + DONE if stream else answer)
+    leg.end()
+    assert scene.used == [used]
+
+
+def test_a_stream_without_usage_counts_as_estimated() -> None:
+    scene = Scene()
+    leg = scene.forward()
+    leg.head(200, STREAM)
+    leg.body(CONTENT + DONE)
+    leg.end()
+    assert scene.used == [None]
+
+
+def test_a_forwarded_turn_that_fails_returns_its_tokens() -> None:
+    scene = Scene()
+    leg = scene.forward()
+    leg.head(400, {"x-warmroute-receipt": "wr-1"})
+    leg.body(b"{}")
+    leg.end()
+    scene.breaks_streams(CONTENT)
+    assert scene.used == [NO_TOKENS] * 4

@@ -17,12 +17,16 @@ home can be reached.
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from warmroute.contract import headers as names
 from warmroute.contract.identity import IDENTITY_HEADERS
+from warmroute_proxy.core.accounting.usage_fields import ForwardedAnswer
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, error_event, shutting_down
@@ -46,6 +50,11 @@ _KEPT_BYTES: Final = 8192
 """How much of a stream's end is kept: at least its last event and `_DONE`."""
 
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
+
+Ended = Callable[[UsedTokens | None], None]
+"""Takes the tokens that a forwarded request has used; None if the home has not told them."""
+
+_USAGE_OF: Final = msgspec.json.Decoder(ForwardedAnswer).decode
 
 
 class Forwarding:
@@ -80,7 +89,7 @@ class Forwarding:
         decision: Decision,
         serve_here: Callable[[str], None],
         begun: Callable[[], None],
-        ended: Callable[[], None],
+        ended: Ended,
     ) -> None:
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
@@ -104,7 +113,7 @@ class ForwardedRequest:
         decision: Decision,
         serve_here: Callable[[str], None],
         begun: Callable[[], None],
-        ended: Callable[[], None],
+        ended: Ended,
     ) -> None:
         self._path = forwarding
         self._exchange = exchange
@@ -228,9 +237,10 @@ class ForwardedRequest:
             if problem is not None:
                 self._unreadable(problem)
                 return
-        if not self._finish():
+        has_answered = self._status < 400
+        if not self._finish(_used_in(self._last_event() if self._is_stream else body) if has_answered else NO_TOKENS):
             return
-        if self._status < 400:
+        if has_answered:
             path.router.settled(self._ticket, self.parsed.routing, path.clock(), None, None, None)
         else:
             self._release(())  # the home has refused: that does not make it the session's home
@@ -263,7 +273,7 @@ class ForwardedRequest:
         """
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
-        if not self._finish(elsewhere=elsewhere):
+        if not self._finish(NO_TOKENS, elsewhere=elsewhere):
             return
         has_error = self._last_event().startswith(_ERROR)
         if not has_error:
@@ -290,7 +300,7 @@ class ForwardedRequest:
     def _end_with(self, refusal: Refusal) -> None:
         """End with an error. The home's answer does not reach the client, so its ledger row is voided."""
         self._leg.close()
-        if self._finish():
+        if self._finish(NO_TOKENS):
             self._void()
             self._release(())
             if self._exchange.started:
@@ -305,12 +315,12 @@ class ForwardedRequest:
     def _client_left(self) -> None:
         self._leg.close_with(_LEFT)
         self._exchange.request.release()
-        if self._finish():
+        if self._finish(None):
             self._release(())
 
     def crashed(self) -> None:
         """End with an error, because this proxy itself has failed."""
-        if self._finish():
+        if self._finish(NO_TOKENS):
             self._void()
             self._release(())
         self._exchange.fail()
@@ -325,12 +335,23 @@ class ForwardedRequest:
         self.parsed.left_unanswered()
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)
 
-    def _finish(self, *, elsewhere: bool = False) -> bool:
-        """Mark the forwarding as ended; True at the first call. `elsewhere`: the request is now served in this region,
-        so its end is not reported yet.
+    def _finish(self, used: UsedTokens | None, *, elsewhere: bool = False) -> bool:
+        """Mark the forwarding as ended; True at the first call. `used`: as for `Ended`. `elsewhere`: the request is now
+        served in this region, so its end is not reported yet.
         """
         first, self._ended = not self._ended, True
         if first and not elsewhere:
-            self._report_end()
+            self._report_end(used)
         self._path.open_requests.live.discard(self)
         return first
+
+
+def _used_in(answer: bytes) -> UsedTokens | None:
+    """The tokens that a whole answer, or the last event of a stream, says were used; None if it does not."""
+    try:
+        usage = _USAGE_OF(answer).usage
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    if "completion_tokens" in usage.warmroute.estimated:
+        return None
+    return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.prompt_tokens_details.cached_tokens)

@@ -17,6 +17,7 @@ state:
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from warmroute_proxy.core.accounting.entry import Outcome
@@ -125,7 +126,7 @@ class InferenceRequest:
         if decision.kind == "local":
             self._dispatch(decision, now_s)
             return
-        path, on_begin, on_end = self._path, self._release_body, self._forward_ended
+        path, on_begin, on_end = self._path, self._release_body, partial(self._forward_ended, decision)
         path.open_requests.record(self.id, decision, self.parsed.standing)
         self._advance(RequestEvent.FORWARD)
         path.forwarding.begin(self._exchange, self.parsed, self.id, decision, self._forward_failed, on_begin, on_end)
@@ -139,10 +140,11 @@ class InferenceRequest:
         self.routing = self.routing.stay()
         self.begin()
 
-    def _forward_ended(self) -> None:
+    def _forward_ended(self, decision: Decision, used: UsedTokens | None) -> None:
         self._advance(RequestEvent.FORWARD_ENDED)
         if self.quota is not None:
-            self._path.admission.ended(self, UsedTokens(self.quota.tokens))
+            expected = UsedTokens(self.quota.tokens, decision.predicted_cached_tokens)
+            self._path.admission.ended(self, expected if used is None else used)
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
