@@ -32,7 +32,7 @@ from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange, Problem
-from warmroute_proxy.server.intake.body import NO_BODY
+from warmroute_proxy.server.intake.body import NO_BODY, Body
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.accepted_effort import with_accepted_effort
@@ -361,14 +361,16 @@ class InferenceRequest:
         """Drop the body, which is not sent again: megabytes must not stay until the garbage collector runs."""
         account, attempt, request = self._account, self._attempt, self._exchange.request
         re_prefills = self._path.re_prefills
-        body, self.body = request.body, NO_BODY
+        sent, changed, self.body = request.body, self.body, NO_BODY
+        if sent and self._changed and isinstance(changed, Body):
+            sent = changed.raw
         if (
-            isinstance(body, bytes)
-            and len(body) >= re_prefills.min_bytes
+            isinstance(sent, bytes)
+            and len(sent) >= re_prefills.min_bytes
             and account.ttft_ms is not None
             and attempt is not None
         ):
-            re_prefills.keep(self.parsed, body, request.path, attempt.decision.cache_worker)
+            re_prefills.keep(self.parsed, sent, request.path, attempt.decision.cache_worker)
         if account.continuation is None:
             request.drop_body()
         request.body = b""
