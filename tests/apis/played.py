@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess
+from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.build import Proxy, build
@@ -222,6 +223,7 @@ class Scene:
         self.tasks: list[asyncio.Task[None]] = []
         self.metrics = Metrics()
         """Of the proxy, once it has been asked."""
+        self.router: Router | None = None
 
     def answer(self, number: int, body: Any) -> Said:
         """What the next request gets."""
@@ -244,7 +246,7 @@ class Scene:
         self, path: str, turns: list[Callable[[list[Answered]], bytes]], leaves_at: bytes
     ) -> list[Answered]:
         proxy = await build(load_config(self._process.write_config()), None)
-        self.metrics = proxy.metrics
+        self.metrics, self.router = proxy.metrics, proxy.router
         found: list[Answered] = []
         try:
             for turn in turns:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.apis.case import PATHS
-from tests.apis.played import Answered, Said
+from tests.apis.played import Answered, Said, Scene
 from tests.apis.test_shorter_answers import answers, played, receipt_of
 
 QWEN: Final = "Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low."
@@ -88,6 +88,22 @@ def test_the_nearest_effort_is_asked_for(tmp_path: Path, server: str) -> None:
     dropped = "reasoning_effort" if server in KNOWS_NO_EFFORT else f"reasoning_effort.{effort}"
     assert receipt_of(answered)["dropped_fields"] == [dropped]
     assert answered.sent[0][1]["messages"] == answered.sent[1][1]["messages"]
+
+
+class Filling(Scene):
+    """The other requests of the engine grow until it is full, while one of the client's is under way."""
+
+    def answer(self, number: int, body: Any) -> Said:
+        assert self.router is not None
+        for worker in self.router.fleet.workers.values():
+            worker.load.add_running(1, worker.load.capacity.tokens)
+        return super().answer(number, body)
+
+
+def test_the_nearest_effort_is_asked_for_of_an_engine_that_is_full_by_now(tmp_path: Path) -> None:
+    scene = Filling(tmp_path / "p", [refused(400, {"message": QWEN}), answers()], engine_count=1)
+    answered = scene.play(PATHS["messages"], asked("high"))
+    assert (answered.status, efforts(answered)) == (200, ["high", "xhigh"])
 
 
 def test_no_effort_is_asked_for_twice(tmp_path: Path) -> None:

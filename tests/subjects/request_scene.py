@@ -25,6 +25,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.messages import USER
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
+from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -184,7 +185,7 @@ class Scene:
         self.rows: list[Callable[[JournalError | None], None]] = []  # to be written
         self.entries: list[Entry] = []  # the settled ones
         self.unanswered = 0  # how often it was noted to be left without an answer
-        self.forwarded: tuple[Callable[[str], None], Callable[[], None]] | None = None
+        self.forwarded: tuple[Callable[[str], None], Callable[[UsedTokens | None], None]] | None = None
         self.client = Client()
         self.engines = Engines(self, roles)
         self.router = Router("east", self.engines.workers(), [])
@@ -292,7 +293,7 @@ class Scene:
 
     def home_ends(self) -> None:
         assert self.forwarded is not None
-        self.forwarded[1]()
+        self.forwarded[1](None)
         self.client._end()
 
     def content(self) -> None:

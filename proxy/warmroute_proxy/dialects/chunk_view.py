@@ -130,6 +130,8 @@ _calls: Final = msgspec.json.Decoder(list[_Call]).decode
 _function: Final = msgspec.json.Decoder(_Function).decode
 _any: Final = msgspec.json.Decoder().decode
 _object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_elements: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 def is_filled(raw: Raw) -> bool:
@@ -177,6 +179,31 @@ def read_view(raw: bytes) -> AnswerView | None:
     if not isinstance(found.get("object"), str):
         found.pop("object", None)
     return _view(json.dumps({**found, "choices": sound}))
+
+
+def without_usage(raw: bytes) -> bytes:
+    """A chunk that `read_view` can read, without its usage, wherever it states that. All else in it stays as it is."""
+    try:
+        chunk: dict[str, Any] = _bare(raw)
+        chunk["choices"] = [_bare(each) for each in _elements(chunk["choices"])]
+        if "x_groq" in chunk:
+            chunk["x_groq"] = _bare(chunk["x_groq"])
+        return msgspec.json.encode(chunk)
+    except _UNREADABLE:
+        pass
+    found = json.loads(raw, parse_constant=_no_number)
+    chunk = found[0] if isinstance(found, list) else found
+    choices = chunk["choices"]
+    for each in (chunk, chunk.get("x_groq"), *(choices.values() if isinstance(choices, dict) else choices)):
+        if isinstance(each, dict):
+            each.pop("usage", None)
+    return json.dumps(chunk).encode()
+
+
+def _bare(raw: Raw | bytes) -> dict[str, Raw]:
+    members = _members(raw)
+    members.pop("usage", None)
+    return members
 
 
 def read_choices(raw: Raw | bytes) -> list[ChoiceView]:

@@ -20,6 +20,7 @@ from tests.subjects.stopped import Several
 
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503}
 UNLIMITED = resource.RLIM_INFINITY
+BUDGET = '[[budget]]\nname = "b"\ntenants = ["first"]\nusd_per_day = "1"\ntokens_per_minute = 1000000000\n'
 
 
 def limit(proxy: ProxyProcess, file_bytes: int) -> None:
@@ -30,6 +31,11 @@ def limit(proxy: ProxyProcess, file_bytes: int) -> None:
 def ready(proxy: ProxyProcess) -> tuple[int, Any]:
     answered = httpx.get(f"{proxy.url}/ready")
     return answered.status_code, answered.json().get("reasons")
+
+
+def limits(proxy: ProxyProcess) -> Any:
+    with proxy.admin() as admin:
+        return admin.get("/admin/admission").json()
 
 
 def told(sock: socket.socket) -> tuple[int, str]:
@@ -64,7 +70,7 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
 
     with (
         Several([ScriptedEngine(name, script) for name in ("e0", "e1")]) as engines,
-        ProxyProcess(tmp_path, [engine.toml() for engine in engines]) as proxy,
+        ProxyProcess(tmp_path, [engine.toml() for engine in engines], limits=BUDGET) as proxy,
     ):
         for number in range(20):  # so that the journal is longer than the log, which the limit is on too
             assert told(proxy.send(chat(f"before {number}")))[0] == 200
@@ -83,6 +89,9 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
         assert ready(proxy) == (503, ["the ledger cannot be written: the rows of 3 turns wait"])
         assert proxy.metric("warmroute_ledger_rows_waiting") == 3
         assert told(proxy.send(chat("before")))[0] == 503, "nothing new is taken"
+        (budget,) = limits(proxy)["budgets"]
+        spent = sum(row["price_nanousd"] for row in proxy.rows())
+        assert (budget["limit"] - budget["left"] - budget["lease"], budget["reserved"]) == (spent, 0)
         assert "the ledger cannot be written" in proxy.written()
 
         limit(proxy, UNLIMITED)

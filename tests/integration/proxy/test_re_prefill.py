@@ -1,5 +1,6 @@
 """When an engine drains, the hot prompts that it has are computed where their sessions go next, before they come."""
 
+import json
 import os
 import re
 import signal
@@ -128,3 +129,26 @@ def test_the_same_body_with_the_same_salt_and_one_token(tmp_path: Path) -> None:
         assert sent["rid"] != asked["rid"]
         assert not {"stream", "n", "logprobs", "metadata"} & set(sent)
         assert len(new.bodies) == 1, "once"
+
+
+def takes_no_high(handler: Handler) -> None:
+    if json.loads(handler.engine.bodies[-1]).get("reasoning_effort") == "high":
+        handler.reply(400, b'{"message":"Unexpected reasoning effort high. Supported types are xhigh and low."}')
+    else:
+        answers(handler)
+
+
+def test_a_prompt_whose_effort_was_refused_is_computed_with_the_one_it_was_served_with(tmp_path: Path) -> None:
+    with (
+        Several([ScriptedEngine(f"s{n}", takes_no_high) for n in range(2)]) as engines,
+        ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines]) as proxy,
+    ):
+        with proxy.client() as client, proxy.admin() as admin:
+            answer = client.post("/v1/chat/completions", json=turn(0, reasoning_effort="high")).raise_for_status()
+            home = homes(answer.json()["usage"])
+            (new,) = [engine for engine in engines if engine.name != home]
+            before = len(new.bodies)
+            admin.post(f"/admin/engines/{home}/drain").raise_for_status()
+            until(lambda: len(new.bodies) > before, "the other engine computes it")
+        assert new.sent()["reasoning_effort"] == "xhigh"
+        assert new.sent()["max_tokens"] == 1

@@ -42,8 +42,10 @@ LAST = event({"id": "r", "object": "chat.completion.chunk", "choices": [], "usag
 DONE = event("[DONE]")
 
 
-def run(stream: bytes, cuts: list[int], *, keep_sglext: bool = False) -> tuple[UsageTracker, bytes]:
-    scanner = UsageTracker(keep_sglext=keep_sglext)
+def run(
+    stream: bytes, cuts: list[int], *, keep_sglext: bool = False, keep_usage: bool = True
+) -> tuple[UsageTracker, bytes]:
+    scanner = UsageTracker(keep_sglext=keep_sglext, keep_usage=keep_usage)
     out = b""
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     for start, end in itertools.pairwise(edges):
@@ -119,6 +121,19 @@ def test_running_usage_that_the_client_asked_for_passes() -> None:
     scanner, out = run(ROLE + running + LAST + DONE, [])
     assert out == ROLE + running
     assert scanner.usage == USAGE
+
+
+@pytest.mark.parametrize("cuts", [[], list(range(2000))], ids=["one read", "byte by byte"])
+def test_usage_that_the_client_did_not_ask_for_is_taken_out_wherever_it_stands(cuts: list[int]) -> None:
+    bare = [event(delta(content=text)) for text in "abcd"]
+    odd = json.dumps({**delta(content="e"), "usage": USAGE, "x_groq": None, "logprob": float("nan")})
+    stated = [event({**delta(content=text), "usage": USAGE}) for text in "abc"]
+    in_choice = event(delta(content="d")).replace(b"null}", b'null,"usage":%b}' % json.dumps(USAGE).encode())
+    scanner, out = run(b"".join([*stated, in_choice, event(odd), LAST, DONE]), cuts, keep_usage=False)
+    *same, last = out.split(b"\n\n")[:-1]
+    assert [each + b"\n\n" for each in same] == bare
+    assert json.loads(last[6:]) == {**delta(content="e"), "x_groq": None, "logprob": None}
+    assert (scanner.usage, scanner.tokens_seen) == (USAGE, 5)
 
 
 def test_events_with_carriage_returns_pass_with_line_feeds() -> None:

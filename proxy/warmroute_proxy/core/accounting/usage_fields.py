@@ -65,3 +65,24 @@ class TierDetails(msgspec.Struct, gc=False):
 
 class Extension(msgspec.Struct, gc=False):
     cached_tokens_details: TierDetails | None = None
+
+
+class CachedTokens(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: Count = 0
+
+
+class Estimates(msgspec.Struct, frozen=True, gc=False):
+    estimated: tuple[str, ...] = ()
+
+
+class ForwardedUsage(msgspec.Struct, frozen=True, gc=False):
+    prompt_tokens: Count
+    completion_tokens: Count
+    prompt_tokens_details: CachedTokens = CachedTokens()
+    warmroute: Estimates = Estimates()
+
+
+class ForwardedAnswer(msgspec.Struct, frozen=True, gc=False):
+    """An answer, or a usage chunk, as the proxy of another region writes it; only its settled usage is read."""
+
+    usage: ForwardedUsage

@@ -1,6 +1,7 @@
 """Reads an engine's stream of server-sent events for usage, end and errors, and passes other events to the client.
 
-Events pass as they came, except that tool calls which clients could not tell apart get new numbers (`call_numbers`).
+Events pass as they came, with two exceptions. Tool calls which clients could not tell apart get new numbers
+(`call_numbers`). A usage beside choices is taken out, unless the client requested it, since the relay sends its own.
 
 Most events of one stream differ only in a short text. An event that begins and ends like an event that was read before,
 and whose text is plain, passes unread. All other events are read as JSON, in whatever style the server writes it.
@@ -30,6 +31,7 @@ from warmroute_proxy.dialects.chunk_view import (
     thoughts_in,
     tokens_at_least,
     tokens_elsewhere,
+    without_usage,
 )
 from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
 from warmroute_proxy.dialects.work import MAX_CALLS, SMALL_BYTES, check_event
@@ -85,6 +87,7 @@ class UsageTracker:
         "_calls",
         "_counted",
         "_keep_sglext",
+        "_keep_usage",
         "_reader",
         "_renumbers",
         "_rid",
@@ -102,13 +105,16 @@ class UsageTracker:
         "usage_event",
     )
 
-    def __init__(self, *, keep_sglext: bool, rid: str = "") -> None:
-        """`keep_sglext`: the client requested the `sglext` chunk, too. `rid`: missing ids of calls are made from it."""
+    def __init__(self, *, keep_sglext: bool, keep_usage: bool = True, rid: str = "") -> None:
+        """`keep_sglext`: the client requested the `sglext` chunk, too. `keep_usage`: the client, or the translation to
+        its API, reads usage in chunks with choices. `rid`: missing ids of calls are made from it.
+        """
         self._rid = rid
         self._calls: dict[bytes, CallNumbers] = {}  # index of a choice -> its tool calls
         self._renumbers = False  # whether a call had a wrong number
         self._reader = EventReader()
         self._keep_sglext = keep_sglext
+        self._keep_usage = keep_usage
         self.shape: EventShape | None = None
         """The newest shape of this stream's events, if one was found."""
 
@@ -241,6 +247,9 @@ class UsageTracker:
                 self._failed(fault)
         if not self._takes_view(view, event, payload) or self.error is not None:
             return b""
+        if not self._keep_usage and view.choices and view.reported() is not None:
+            payload = without_usage(payload)
+            event = b"data: %b\n\n" % payload
         return self._with_own_numbers(view, event, payload) if b'"tool_calls"' in event else event
 
     def _with_own_numbers(self, view: AnswerView, event: bytes, payload: bytes) -> bytes:
@@ -321,6 +330,8 @@ class UsageTracker:
                 self.started = True
                 self.ended_choices += 1
                 self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
+            elif counts and not self._keep_usage:
+                pass  # no later event of its shape may pass unread
             elif output and len(choices) == 1 and not is_first and not self._renumbers:
                 self.shape = shape_of(event, output, counts=counts) or self.shape
         if self.tokens_seen == before:

@@ -120,7 +120,8 @@ class Attempt:
         self._gathered: list[bytes] = []  # the part of a stream before its content, or the whole answer
         if asked.stream:
             self._answers = asked.choices * asked.prompts
-            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext, rid=rid)
+            keep_usage = asked.counts_first or bool(asked.stream_options.get("continuous_usage_stats"))
+            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext, keep_usage=keep_usage, rid=rid)
 
     def _advance(self, event: AttemptEvent) -> None:
         self.state = next_state(ATTEMPT, self.state, event)

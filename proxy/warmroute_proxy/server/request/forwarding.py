@@ -17,12 +17,16 @@ home can be reached.
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from warmroute.contract import headers as names
 from warmroute.contract.identity import IDENTITY_HEADERS
+from warmroute_proxy.core.accounting.usage_fields import ForwardedAnswer
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, error_event, shutting_down
@@ -40,7 +44,17 @@ from warmroute_proxy.server.request.open_requests import OpenRequests
 
 _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()
 _DONE: Final = b"data: [DONE]\n\n"
+_ERROR: Final = b'{"error":{'
+_EVENT: Final = b"\n\ndata: "
+_KEPT_BYTES: Final = 8192
+"""How much of a stream's end is kept: at least its last event and `_DONE`."""
+
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
+
+Ended = Callable[[UsedTokens | None], None]
+"""Takes the tokens that a forwarded request has used; None if the home has not told them."""
+
+_USAGE_OF: Final = msgspec.json.Decoder(ForwardedAnswer).decode
 
 
 class Forwarding:
@@ -75,7 +89,7 @@ class Forwarding:
         decision: Decision,
         serve_here: Callable[[str], None],
         begun: Callable[[], None],
-        ended: Callable[[], None],
+        ended: Ended,
     ) -> None:
         ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
@@ -99,7 +113,7 @@ class ForwardedRequest:
         decision: Decision,
         serve_here: Callable[[str], None],
         begun: Callable[[], None],
-        ended: Callable[[], None],
+        ended: Ended,
     ) -> None:
         self._path = forwarding
         self._exchange = exchange
@@ -119,8 +133,7 @@ class ForwardedRequest:
         self._held_bytes = 0
         self._waiting_bytes = 0  # bytes of a read that waits, for which memory is reserved
         self._request_id = ""
-        self._stream_end = b""  # the last bytes of the stream
-        self._has_error_event = False  # whether these last bytes hold an error event of the home
+        self._stream_end = b"\n\n"  # the last bytes of the stream
 
     def begin(self, request_id: str) -> None:
         """Send the request as it came, with a token for its tenant in place of the client's key."""
@@ -186,8 +199,7 @@ class ForwardedRequest:
     def on_body(self, data: bytes) -> None:
         self._last_data_s = self._path.clock()
         if self._is_stream:
-            self._has_error_event = b'"error":' in data
-            self._stream_end = (self._stream_end + data[-len(_DONE) :])[-len(_DONE) :]
+            self._stream_end = (self._stream_end + data[-_KEPT_BYTES:])[-_KEPT_BYTES:]
             self._exchange.write(data)
             return
         self._held_bytes += len(data)
@@ -225,9 +237,10 @@ class ForwardedRequest:
             if problem is not None:
                 self._unreadable(problem)
                 return
-        if not self._finish():
+        has_answered = self._status < 400
+        if not self._finish(_used_in(self._last_event() if self._is_stream else body) if has_answered else NO_TOKENS):
             return
-        if self._status < 400:
+        if has_answered:
             path.router.settled(self._ticket, self.parsed.routing, path.clock(), None, None, None)
         else:
             self._release(())  # the home has refused: that does not make it the session's home
@@ -248,26 +261,36 @@ class ForwardedRequest:
         in_parts(self, lines, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:
-        if self._stream_end == _DONE:  # the answer is complete; only the end of the HTTP framing is lost
+        if self._stream_end.endswith(_DONE):  # the answer is complete; only the end of the HTTP framing is lost
             self.on_end()
         else:
             self._failed(reason, ours=cause is Cause.OURS)
 
     def _failed(self, reason: str, *, ours: bool = False) -> None:
-        """Serve the request here, or break off a stream that has begun. `ours`: the home is not at fault."""
+        """Serve the request here, or break off a stream that has begun. `ours`: the home is not at fault.
+
+        A stream that the home itself has ended with an error event is charged to nobody, and no fault of the region.
+        """
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
-        if not self._finish(elsewhere=elsewhere):
+        if not self._finish(NO_TOKENS, elsewhere=elsewhere):
             return
-        self._void()
+        has_error = self._last_event().startswith(_ERROR)
+        if not has_error:
+            self._void()
         busy = self._status == 429  # the region has no capacity, which is not a fault
-        self._release(() if busy or ours else (peer,))
+        self._release(() if busy or ours or has_error else (peer,))
         if elsewhere:
             self._path.metrics.add(declared.FORWARD_FAILURES_TOTAL)
             self._serve_here(peer)
         else:
             message = f"the stream from region {self._decision.region} broke: {reason}"
-            self._exchange.abort(b"" if self._has_error_event else error_event(502, message, "engine_error"))
+            self._exchange.abort(b"" if has_error else error_event(502, message, "engine_error"))
+
+    def _last_event(self) -> bytes:
+        """The data of the stream's last event before `_DONE`; empty if that event is not whole, or is too long."""
+        event, end, _ = self._stream_end.removesuffix(_DONE).rpartition(b"\n\n")
+        return event.rpartition(_EVENT)[2] if end and _EVENT in event else b""
 
     def on_crash(self) -> None:
         self.crashed()
@@ -277,7 +300,7 @@ class ForwardedRequest:
     def _end_with(self, refusal: Refusal) -> None:
         """End with an error. The home's answer does not reach the client, so its ledger row is voided."""
         self._leg.close()
-        if self._finish():
+        if self._finish(NO_TOKENS):
             self._void()
             self._release(())
             if self._exchange.started:
@@ -292,12 +315,12 @@ class ForwardedRequest:
     def _client_left(self) -> None:
         self._leg.close_with(_LEFT)
         self._exchange.request.release()
-        if self._finish():
+        if self._finish(None):
             self._release(())
 
     def crashed(self) -> None:
         """End with an error, because this proxy itself has failed."""
-        if self._finish():
+        if self._finish(NO_TOKENS):
             self._void()
             self._release(())
         self._exchange.fail()
@@ -312,12 +335,23 @@ class ForwardedRequest:
         self.parsed.left_unanswered()
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)
 
-    def _finish(self, *, elsewhere: bool = False) -> bool:
-        """Mark the forwarding as ended; True at the first call. `elsewhere`: the request is now served in this region,
-        so its end is not reported yet.
+    def _finish(self, used: UsedTokens | None, *, elsewhere: bool = False) -> bool:
+        """Mark the forwarding as ended; True at the first call. `used`: as for `Ended`. `elsewhere`: the request is now
+        served in this region, so its end is not reported yet.
         """
         first, self._ended = not self._ended, True
         if first and not elsewhere:
-            self._report_end()
+            self._report_end(used)
         self._path.open_requests.live.discard(self)
         return first
+
+
+def _used_in(answer: bytes) -> UsedTokens | None:
+    """The tokens that a whole answer, or the last event of a stream, says were used; None if it does not."""
+    try:
+        usage = _USAGE_OF(answer).usage
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    if "completion_tokens" in usage.warmroute.estimated:
+        return None
+    return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.prompt_tokens_details.cached_tokens)

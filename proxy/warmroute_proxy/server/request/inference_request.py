@@ -17,6 +17,7 @@ state:
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from warmroute_proxy.core.accounting.entry import Outcome
@@ -31,7 +32,7 @@ from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange, Problem
-from warmroute_proxy.server.intake.body import NO_BODY
+from warmroute_proxy.server.intake.body import NO_BODY, Body
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.accepted_effort import with_accepted_effort
@@ -142,7 +143,7 @@ class InferenceRequest:
         if decision.kind == "local":
             self._dispatch(decision, now_s)
             return
-        path, on_begin, on_end = self._path, self._release_body, self._forward_ended
+        path, on_begin, on_end = self._path, self._release_body, partial(self._forward_ended, decision)
         path.open_requests.record(self.id, decision, self.parsed.standing)
         self._advance(RequestEvent.FORWARD)
         path.forwarding.begin(self._exchange, self.parsed, self.id, decision, self._forward_failed, on_begin, on_end)
@@ -156,10 +157,11 @@ class InferenceRequest:
         self.routing = self.routing.stay()
         self.begin()
 
-    def _forward_ended(self) -> None:
+    def _forward_ended(self, decision: Decision, used: UsedTokens | None) -> None:
         self._advance(RequestEvent.FORWARD_ENDED)
         if self.quota is not None:
-            self._path.admission.ended(self, UsedTokens(self.quota.tokens))
+            expected = UsedTokens(self.quota.tokens, decision.predicted_cached_tokens)
+            self._path.admission.ended(self, expected if used is None else used)
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
@@ -380,14 +382,16 @@ class InferenceRequest:
         """Drop the body, which is not sent again: megabytes must not stay until the garbage collector runs."""
         account, attempt, request = self._account, self._attempt, self._exchange.request
         re_prefills = self._path.re_prefills
-        body, self.body = request.body, NO_BODY
+        sent, changed, self.body = request.body, self.body, NO_BODY
+        if sent and self._changed and isinstance(changed, Body):
+            sent = changed.raw
         if (
-            isinstance(body, bytes)
-            and len(body) >= re_prefills.min_bytes
+            isinstance(sent, bytes)
+            and len(sent) >= re_prefills.min_bytes
             and account.ttft_ms is not None
             and attempt is not None
         ):
-            re_prefills.keep(self.parsed, body, request.path, attempt.decision.cache_worker)
+            re_prefills.keep(self.parsed, sent, request.path, attempt.decision.cache_worker)
         if account.continuation is None:
             request.drop_body()
         request.body = b""

@@ -40,14 +40,14 @@ class Placing:
         requests have ended engines.
 
         `failed`: the workers that failed in the last attempt. The next one goes to another rank of their engines only
-        if no other engine can take it. None: the last attempt did not fail, so the next one takes nothing from the
-        budget of retries.
+        if no other engine can take it, and takes from the budget of retries. None: the request was only changed, and
+        may go to a full worker, since it was admitted before.
         """
         router = self.router
         routing = request.routing = request.routing.stay()
         if self._faults.refusal(request.parsed, now_s) is not None:
             return None
-        excluded = request.excluded | router.full(routing.model)
+        excluded = request.excluded if failed is None else request.excluded | router.full(routing.model)
         decision = None
         if failed:
             decision = self._placed(routing, now_s, excluded | router.ranks_beside(failed))

@@ -6,6 +6,7 @@ charged and which workers are at fault.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -29,7 +30,8 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
-from warmroute_proxy.core.queue.quota import NO_TOKENS
+from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
+from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
@@ -300,9 +302,6 @@ class Settlement:
         settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
-        reservation = request.quota
-        if reservation is not None:
-            self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = parsed.changes
         if parsed.dropped or attempt.left_out:
             changes = changes._replace(dropped_fields=parsed.dropped_fields(attempt.left_out))
@@ -318,8 +317,10 @@ class Settlement:
             changes, self._receipt_fields(account, parsed, _NONE if plain else loss, before, attempt.decision, usage),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
+        reservation = request.quota
         if reservation is not None:
-            reservation.spent(entry.price_nanousd, ending.settled_at)
+            used = reservation.used(usage) if end.charged else NO_TOKENS
+            on_written = partial(self._row_written, request, reservation, used, entry, on_written)
         self._write(account, entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled, attempt.decision.cache_worker)
         if changes.normalised:
@@ -386,6 +387,21 @@ class Settlement:
             return []
         account.has_credit = True
         return [b'"credit":{"tokens":%d,"nanousd":%d}' % (tokens, credit_nanousd(tokens, account.entry.rates))]
+
+    def _row_written(
+        self,
+        request: LimitedRequest,
+        reservation: Reservation,
+        used: UsedTokens,
+        entry: Entry,
+        on_written: Callable[[JournalError | None], None],
+        failure: JournalError | None,
+    ) -> None:
+        """Replace what a request has reserved by what it has used: nothing, if its row cannot be written."""
+        if failure is None:
+            reservation.spent(entry.price_nanousd, entry.settled_at)
+        self._admission.ended(request, used if failure is None else NO_TOKENS)
+        on_written(failure)
 
     def _write(self, account: RequestAccount, entry: Entry, on_written: Callable[[JournalError | None], None]) -> None:
         """Write the row, then the row of its credit, so that no credit is written without its turn."""
