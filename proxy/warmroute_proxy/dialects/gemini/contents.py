@@ -196,16 +196,16 @@ class ContentReader(HistoryDraft):
         if not raws:
             raise BadRequest("contents", "is empty")
         self.work.take(len(raws) // KNOWN_PER_STEP)
-        for at, raw, is_joined in _turns(raws):
+        for at, raw, has_pieces in _turns(raws):
             is_late = self.may_be_late and bool(self.messages)
-            scope = *self.scope, is_late, is_joined, self._waiting.count
+            scope = *self.scope, is_late, has_pieces, self._waiting.count
             found = _KNOWN.get(scope, raw)
             if found is not None and (not found.results or self._waiting.has_all(found.results)):
                 for result in found.results:
                     self._waiting.answer(result.call_id, result.name)
             else:
                 reading = self._reading(is_late=is_late)
-                found = reading.read(raw, f"contents[{at}]", is_joined=is_joined)
+                found = reading.read(raw, f"contents[{at}]", has_pieces=has_pieces)
                 if reading.stands_alone:
                     _KNOWN.keep(scope, raw, found, len(found.messages))
             if found.calls:
@@ -236,15 +236,15 @@ class _ContentReading(MessageDraft):
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
 
-    def read(self, raw: Raw, path: str, *, is_joined: bool) -> _InChat:
-        """Read a content. `is_joined`: its parts are those of several contents, so its texts are pieces of one."""
+    def read(self, raw: Raw, path: str, *, has_pieces: bool) -> _InChat:
+        """Read a content. `has_pieces`: its parts are those of several contents, so its texts are pieces of one."""
         content, pieces = self._content(raw, path)
         role = _ROLES.get(content.role or "")
         if role is None:
             self.dropped.append(content.role or "")
             role = "user"
         if role == "model":
-            messages = self._of_model(_with_whole_texts(pieces) if is_joined else pieces)
+            messages = self._of_model(_with_whole_texts(pieces) if has_pieces else pieces)
         elif role == "system":
             messages = self._message(
                 "system", [text for piece, where in pieces for text in self._texts_of(piece, where)]

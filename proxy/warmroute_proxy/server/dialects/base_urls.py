@@ -21,7 +21,7 @@ _ENDINGS: Final = sorted(
 )
 """The paths that are served, and the segments by which each is recognised; those with most segments first."""
 
-_BEFORE: Final = frozenset({"v1", "api", "openai", "anthropic", *(part for _, end in _ENDINGS for part in end)})
+_BEFORE: Final = frozenset({"v1", "api", "openai", "anthropic", *(segment for _, end in _ENDINGS for segment in end)})
 """The segments that may stand before them."""
 
 _DEPLOYMENTS: Final = ["openai", "deployments"]
@@ -49,4 +49,4 @@ def deployment_of(path: str) -> str:
 
 
 def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
+    return [segment for segment in path.split("/") if segment]

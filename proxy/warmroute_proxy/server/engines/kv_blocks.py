@@ -203,10 +203,10 @@ class KvBlocks:
         """Begin the kept runs of a prompt, behind its cached tokens, if its request has ended and all runs have come.
         Otherwise the prompt's first run may be deeper, since another request stored the same blocks at that time.
         """
-        kept = self._early.get(tag)
-        if kept is None or prompt.cached_tokens is None:
+        early = self._early.get(tag)
+        if early is None or prompt.cached_tokens is None:
             return []
-        _, parent, size, pairs = kept[0]
+        _, parent, size, pairs = early[0]
         first = prompt.cached_tokens // size
         if first + prompt.early_blocks < prompt.tokens // size - 1:
             return []
