@@ -338,7 +338,7 @@ class Observer:
     def _identify(
         self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any], *, is_turn: bool
     ) -> Identity:
-        """Add the session to a call. A call that is no turn gets only headers, and only those of a named session."""
+        """Add the session to a call. A call that is not a turn gets only headers, and only those of a named session."""
         identity = Identity(None, None, False)
         assert call.backend is not None
         with self.books.shelter():

@@ -1,7 +1,7 @@
 """Translates the events of a chat stream to Anthropic's: blocks that begin, grow and end, one at a time.
 
-Anthropic's clients decode the arguments of a call as they come, and fail at any that are no object. So the beginning of
-arguments is held until it is known. Arguments that are no object come whole, at the end of the call, as in an answer
+Anthropic's clients decode the arguments of a call as they come, and fail unless they are an object. So the beginning of
+arguments is held until it is known. Arguments that are not an object come whole, at the end of the call, as in an answer
 that is not streamed.
 """
 
@@ -56,7 +56,7 @@ class EventTranslator(ChatStream):
         self._call = -1  # the number of the newest call
         self._held: list[str] = []  # arguments of the open call, unless they begin an object
         self._held_bytes = 0
-        self._begins = ""  # their first two characters that are no blanks
+        self._begins = ""  # their first two characters, without blanks
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
         self._waiting_bytes = 0
 

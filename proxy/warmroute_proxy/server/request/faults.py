@@ -133,7 +133,7 @@ class Faults:
             judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
             self._metrics.failed(worker, judged)
             if judged is Judgement.REQUEST:
-                return  # so it is no evidence against the other ranks either
+                return  # so it does not count against the other ranks either
             if judged is Judgement.ENGINE:
                 yield worker
 
