@@ -1,8 +1,8 @@
 """Translates the events of a chat stream to Anthropic's: blocks that begin, grow and end, one at a time.
 
 Anthropic's clients decode the arguments of a call as they come, and fail unless they are an object. So the beginning of
-arguments is held until it is known. Arguments that are not an object come whole, at the end of the call, as in an answer
-that is not streamed.
+arguments is held until it is known. Other arguments come whole, at the end of the call, as in an answer that is not
+streamed.
 """
 
 import sys

@@ -44,8 +44,8 @@ def meant_path(path: str) -> str:
 
 def deployment_of(path: str) -> str:
     """The name of the deployment in an Azure path; empty for other paths."""
-    parts = _parts(path)
-    return unquote(parts[2]) if parts[:2] == _DEPLOYMENTS and len(parts) > 2 else ""
+    *before, name = _parts(path)[:3] or [""]
+    return unquote(name) if before == _DEPLOYMENTS else ""
 
 
 def _parts(path: str) -> list[str]:

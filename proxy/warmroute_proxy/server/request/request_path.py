@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Exchange
@@ -31,10 +32,11 @@ class Forwards(Protocol):
         decision: Decision,
         serve_here: Callable[[str], None],
         begun: Callable[[], None],
-        ended: Callable[[], None],
+        ended: Callable[[UsedTokens | None], None],
     ) -> None:
         """Forward a request to its home region. `begun`: called when the client gets a stream; from then on the body is
-        not needed. `serve_here(peer id)`: called if the home cannot take the request. `ended`: called at any other end.
+        not needed. `serve_here(peer id)`: called if the home cannot take the request. `ended`: called at any other end,
+        with the tokens that count; None if they are unknown.
         """
 
 
