@@ -72,6 +72,7 @@ def test_responses_of_any_items(told: list[Any], rules: frozenset[str]) -> None:
                 max_size=5))  # fmt: skip
 def test_contents_of_any_parts(told: list[tuple[str, Any]]) -> None:
     asked: list[Any] = [{"parts": [{"text": "begin"}]}, *({"role": role, "parts": parts} for role, parts in told)]
+    asked.append({"role": "user", "parts": [{"text": "go on"}]})
     bodies = []
     for turn in (asked, [*asked, {"role": "model", "parts": [{"text": "yes"}]}, {"parts": [{"text": "and?"}]}]):
         raw = json.dumps({"contents": turn}).encode()
