@@ -42,12 +42,8 @@ class Suspects:
     """The suspects of one proxy process. `now_s` never goes back."""
 
     def __init__(self) -> None:
-        self._by_request: OrderedDict[Request, _Suspicion] = OrderedDict()
+        self.by_request: OrderedDict[Request, _Suspicion] = OrderedDict()
         self._division: Division[Request, _Suspicion] = Division(lambda request, _: request[0])
-
-    @property
-    def empty(self) -> bool:
-        return not self._by_request
 
     def process_ended(self, request: Request, engine: str, sent_s: float, now_s: float, *, bounded: bool) -> bool:
         """Record that `request` had no token when its engine's process ended. Returns whether the request may be
@@ -57,42 +53,42 @@ class Suspects:
         list, within bounds.
         """
         self._forget(now_s)
-        suspicion = self._by_request.get(request)
+        suspicion = self.by_request.get(request)
         if suspicion is None:
-            suspicion = self._by_request[request] = _Suspicion()
+            suspicion = self.by_request[request] = _Suspicion()
         elif engine == suspicion.last_engine and sent_s < suspicion.last_end_s:
             return bounded and suspicion.ends < ENDS_TO_REFUSE
         suspicion.ends += 1
         suspicion.last_end_s = now_s
         suspicion.last_engine = engine
-        self._by_request.move_to_end(request)
-        if self._division.begun or 2 * len(self._by_request) > MAX_SUSPECTS:
-            self._division.stored(request, self._by_request)
-            if len(self._by_request) > MAX_SUSPECTS:
+        self.by_request.move_to_end(request)
+        if self._division.begun or 2 * len(self.by_request) > MAX_SUSPECTS:
+            self._division.stored(request, self.by_request)
+            if len(self.by_request) > MAX_SUSPECTS:
                 self.cleared(self._division.next_to_go())
         return bounded and suspicion.ends < ENDS_TO_REFUSE
 
     def refused_for_s(self, request: Request, now_s: float) -> float:
         """For how many seconds from now a request is refused; 0 if it is not refused."""
-        suspicion = self._by_request.get(request)
+        suspicion = self.by_request.get(request)
         if suspicion is None or suspicion.ends < ENDS_TO_REFUSE:
             return 0.0
         return max(0.0, suspicion.last_end_s + REFUSED_S - now_s)
 
     def is_suspect(self, request: Request, now_s: float) -> bool:
         """Whether a request became a suspect within the last `REFUSED_S`."""
-        suspicion = self._by_request.get(request)
+        suspicion = self.by_request.get(request)
         return suspicion is not None and now_s - suspicion.last_end_s < REFUSED_S
 
     def cleared(self, request: Request) -> None:
         """Forget a suspect, for example once it has its first token: a request ends its process only before that."""
-        if self._by_request.pop(request, None) is not None:
+        if self.by_request.pop(request, None) is not None:
             self._division.discard(request)
 
     def _forget(self, now_s: float) -> None:
         """Drop the suspects whose last process ended more than `REFUSED_S` ago; suspects are sorted by that time."""
-        while self._by_request:
-            request, suspicion = next(iter(self._by_request.items()))
+        while self.by_request:
+            request, suspicion = next(iter(self.by_request.items()))
             if now_s - suspicion.last_end_s < REFUSED_S:
                 return
             self.cleared(request)

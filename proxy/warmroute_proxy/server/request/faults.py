@@ -45,12 +45,11 @@ class Faults:
         self._metrics = metrics
         self._blame = Blame(router.engine_of)
         self._suspects = Suspects()
+        self.suspects = self._suspects.by_request
+        """Empty almost always, and looked at several times for each request."""
+
         self._hand_overs = HandOvers()
         self._retried: list[tuple[Request, Ticket]] = []  # suspects that run again, and their loads
-
-    @property
-    def has_suspects(self) -> bool:
-        return not self._suspects.empty
 
     def refusal(self, parsed: ParsedRequest, now_s: float) -> Refusal | None:
         """A refusal if the processes of two engines ended while they ran this request; None for almost all requests."""
@@ -78,7 +77,7 @@ class Faults:
         return frozenset(others)
 
     def dispatched(self, parsed: ParsedRequest, ticket: Ticket | None, now_s: float) -> None:
-        if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(parsed), now_s):
+        if self.suspects and ticket is not None and self._suspects.is_suspect(_request(parsed), now_s):
             self._retried = [each for each in self._retried if _is_unproven(each[1])]
             self._retried.append((_request(parsed), ticket))
 
@@ -150,7 +149,7 @@ class Faults:
         if decision.prefill is not None and decision.decode is not None:
             self._hand_overs.served(decision.prefill.engine, decision.decode.engine, sent_s)
             self._engines.watching.handed_over(decision.prefill.id, decision.decode.id)
-        if not self._suspects.empty:
+        if self.suspects:
             self._suspects.cleared(_request(parsed))
         if not self._blame.empty:
             for worker in decision.workers:

@@ -97,7 +97,7 @@ class InferenceRequest:
     def excluded(self) -> frozenset[str]:
         """The workers and regions that the request may not use now; for a suspect, this changes while it waits."""
         faults = self._path.faults
-        if not faults.has_suspects:
+        if not faults.suspects:
             return self._excluded
         return self._excluded | faults.closed_to(self.parsed, self._path.engines.clock())
 

@@ -24,7 +24,7 @@ class Placing:
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Return where a request goes now, or None if it was queued or refused."""
         parsed, router = request.parsed, self.router
-        if self._faults.has_suspects and (refusal := self._faults.refusal(parsed, now_s)) is not None:
+        if self._faults.suspects and (refusal := self._faults.refusal(parsed, now_s)) is not None:
             request.refused(refusal)
             return None
         try:
