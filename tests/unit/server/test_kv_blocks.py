@@ -92,6 +92,26 @@ def test_blocks_behind_unknown_ones_are_not_placed_by_a_guess(cached_tokens: int
     assert blocks.removed([902, 903], "device") == ([], 0)
 
 
+def test_blocks_of_an_answer_do_not_stand_for_those_of_a_prompt() -> None:
+    """The prompt's first computed blocks came from another request, so the first kept block is deeper."""
+    blocks = KvBlocks()
+    blocks.expect("t", PROMPT)
+    blocks.stored([903], 902, "t", BLOCK, "device", pairs=False)
+    blocks.stored([904, 905], 903, "t", BLOCK, "device", pairs=False)
+    assert blocks.settled("t", 64, 16, 32) == []
+    assert blocks.removed([903, 904, 905], "device") == ([], 0)
+
+
+def test_what_came_before_the_index_was_dropped_is_not_counted() -> None:
+    blocks = KvBlocks()
+    blocks.expect("t", PROMPT)
+    blocks.stored([901, 902, 903], 900, "t", BLOCK, "device", pairs=False)
+    blocks.clear()
+    blocks.stored([904, 905], 903, "t", BLOCK, "device", pairs=False)
+    blocks.settled("t", 64, 16, 32)
+    assert blocks.removed([904, 905], "device") == ([], 0)
+
+
 def test_a_prompt_that_left_before_its_depth_was_known_is_gone() -> None:
     blocks = KvBlocks()
     blocks.expect("t", PROMPT)

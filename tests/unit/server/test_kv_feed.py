@@ -11,7 +11,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.engines.kv_feed import MAX_WAITING, KvFeed
+from warmroute_proxy.server.engines.kv_feed import MAX_WAITING, KvFeed, PromptTokens
 
 CHAIN = Chain([11, 12, 13, 14], [64, 128, 192, 256])  # a cut ends with each block of 16 tokens
 ROUTING = RoutingRequest("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
@@ -248,5 +248,5 @@ def test_an_eviction_before_the_end_of_the_turn_is_known_at_its_end() -> None:
     fed.router.cache_stored("w", CHAIN.hashes, "device")  # as the router does at the first token
     fed.live(1, removed(BLOCKS[2:]))
     assert fed.cached() == (4, 0, 0)
-    fed.feed.settled("u", 64, None)
+    fed.feed.settled(PromptTokens("w", "u", 64, None, 0))
     assert fed.cached() == (2, 0, 0)

@@ -23,7 +23,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.kv_events import KvEvents
-from warmroute_proxy.server.engines.kv_feed import KvFeed
+from warmroute_proxy.server.engines.kv_feed import KvFeed, PromptTokens
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 from warmroute_proxy.server.ledger.counter_file import CounterFile
@@ -86,8 +86,8 @@ class PeerUpdates(Protocol):
     def send_tag(self, cache_worker: str, tag: str) -> None:
         """Send the tag of the request that the router dispatched last."""
 
-    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """Send how many tokens the prompt of a tag has."""
+    def send_prompt_tokens(self, ended: PromptTokens) -> None:
+        """Send the tokens of a request that has ended."""
 
     def send_health(self, engine: str, url: str, status: int | None) -> None:
         """Send that this process requests `/health` (`status` None), or the answer's status: 0 without an answer."""
@@ -303,27 +303,36 @@ class Engines:
             self.peer_updates.send_tag(decision.cache_worker, rid)
         return True
 
-    def settled(self, decision: Decision, rid: str, prompt_tokens: int, cached_tokens: int | None = None) -> None:
+    def settled(
+        self,
+        decision: Decision,
+        rid: str,
+        prompt_tokens: int,
+        cached_tokens: int | None = None,
+        answer_tokens: int = 0,
+    ) -> None:
         """Record that a request has ended. The tokens are as reported. If `prompt_tokens` is 0, the decision's estimate
-        counts. `cached_tokens`: None if unknown.
+        counts. `cached_tokens`: None if unknown. `answer_tokens`: thoughts included.
         """
         feed = self.kv_events.feed(decision.cache_worker)
         if feed is not None:
             tokens = prompt_tokens or decision.prompt_tokens_est
-            feed.settled(rid, tokens, cached_tokens)
+            kept_tokens = answer_tokens if decision.prefill is None else 0  # a prefill engine never has the answer
+            ended = PromptTokens(decision.cache_worker, rid, tokens, cached_tokens, kept_tokens)
+            feed.settled(ended)
             if self.peer_updates is not None:
-                self.peer_updates.send_prompt_tokens(decision.cache_worker, rid, tokens, cached_tokens)
+                self.peer_updates.send_prompt_tokens(ended)
 
     def apply_tag(self, cache_worker: str, tag: str, chain: Chain) -> None:
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
             feed.blocks.expect(tag, chain)
 
-    def apply_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """Record how many tokens the prompt of a tag has, and had cached, as sent by another process."""
-        feed = self.kv_events.feed(cache_worker)
+    def apply_prompt_tokens(self, ended: PromptTokens) -> None:
+        """Record the tokens of a request that another process has sent."""
+        feed = self.kv_events.feed(ended.cache_worker)
         if feed is not None:
-            feed.settled(tag, prompt_tokens, cached_tokens)
+            feed.settled(ended)
 
     def apply_health(self, engine_id: str, url: str, status: int | None, now_s: float) -> None:
         """Record that a process of this proxy requests `/health` of an engine (`status` None), or the answer's status.

@@ -71,13 +71,13 @@ class _Early(NamedTuple):
 
 
 class _Prompt:
-    __slots__ = ("cached_tokens", "chain", "early_blocks", "runs", "tokens", "tokens_per_byte")
+    __slots__ = ("cached_tokens", "chain", "early_blocks", "runs", "stored_tokens", "tokens_per_byte")
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.runs: list[_Run] = []  # runs that arrived before the prompt's tokens were known
         self.tokens_per_byte = 0.0  # 0 until the prompt's tokens are known
-        self.tokens = 0
+        self.stored_tokens = 0  # of prompt and answer: an engine stores both
         self.cached_tokens: int | None = None
         self.early_blocks = 0  # in kept runs, since it is not known how deep they are
 
@@ -101,6 +101,8 @@ class KvBlocks:
         self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # tag that is not known yet -> its runs
         self._early_blocks = 0
         self._early_held: dict[int, int] = {}  # block -> number of its early runs times `_DEPTH`, plus tier bits
+        for prompt in self._prompts.values():
+            prompt.early_blocks = 0
 
     def expect(self, tag: str, chain: Chain) -> None:
         prompt = self._prompts[tag] = _Prompt(chain)
@@ -108,7 +110,7 @@ class KvBlocks:
             self._prompts.popitem(last=False)
         self._begin_early(tag, prompt)
 
-    def settled(self, tag: str, tokens: int, cached_tokens: int | None = None) -> list[int]:
+    def settled(self, tag: str, tokens: int, cached_tokens: int | None = None, answer_tokens: int = 0) -> list[int]:
         """Match the blocks of a prompt, whose number of tokens is now known. Returns the prompt's cuts that are no
         longer in the device tier. `cached_tokens`: how many were cached when the request began; None if unknown.
         """
@@ -116,7 +118,7 @@ class KvBlocks:
         if prompt is None or tokens <= 0:
             return []
         prompt.tokens_per_byte = tokens / max(prompt.chain.total_bytes, 1)
-        prompt.tokens, prompt.cached_tokens = tokens, cached_tokens
+        prompt.stored_tokens, prompt.cached_tokens = tokens + answer_tokens, cached_tokens
         runs, prompt.runs = prompt.runs + self._place_early(tag, prompt), []
         if cached_tokens is None:
             self._drop_early(tag)
@@ -208,7 +210,7 @@ class KvBlocks:
             return []
         _, parent, size, pairs = early[0]
         first = prompt.cached_tokens // size
-        if first + prompt.early_blocks < prompt.tokens // size - 1:
+        if first + prompt.early_blocks < prompt.stored_tokens // size - 1:
             return []
         if first and parent is not None and self._find(parent) is None:
             self._set_depths([parent], first - 1)

@@ -105,6 +105,19 @@ class KvCounters(NamedTuple):
 COUNTS: Final = KvCounters()
 
 
+class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
+    """The tokens of the request that was sent to a worker with a tag. Processes send it to each other.
+
+    `cached_tokens`: None if unknown. `answer_tokens`: those that the worker has stored behind the prompt.
+    """
+
+    cache_worker: str
+    tag: str
+    prompt_tokens: int
+    cached_tokens: int | None
+    answer_tokens: int
+
+
 class KvFeed:
     def __init__(
         self,
@@ -137,9 +150,9 @@ class KvFeed:
         self._left_bytes = 0
         self._steps: Iterator[int] | None = None  # the remaining steps of the oldest batch in `_left`
 
-    def settled(self, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """Record that the request with this tag has ended, and how long its prompt was and how much of it cached."""
-        gone = self.blocks.settled(tag, prompt_tokens, cached_tokens)
+    def settled(self, ended: PromptTokens) -> None:
+        """Record that a request has ended."""
+        gone = self.blocks.settled(ended.tag, ended.prompt_tokens, ended.cached_tokens, ended.answer_tokens)
         if gone:
             self._router.cache_removed(self._worker.id, gone, "device")
 

@@ -34,6 +34,7 @@ from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base.metrics import Metrics, State
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.kv_feed import PromptTokens
 from warmroute_proxy.server.processes.shared_memory import LaneReader, SharedMemory
 
 SEND_WITHIN_S: Final = 0.002
@@ -47,15 +48,6 @@ class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
     number: int
     cache_worker: str
     tag: str
-
-
-class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
-    """The number of tokens in the prompt that was sent with a tag. `cached_tokens`: None if unknown."""
-
-    cache_worker: str
-    tag: str
-    prompt_tokens: int
-    cached_tokens: int | None
 
 
 class DrainOrder(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
@@ -191,8 +183,8 @@ class PeerProcesses:
     def send_tag(self, cache_worker: str, tag: str) -> None:
         self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
-    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int, cached_tokens: int | None) -> None:
-        self.send(PromptTokens(cache_worker, tag, prompt_tokens, cached_tokens))
+    def send_prompt_tokens(self, ended: PromptTokens) -> None:
+        self.send(ended)
 
     def send_newest(self, newest: Newest) -> None:
         """Send a conversation's newest request, which this process has read."""
@@ -287,9 +279,7 @@ class PeerProcesses:
             if ticket is not None:
                 self._engines.apply_tag(update.cache_worker, update.tag, ticket.chain)
         elif isinstance(update, PromptTokens):
-            self._engines.apply_prompt_tokens(
-                update.cache_worker, update.tag, update.prompt_tokens, update.cached_tokens
-            )
+            self._engines.apply_prompt_tokens(update)
         elif isinstance(update, DrainOrder):
             self._apply_drain(update)
         elif isinstance(update, Continued):

@@ -503,7 +503,7 @@ class Settlement:
         account.ticket = None
         self._admission.freed()
         decision = ticket.decision
-        self._engines.settled(decision, attempt.rid, usage.prompt_tokens, cached)
+        self._engines.settled(decision, attempt.rid, usage.prompt_tokens, cached, usage.completion_tokens)
         if account.looked is not None and end.charged and end.outcome == "completed":
             parsed.prefix_breaks.remember(routing, parsed.messages, account.looked, usage, decision, parsed.agent)
         return settled
