@@ -127,5 +127,8 @@ def _faults(engine_of: Callable[[str], str] = str) -> Faults:
     ranks = {name: SimpleNamespace(id=name) for name in ("e0", "e1", "e2")}
     engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [ranks[worker]]),
                                    workers=lambda: list(ranks.values()))  # fmt: skip
-    router: Any = SimpleNamespace(are_only_usable=lambda *_: False, engine_of=engine_of)
+    router: Any = SimpleNamespace(
+        are_only_usable=lambda *_: False, engine_of=engine_of, ranks_beside=frozenset,
+        fleet=SimpleNamespace(workers=ranks),
+    )  # fmt: skip
     return Faults(router, engines, OpenRequests(), RequestMetrics(Metrics()))

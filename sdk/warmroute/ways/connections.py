@@ -40,7 +40,7 @@ class _Asked:
     """A turn under way. `response_id`: None until `response.created` names it."""
 
     call: Call | None
-    items: list[Any]
+    items: list[Any] | None  # None: the turn continues a response that the connection does not know
     response_id: str | None = None
 
     def ended(self) -> None:
@@ -69,15 +69,15 @@ class _Turns:
             event = json.loads(data)
         if not isinstance(event, dict) or event.get("type") != "response.create":
             return data
-        before = self._before(event)
-        given = event.get("input")
-        items = [*(before or ()), *([{"role": "user", "content": given}] if isinstance(given, str) else given or ())]
+        before, given = self._before(event), event.get("input")
+        added = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
+        items = None if before is None else [*before, *added]
         if event.get("generate") is False:
             self._begun(event, None, items)
             return data
         own = _OWN if before is not None else _OWN - {"previous_response_id"}
         body = {name: value for name, value in event.items() if name not in own}
-        options = options_of("/responses", {}, {**body, "input": items})
+        options = options_of("/responses", {}, {**body, "input": added if items is None else items})
         call = self._observer.begin(self._client, options, stream=True, stream_cls=None)
         self._begun(event, call, items)
         if event.get("previous_response_id") is None and call.sent is not call.given:
@@ -114,7 +114,8 @@ class _Turns:
             return
         self._remove(stream, asked)
         self._last_responses.pop(stream, None)
-        self._last_responses[stream] = _LastResponse(response_id, asked.items + list(response.get("output") or ()))
+        if asked.items is not None:
+            self._last_responses[stream] = _LastResponse(response_id, asked.items + list(response.get("output") or ()))
         if len(self._last_responses) > MAX_STREAMS:
             del self._last_responses[next(iter(self._last_responses))]
         if asked.call is not None and asked.call.watch is not None:
@@ -153,7 +154,7 @@ class _Turns:
             return []
         return next((found.items for found in self._last_responses.values() if found.response_id == previous), None)
 
-    def _begun(self, event: Mapping[str, Any], call: Call | None, items: list[Any]) -> None:
+    def _begun(self, event: Mapping[str, Any], call: Call | None, items: list[Any] | None) -> None:
         if sum(map(len, self._under_way.values())) >= MAX_UNDER_WAY:
             self.closed()
         self._under_way.setdefault(event.get("stream_id"), deque()).append(_Asked(call, items))

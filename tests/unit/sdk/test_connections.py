@@ -82,8 +82,10 @@ def test_a_turn_that_continues_an_unknown_response_is_not_compared() -> None:
     for number, day in enumerate(("Fri Nov 20 2026", "Sat Nov 21 2026")):
         scene.ask(f"What is open on {day}?", instructions="Be brief.", previous_response_id=f"stored {number}")
         scene.tell("response.completed", f"r{number}", "answer")
+        scene.ask("What then?", instructions="Be brief.", previous_response_id=f"r{number}")
+        scene.tell("response.completed", f"s{number}", "answer")
     assert scene.client.cache.guard.events == ()
-    assert scene.turns_counted() == 2
+    assert scene.turns_counted() == 4
 
 
 def test_streams_are_lines_of_their_own() -> None:

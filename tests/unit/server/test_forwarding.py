@@ -87,9 +87,12 @@ def test_a_home_that_breaks_off_without_a_word_is_at_fault(last: bytes) -> None:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize(
     ("counts", "used"),
-    [(CACHED, UsedTokens(2900, 800)), (b'"warmroute":{"id":"wr-1"}', UsedTokens(2900)), (ESTIMATED, None)],
-    ids=["cached", "not cached", "estimated"],
-)
+    [
+        (CACHED, UsedTokens(2900, 800)), (b'"warmroute":{"id":"wr-1"}', UsedTokens(2900)), (ESTIMATED, None),
+        (b'"prompt_tokens_details":null', UsedTokens(2900)),
+    ],
+    ids=["cached", "not cached", "estimated", "null"],
+)  # fmt: skip
 def test_a_forwarded_turn_counts_with_the_tokens_that_its_home_counted(
     stream: bool, counts: bytes, used: UsedTokens | None
 ) -> None:

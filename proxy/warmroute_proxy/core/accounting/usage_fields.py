@@ -68,7 +68,7 @@ class Extension(msgspec.Struct, gc=False):
 
 
 class CachedTokens(msgspec.Struct, frozen=True, gc=False):
-    cached_tokens: Count = 0
+    cached_tokens: Count | None = None
 
 
 class Estimates(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +78,7 @@ class Estimates(msgspec.Struct, frozen=True, gc=False):
 class ForwardedUsage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: Count
     completion_tokens: Count
-    prompt_tokens_details: CachedTokens = CachedTokens()
+    prompt_tokens_details: CachedTokens | None = None
     warmroute: Estimates = Estimates()
 
 

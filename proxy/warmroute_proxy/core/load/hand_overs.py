@@ -19,7 +19,7 @@ MAX_ENGINES: Final = 4096
 
 class _Engine:
     """`worked_s`: when the newest request whose KV was handed over was sent. `fails_since_s`: when the first hand-over
-    failed after that. Both are -inf until the engine has worked: an engine that never works fails all along.
+    failed after that. -inf: never.
     """
 
     __slots__ = ("fails_since_s", "worked_s")
@@ -41,7 +41,7 @@ class HandOvers:
         """KV was not handed over. Returns the engine at fault; None if it is not known yet."""
         pair = self._of(prefill), self._of(decode)
         for engine in pair:
-            if engine.worked_s > engine.fails_since_s:
+            if engine.worked_s >= engine.fails_since_s:
                 engine.fails_since_s = now_s
         if pair[1].worked_s > pair[0].fails_since_s:
             return prefill

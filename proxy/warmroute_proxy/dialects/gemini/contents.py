@@ -425,7 +425,9 @@ def _with_whole_texts(pieces: list[tuple[_Piece, str]]) -> list[tuple[_Piece, st
     found: list[tuple[_Piece, str]] = []
     texts: list[str] = []
     for piece, path in [*pieces, (_Piece(), "")]:
-        if _has_text(piece) and not piece.thought and not (piece.thoughtSignature or piece.thought_signature):
+        signed = piece.thoughtSignature or piece.thought_signature
+        called = piece.functionCall or piece.function_call
+        if _has_text(piece) and not (piece.thought or signed or called):
             texts.append(_decode_text(piece.text))
             continue
         if texts:

@@ -123,7 +123,7 @@ class OpenItem:
         if not self.is_added:
             begun = {**item, "status": "in_progress"}
             if item["type"] == "function_call":  # its arguments are not those of the tool
-                kind, begun["arguments"] = _FUNCTION, ""
+                kind, begun["arguments"], text = _FUNCTION, "", item["arguments"]
             emit("response.output_item.added", {"output_index": self._index, "item": begun})
             if kind is _FUNCTION:
                 emit(kind.delta, {**position, "delta": text})
@@ -244,8 +244,10 @@ class EventTranslator(ChatStream):
         self._out = out
         for piece in self._calls.rest():
             self._called(piece)
-        self._write_waiting()
         reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
+        if self._waiting and self._calls.are_cut():
+            self._close(is_whole=False)
+        self._write_waiting()
         self._close(is_whole=reason not in INCOMPLETE)
         response = ended(self._response, self._output, reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})

@@ -190,8 +190,9 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
             if status == 409:
                 return json_answer({"state": "open"}, 409)
             try:
+                none_missing = await receipts.none_missing(status)  # first, since rows may come meanwhile
                 state = await receipts.void_sent(tenant.name, receipt_id, durable.set_result)
-                if state == "unknown" and not await receipts.none_missing(status):
+                if state == "unknown" and not none_missing:
                     return error_answer(503, "another proxy of this region does not answer", "overloaded")
             except (StoreError, StoreBusy):
                 return error_answer(503, "the database of the ledger cannot be read now", "ledger_unavailable")

@@ -71,6 +71,11 @@ ROUND_S: float = 1.0
 GONE_S: Final = 5.0
 """How long an engine must be down to count as lost, since one missed probe says little."""
 
+DRAIN_ANSWERS_WITHIN_S: Final = 10.0
+"""An engine that drains answers `/health` with 503 at once. One that hangs does so after 20 s. Its `/ready` then says
+503, too, to any proxy, as if it drained.
+"""
+
 INFORM_EVERY_S: Final = 60.0
 ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
 """The path at which a bootstrap server describes a whole engine (SGLang 0.5.23, disaggregation/common/conn.py). The
@@ -223,9 +228,12 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
+        began_s = engines.clock()
         status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, SMALL_BYTES)
         if status == OWN_FAULT or not engines.has(engine):
             return
+        if status == 503 and engines.clock() - began_s > DRAIN_ANSWERS_WITHIN_S:
+            status = 0
         engines.apply_health(engine.config.id, engine.config.url, status, engines.clock())
         if engines.peer_updates is not None:
             engines.peer_updates.send_health(engine.config.id, engine.config.url, status)

@@ -74,7 +74,8 @@ class PrefixBreaks:
         now = KnownPrompt(routing.lineage, head_of(members.get("tools"), raw, key), routing.chain, messages)
         texts = Texts(lambda: system_lines(raw), lambda at, count: message_texts(raw, at, count))
         shape = now.shape
-        for before in self.memory.others(session, now.head.asked, beyond=routing.derived and routing.turn > 1):
+        others = self.memory.others(session, now.head.asked, beyond=routing.derived and routing.turn > 1)
+        for before in sorted(others, key=lambda each: each.head.asked != now.head.asked):  # its own conversation first
             found = find_break(before.shape, shape, texts, key)
             if found is not None:
                 return Looked(now, found, before)

@@ -109,6 +109,8 @@ def usage_event(scanner: UsageTracker, entry: Entry, keep_sglext: bool) -> bytes
     if not keep_sglext:
         event.pop("sglext", None)
     event["usage"] = entry.usage
+    if isinstance(groq := event.get("x_groq"), dict):
+        event["x_groq"] = {name: value for name, value in groq.items() if name != "usage"}
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 

@@ -73,7 +73,7 @@ class Faults:
                 found = own if suspect == request else others
                 found.update(rank for worker in ticket.decision.workers for rank in self._ranks(worker))
         if own:
-            others.update(worker.id for worker in self._engines.workers() if worker.id not in own)
+            others.update(id_ for id_ in self._router.fleet.workers if id_ not in own)  # other regions, too
         return frozenset(others)
 
     def dispatched(self, parsed: ParsedRequest, ticket: Ticket | None, now_s: float) -> None:
@@ -128,7 +128,8 @@ class Faults:
     def _at_fault(self, parsed: ParsedRequest, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
         alone = not self._open_requests.has_other_tenants(parsed.tenant.name)
         for worker in failure.at_fault:
-            only = self._router.are_only_usable(parsed.routing.model, (worker,), now_s)
+            ranks = {worker, *self._router.ranks_beside((worker,))}
+            only = self._router.are_only_usable(parsed.routing.model, ranks, now_s)
             judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
             self._metrics.failed(worker, judged)
             if judged is Judgement.REQUEST:

@@ -354,4 +354,6 @@ def _used_in(answer: bytes) -> UsedTokens | None:
         return None
     if "completion_tokens" in usage.warmroute.estimated:
         return None
-    return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.prompt_tokens_details.cached_tokens)
+    details = usage.prompt_tokens_details
+    cached_tokens = 0 if details is None else details.cached_tokens or 0
+    return UsedTokens(usage.prompt_tokens + usage.completion_tokens, cached_tokens)

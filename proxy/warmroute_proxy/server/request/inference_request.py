@@ -211,6 +211,7 @@ class InferenceRequest:
         if decision is not None:
             path.open_requests.record(self.id, decision, self.parsed.standing)
             path.settlement.reserve(account, self.routing, decision, now_s)
+            path.faults.dispatched(self.parsed, account.ticket, now_s)
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:
@@ -340,7 +341,8 @@ class InferenceRequest:
         elif not (memory is None or memory.grow(len(found.body.raw))):
             return False
         now_s = self._path.engines.clock()
-        decision = self._path.placing.place_again(self, now_s, None)
+        admitted = frozenset(worker.id for worker in attempt.decision.workers)
+        decision = self._path.placing.place_again(self, now_s, None, admitted)
         if decision is None:
             return False
         if found is not None:

@@ -35,19 +35,25 @@ class Placing:
             return None
         return self._admission.enter(request, decision, now_s)
 
-    def place_again(self, request: RequestToAdmit, now_s: float, failed: tuple[str, ...] | None) -> Decision | None:
+    def place_again(
+        self,
+        request: RequestToAdmit,
+        now_s: float,
+        failed: tuple[str, ...] | None,
+        admitted: frozenset[str] = frozenset(),
+    ) -> Decision | None:
         """Return where the next attempt goes. None if no worker has capacity, the budget of retries is spent, or equal
         requests have ended engines.
 
         `failed`: the workers that failed in the last attempt. The next one goes to another rank of their engines only
-        if no other engine can take it, and takes from the budget of retries. None: the request was only changed, and
-        may go to a full worker, since it was admitted before.
+        if no other engine can take it, and takes from the budget of retries. None: the request was only changed.
+        `admitted`: the workers that had let it in, to which it may go although they are full by now.
         """
         router = self.router
         routing = request.routing = request.routing.stay()
         if self._faults.refusal(request.parsed, now_s) is not None:
             return None
-        excluded = request.excluded if failed is None else request.excluded | router.full(routing.model)
+        excluded = request.excluded | (router.full(routing.model) - admitted)
         decision = None
         if failed:
             decision = self._placed(routing, now_s, excluded | router.ranks_beside(failed))

@@ -91,7 +91,8 @@ class Shipping:
             pass
         self._spool.close()
         if self.unsent:
-            _LOG.warning("%d rows of the ledger are not in the database yet; the next start sends them", self.unsent)
+            rows = f"{self.unsent} rows of the ledger" if self.confirmed else "rows of the ledger"
+            _LOG.warning("%s are not in the database yet; the next start sends them", rows)
 
     async def _try(self) -> bool:
         """Send a batch. Returns whether there may be more rows."""
