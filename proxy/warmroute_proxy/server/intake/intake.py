@@ -54,7 +54,7 @@ from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS, Pars
 
 _QUOTE: Final = 0x22
 MAX_PROMPTS: Final = 512  # in one completion; each prompt takes a bootstrap room, see `engines.engines`
-_RENDERED: Final = ("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "tool_choice")
+_RENDERED: Final = frozenset({"chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "tool_choice"})
 """Members with which an engine renders the same messages and tools into another prompt."""
 
 _ALL_TOOLS: Final = frozenset({b'"auto"', b'"required"'})  # the choices that leave no tool out of the prompt
@@ -188,7 +188,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         sequences=(value("n") or 1) * prompt.prompts,
         expects=caller.expects,
         tenant=tenant.name if len(config.tenants) > 1 else "",
-        settings=_settings(body.members, read.dropped | read.nulls),
+        settings=0 if _RENDERED.isdisjoint(body.members) else _settings(body.members, read.dropped | read.nulls),
     )
     most_tokens, demanded_tokens = _bounds_of_answers(value, prompt.prompts, model.context_tokens)
     include_usage = stream and stream_options.get("include_usage") is True
@@ -218,8 +218,8 @@ def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens
 def _settings(members: Mapping[str, msgspec.Raw], dropped: frozenset[str]) -> int:
     """A digest of the members in `_RENDERED` that an engine gets; 0 without any of them."""
     found = b""
-    for name in _RENDERED:
-        if name in members and name not in dropped:
+    for name in sorted(_RENDERED.intersection(members)):
+        if name not in dropped:
             value = bytes(members[name])
             if value not in _ALL_TOOLS:
                 found += b"%b:%b," % (name.encode(), value)

@@ -70,7 +70,7 @@ def losses_of(
     other_settings = account.other_settings and "cached_tokens" not in usage.estimated
     known, other_region = decision.known_tokens, decision.other_region_tokens
     last_turn = turn_before(looked, decision, here)
-    is_repeated = before is not None and repeats(routing.chain, before)
+    is_repeated = account.is_repeated
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
         tokens, is_here = last_prompt_tokens(before, routing, usage.prompt_tokens), before.region == here
@@ -144,6 +144,9 @@ class RequestAccount(msgspec.Struct):
     """The turn before, as known when the request was sent: copies of a request may settle while it runs. `earlier`: the
     one in the ledger, if the router knows no turn of the lineage.
     """
+
+    is_repeated: bool = False
+    """Whether the prompt begins with that of `before`."""
 
     other_settings: bool = False
     """Whether the prompt repeats that of `before`, which the same worker has rendered with other settings."""
@@ -421,16 +424,17 @@ class Settlement:
         before, looked = self._router.last_settled(routing), account.looked
         if before is None and account.entry is not None and self._router.last_number(routing.lineage) is None:
             account.earlier = self._ledger.earlier_turns.get(account.entry.lineage)
-        if type(looked) is KnownPrompt and (before is None or not repeats(routing.chain, before)):
+        is_repeated = before is not None and repeats(routing.chain, before)
+        if not is_repeated and type(looked) is KnownPrompt:
             turn = looked.as_turn(routing.salt_epoch)
             if repeats(routing.chain, turn):  # it may have gone on since it was looked up
-                before = turn
-        account.before = before
+                before, is_repeated = turn, True
+        account.before, account.is_repeated = before, is_repeated
         account.other_settings = (
             before is not None
+            and is_repeated
             and before.settings != routing.settings
             and decision.cache_worker in before.workers
-            and repeats(routing.chain, before)
         )
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
