@@ -59,7 +59,7 @@ class Scene:
         return self.home.legs[-1]
 
     def breaks_streams(self, last: bytes, read_bytes: int = 1 << 20) -> None:
-        """Three streams break off at home after `last`, which comes in so many bytes at a time."""
+        """Three streams break off at home after `last`, which comes in pieces of `read_bytes`."""
         for _ in range(3):
             leg = self.forward()
             leg.head(200, STREAM)

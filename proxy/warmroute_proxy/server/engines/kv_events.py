@@ -149,7 +149,7 @@ class KvEvents:
         return max(0.0, allowed_s - now_s - BURST_S)
 
     def engine_restarted(self, workers: Iterable[Worker]) -> None:
-        """Begin the feeds of an engine's workers anew, since the engine was seen to restart."""
+        """Begin the feeds of these workers anew, because their engine has restarted."""
         for worker in workers:
             if worker.id in self._subscriptions:
                 self._subscriptions[worker.id].feed.engine_restarted()

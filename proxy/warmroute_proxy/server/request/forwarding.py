@@ -269,7 +269,7 @@ class ForwardedRequest:
     def _failed(self, reason: str, *, ours: bool = False) -> None:
         """Serve the request here, or break off a stream that has begun. `ours`: the home is not at fault.
 
-        A stream that the home itself has ended with an error event is charged to nobody, and no fault of the region.
+        A stream that the home has ended with an error event is not charged, and does not count against the region.
         """
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
