@@ -46,7 +46,7 @@ class Faults:
         self._blame = Blame(router.engine_of)
         self._suspects = Suspects()
         self.suspects = self._suspects.by_request
-        """Empty almost always, and looked at several times for each request."""
+        """Empty almost always. A method in its place costs 0.7 % of a request (w1), which looks here several times."""
 
         self._hand_overs = HandOvers()
         self._retried: list[tuple[Request, Ticket]] = []  # suspects that run again, and their loads
