@@ -10,6 +10,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.body_memory import plenty
+from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.loop_lag import LoopLag
@@ -94,6 +95,17 @@ class Server:
         for client in self._clients:
             client.writer.transport.abort()
             await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)
+
+    @property
+    def memory(self) -> FairBudget:
+        return self.listener.connections.memory.budget
+
+    async def gave_memory_back(self) -> None:
+        """Wait until no memory is reserved. A sweep, as the proxy makes them, frees that of answers which the client
+        has read only after their end."""
+        while self.memory.used:
+            self.listener.sweep()
+            await asyncio.sleep(0)
 
     async def connect(self) -> "Client":
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**20))
@@ -266,7 +278,7 @@ async def test_a_body_that_finds_no_memory_is_refused_and_those_before_it_are_no
     head: bytes, begun: bytes, rest: bytes
 ) -> None:
     server = await Server.start(memory_bytes=250_000)  # a body of 60 kB takes 120 kB
-    memory = server.listener.connections.memory.budget
+    memory = server.memory
     first = await server.connect()
     first.send(head + begun)
     while memory.used < 80_000:
@@ -280,8 +292,7 @@ async def test_a_body_that_finds_no_memory_is_refused_and_those_before_it_are_no
     assert b"retry-after: 1\r\n" in refused
     first.send(rest)
     assert status_of(await first.until(b"x" * 60_000)) == 200
-    while memory.used:
-        await asyncio.sleep(0)
+    await server.gave_memory_back()
     second = await server.connect()
     second.send(head + begun + rest)
     assert status_of(await second.until(b"x" * 60_000)) == 200
@@ -289,14 +300,12 @@ async def test_a_body_that_finds_no_memory_is_refused_and_those_before_it_are_no
 
 
 async def test_a_body_of_a_client_that_has_left_takes_no_memory(server: Server) -> None:
-    memory = server.listener.connections.memory.budget
     gone = await server.connect()
     gone.send(LENGTH + b"x" * 40_000)
-    while not memory.used:
+    while not server.memory.used:
         await asyncio.sleep(0)
     gone.writer.close()
-    while memory.used:
-        await asyncio.sleep(0)
+    await server.gave_memory_back()
 
 
 async def test_what_comes_behind_a_running_answer_waits_at_the_client(server: Server) -> None:
@@ -310,13 +319,11 @@ async def test_what_comes_behind_a_running_answer_waits_at_the_client(server: Se
         left = client.writer.transport.get_write_buffer_size()
         for _ in range(1000):
             await asyncio.sleep(0)
-    memory = server.listener.connections.memory.budget
-    assert 0 < memory.used < 1_000_000 < left
+    assert 0 < server.memory.used < 1_000_000 < left
     held.respond(200, [], b"")
     for _ in range(300):
         assert (await client.until(b"/next " + b"x" * 90_000)).count(b"HTTP/1.1 200") >= 1
-    while memory.used:
-        await asyncio.sleep(0)
+    await server.gave_memory_back()
 
 
 async def test_a_refusal_by_the_head_keeps_the_connection_when_the_body_is_small(server: Server) -> None:
