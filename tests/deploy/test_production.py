@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.unit.plan.plans import kind
+from warmroute_backend.plan.choose import RANK_PORTS, REPLAY_PORT
 from warmroute_backend.plan.files import deployment_files
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.main import serve
@@ -185,6 +186,8 @@ def test_the_ports_of_the_page_are_those_that_the_network_policy_allows() -> Non
     rules = render(values).one("NetworkPolicy")["spec"]["egress"]
     allowed = {port[end] for rule in rules for port in rule["ports"] for end in ("port", "endPort") if end in port}
     assert listed == allowed
+    ranges = [(port["port"], port.get("endPort", port["port"])) for rule in rules for port in rule["ports"]]
+    assert any(first <= REPLAY_PORT and last >= REPLAY_PORT + RANK_PORTS - 1 for first, last in ranges)
 
 
 def test_the_policy_for_engines_fits_the_pods_of_the_chart_and_of_a_plan(folder: Path) -> None:

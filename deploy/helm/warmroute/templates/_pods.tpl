@@ -52,7 +52,7 @@ env:
 {{- define "warmroute.egress" -}}
 - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
 # Engines: HTTP, KV events and their replay, bootstrap of prefill.
-- ports: [{port: 30000, endPort: 32767}, {port: 5557, endPort: 5657}, {port: 8998, endPort: 9098}]
+- ports: [{port: 30000, endPort: 32767}, {port: 5557, endPort: 5756}, {port: 8998, endPort: 9098}]
 # Other proxies, other regions, the API server.
 - ports: [{port: 8000}, {port: 443}, {port: 6443}]
 {{- if .Values.secrets.ledgerDsn.name }}
