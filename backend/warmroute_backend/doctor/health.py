@@ -87,7 +87,7 @@ def of_cgroup(isolation: Isolation, host: Host, plan: Plan | None) -> Iterator[F
     cpus = isolation.cgroup_cpus
     if cpus is not None and cpus < host.cpus:
         text = f"this cgroup may use {cpus:g} of {host.cpus} CPUs"
-        few = plan is not None and cpus < max((engine.shape.gpus // engine.nodes for engine in plan.engines), default=0)
+        few = plan is not None and cpus < max((engine.gpus_each_node for engine in plan.engines), default=0)
         todo = "each rank of an engine keeps a CPU busy" if few else ""
         yield Finding(Level.WARNING if few else Level.OK, "cgroup", text, todo)
 
@@ -104,7 +104,7 @@ def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Fi
     taken: dict[int, float] = {}
     for engine in plan.engines:
         if node in engine.all_nodes:
-            for gpu in range(engine.first_gpu, engine.first_gpu + engine.shape.tp // engine.nodes):
+            for gpu in range(engine.first_gpu, engine.first_gpu + engine.gpus_each_node):
                 if (numa_node := numa_nodes.get(gpu)) is not None:
                     taken[numa_node] = taken.get(numa_node, 0.0) + host_bytes(plan, engine)
     for numa_node, need in sorted(taken.items()):

@@ -307,7 +307,7 @@ def mismatches(plan: Plan, gpus: Gpus) -> list[str]:
         )
     for device in gpus.devices:
         off = device.memory_mib / wanted.memory_mib - 1
-        if wanted.name.lower() not in device.name.lower() or abs(off) > TOLERANCE:
+        if not wanted.is_named(device.name) or abs(off) > TOLERANCE:
             found.append(
                 f"the plan is for {wanted.name} with {wanted.memory_mib:,} MiB, and GPU {device.index} is "
                 f"{device.name} with {device.memory_mib:,} MiB: plan again for this one; {trial}"

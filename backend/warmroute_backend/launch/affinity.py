@@ -4,7 +4,7 @@ The matrix that `nvidia-smi` prints has the link between each GPU and each card,
 the link between sockets), each GPU's NUMA node, and, in the second legend, the cards' names. GPUs have the numbers of
 `nvidia-smi`. `CUDA_VISIBLE_DEVICES` changes these numbers, so nothing is passed to engines whose environment has it.
 SGLang 0.5.23 accepts a NUMA node for each GPU of the machine (`utils/numa_utils.py`, by `numactl`), cards for each GPU
-(`arg_groups/validation_hook.py`), and, for the Mooncake store, cards for each rank
+(`arg_groups/validation_hook.py`), and, for the Mooncake store, cards for each rank, or for all ranks
 (`mem_cache/storage/mooncake_store/mooncake_store.py`).
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.memory import EngineShape
 
 LINKS: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Kinds of links, from near to far."""
@@ -97,19 +98,25 @@ class Affinity:
             return ()
         return ("--disaggregation-ib-device", json.dumps({str(gpu): cards for gpu, cards in self.cards}))
 
-    def store_device(self, first_rank: int) -> str:
-        """The `device` in the store's configuration: cards by rank, as JSON. `first_rank`: this node's first rank."""
-        if not self.cards:
-            return ""
-        return json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)})
+    def store_device(self, shape: EngineShape, first_rank: int) -> str:
+        """The `device` in the store's configuration: cards by rank, as JSON. `first_rank`: this node's first rank.
+
+        SGLang looks up the rank inside an attention group or a pipeline stage (`cache_controller.py`,
+        `_generate_storage_config`). With several of them a rank names no GPU, so all cards are listed, and Mooncake
+        chooses among them.
+        """
+        if shape.attention_dp > 1 or shape.pp > 1:
+            return ",".join(dict.fromkeys(card for _, cards in self.cards for card in cards.split(",")))
+        return (
+            json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)}) if self.cards else ""
+        )
 
 
 def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affinity:
     """The NUMA nodes and cards that an engine gets. The site's choices win: cards in `ib_devices` stay, and with
     `CUDA_VISIBLE_DEVICES`, which renumbers GPUs, the engine gets neither.
     """
-    count = engine.shape.tp // engine.nodes
-    gpus = range(engine.first_gpu, engine.first_gpu + count)
+    gpus = range(engine.first_gpu, engine.first_gpu + engine.gpus_each_node)
     if len(found) < gpus.stop or "CUDA_VISIBLE_DEVICES" in dict(plan.site.environment):
         return Affinity()
     nodes = tuple(each.numa_node for each in found if each.numa_node is not None)

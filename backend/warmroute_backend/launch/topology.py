@@ -21,7 +21,7 @@ from warmroute_backend.launch.affinity import Near, affinity, described
 from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import EngineKind, Expected, Program
 from warmroute_backend.plan.argv import CONFIG_FOLDER, LAUNCH, LMCACHE_CONFIG, argv, environment, mooncake_file
-from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.deployment import Plan, PlannedEngine, beside
 from warmroute_backend.plan.files.proxy import master_command, mooncake_configs
 from warmroute_backend.plan.lmcache import DAEMON as LMCACHE
 from warmroute_backend.plan.lmcache import ENVIRONMENT, HEALTH, config_text, daemon_command
@@ -90,7 +90,9 @@ def topology(plan: Plan, setting: Setting) -> Topology:
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if setting.node in each.all_nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
-        master = [_master(plan)] if setting.node == 0 and plan.has_store else []
+        master = (
+            [_master(plan, beside(setting.python, "mooncake_master"))] if setting.node == 0 and plan.has_store else []
+        )
         daemon = [_lmcache(plan, setting)] if any(engine.lmcache for engine in engines) else []
         return Topology((*master, *daemon, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     if setting.kind == "embedded":
@@ -134,7 +136,8 @@ def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
     for engine in plan.engines:
         rank = setting.node - engine.node
         if engine.storage == "mooncake" and 0 <= rank < engine.nodes:
-            device = affinity(plan, engine, setting.near).store_device(rank * engine.shape.tp // engine.nodes)
+            near = affinity(plan, engine, setting.near)
+            device = near.store_device(engine.shape, rank * engine.gpus_each_node)
             config = configs[mooncake_file(engine)]
             found[mooncake_file(engine)] = {**config, "device_name": device or config["device_name"]}
     return found
@@ -199,7 +202,7 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     yield made
 
 
-def _master(plan: Plan, program: str = "mooncake_master") -> Program:
+def _master(plan: Plan, program: str) -> Program:
     return Program(
         name="mooncake-master",
         kind="store",
@@ -218,8 +221,7 @@ def _lmcache(plan: Plan, setting: Setting) -> Program:
         site = plan.site
         command = cpu.lmcache_daemon(tool, site.lmcache_port, site.lmcache_http_port)
     else:
-        tool = str(Path(setting.python).with_name("lmcache")) if "/" in setting.python else "lmcache"
-        command = daemon_command(plan, plan.cluster.per_node, tool)
+        command = daemon_command(plan, plan.cluster.per_node, beside(setting.python, "lmcache"))
     return Program(
         name=LMCACHE,
         kind="lmcache",

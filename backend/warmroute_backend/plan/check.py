@@ -28,17 +28,16 @@ _FRACTION_DIGIT = 0.0005
 def problems(plan: Plan) -> list[str]:
     """All problems, in the order of the engines. Empty: the plan can be deployed."""
     found = []
+    computable = True
     for engine in plan.engines:
-        found += [f"{engine.name}: {each}" for each in _engine(plan, engine)]
-    return [*found, *_together(plan)]
+        impossible = [*_places(plan, engine), *_shape(plan, engine)]
+        computable &= not impossible
+        found += [f"{engine.name}: {each}" for each in impossible or _engine(plan, engine)]
+    return [*found, *_together(plan)] if computable else found
 
 
 def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    yield from _places(plan, engine)
-    shape_problems = list(_shape(plan, engine))
-    yield from shape_problems
-    if shape_problems:
-        return  # the memory of an engine with such a shape cannot be computed
+    """Problems of an engine whose place and shape are possible; without these, its memory cannot be computed."""
     yield from _context(plan, engine)
     if plan.model.kind is not CacheKind.UNKNOWN:
         yield from _memory(plan, engine)
@@ -57,7 +56,7 @@ def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     cluster, shape = plan.cluster, engine.shape
     if engine.node < 0 or engine.nodes < 1 or engine.node + engine.nodes > cluster.nodes:
         yield f"it is on nodes {engine.node} to {engine.node + engine.nodes - 1}, and {cluster} has {cluster.nodes}."
-    each = shape.gpus // engine.nodes if engine.nodes > 0 else shape.gpus
+    each = engine.gpus_each_node
     if engine.first_gpu < 0 or engine.first_gpu + each > cluster.per_node:
         yield (
             f"GPUs {engine.first_gpu} to {engine.first_gpu + each - 1} are not all of a node's {cluster.per_node}; "
@@ -216,7 +215,7 @@ def _host_memory(plan: Plan) -> Iterator[str]:
     usable = plan.cluster.gpu.host_memory_gib - RESERVE_GIB
     for node in range(plan.cluster.nodes):
         here = [engine for engine in plan.engines if node in engine.all_nodes]
-        pinned = sum(host_bytes(plan, engine) * (engine.shape.gpus // max(1, engine.nodes)) for engine in here) / GIB
+        pinned = sum(host_bytes(plan, engine) * engine.gpus_each_node for engine in here) / GIB
         if pinned > usable:
             names = ", ".join(engine.name for engine in here if host_bytes(plan, engine))
             yield (
@@ -276,7 +275,7 @@ def _collisions(plan: Plan) -> Iterator[str]:
     """Problems of GPUs and ports that two engines of a node would both take."""
     taken: dict[tuple[int, str], list[str]] = defaultdict(list)
     for engine in plan.engines:
-        each = max(1, engine.shape.gpus // max(1, engine.nodes))
+        each = max(1, engine.gpus_each_node)
         ports = engine.ports
         for node in engine.all_nodes:
             for gpu in range(engine.first_gpu, engine.first_gpu + each):

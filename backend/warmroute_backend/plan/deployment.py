@@ -4,9 +4,13 @@
 """
 
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from msgspec import Meta
 
 from warmroute_backend.costs import Role
-from warmroute_backend.plan.hardware import Cluster
+from warmroute_backend.plan.hardware import Cluster, Count
 from warmroute_backend.plan.memory import EngineShape, Memory, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.words import (
@@ -19,7 +23,9 @@ from warmroute_backend.plan.words import (
     Objective,
     Storage,
 )
-from warmroute_backend.ports import Ports
+from warmroute_backend.ports import Port, Ports
+
+AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class HiCache:
     """Host memory as the cache tier below the GPU's pool. `size_gb` (in 1e9 bytes) is the size for each rank, like
     `--hicache-size` (`sglang/srt/mem_cache/pool_host/base.py:223`)."""
 
-    size_gb: int
+    size_gb: Count
     write_policy: str = "write_through"
     layout: str = "page_first"
     io_backend: str = "kernel"
@@ -54,9 +60,9 @@ class Speculation:
 
     algorithm: str
     path: str | None = field(default=None, kw_only=True)
-    steps: int
-    topk: int
-    draft_tokens: int
+    steps: AtLeastOne
+    topk: AtLeastOne
+    draft_tokens: AtLeastOne
     accept_length: float
     """Tokens that a step brings for each sequence. `source` says where the figure comes from."""
     source: str
@@ -92,6 +98,10 @@ class PlannedEngine:
         return self.shape.attention_dp
 
     @property
+    def gpus_each_node(self) -> int:
+        return self.shape.gpus // max(1, self.nodes)
+
+    @property
     def all_nodes(self) -> range:
         """The numbers of the nodes that have a part of the engine's GPUs."""
         return range(self.node, self.node + self.nodes)
@@ -118,13 +128,13 @@ class Site:
     storage_dir: str = "/var/lib/warmroute/hicache"
     store_disk_gb: int = 0
     """Disk space that the Mooncake store may use on each node, below `storage_dir`, in 1e9 bytes. 0: memory only."""
-    store_port: int = STORE_PORT
+    store_port: Port = STORE_PORT
     """The port of the Mooncake master, on the first node."""
-    store_metrics_port: int = STORE_METRICS_PORT
+    store_metrics_port: Port = STORE_METRICS_PORT
     """The HTTP port of the Mooncake master, for its metrics and the list of its segments."""
-    lmcache_port: int = LMCACHE_PORT
+    lmcache_port: Port = LMCACHE_PORT
     """The port of LMCache's daemon on each node, for the engines of that node."""
-    lmcache_http_port: int = LMCACHE_HTTP_PORT
+    lmcache_http_port: Port = LMCACHE_HTTP_PORT
     """The HTTP port of LMCache's daemon."""
     cache_dir: str = CACHE_DIR
     """A folder on each node in which pods keep kernels that SGLang compiles, and the checkpoint if `model_path` is
@@ -144,6 +154,11 @@ class Site:
 
     def host(self, node: int) -> str:
         return self.hosts[node] if node < len(self.hosts) else f"node-{node}"
+
+
+def beside(python: str, program: str) -> str:
+    """The path of a program that pip has installed with SGLang, next to a Python; its name if the Python is one too."""
+    return str(PurePosixPath(python).with_name(program)) if "/" in python else program
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Gpu:
     nic_gbit_s: Speed
     compute_capability: str
     vendor: str = "nvidia"
-    per_node: Count = 8
+    per_node: Annotated[int, Meta(ge=1)] = 8
     bf16_share: Speed = 0.0
     """The share of the peak that matrix products in bf16 reach, as `python -m scripts.gpu` measures it. For this share
     and the following ones, 0 means the share of the GPU's generation (`kernels`).
@@ -59,6 +59,11 @@ class Gpu:
     @property
     def memory_bytes(self) -> int:
         return self.memory_mib * MIB
+
+    def is_named(self, device: str) -> bool:
+        """Whether a device's name, such as `NVIDIA H100 NVL` from NVML, has all words of this GPU's name."""
+        words = device.upper().replace("-", " ").split()
+        return all(word in words for word in self.name.upper().split("-"))
 
     @property
     def is_blackwell(self) -> bool:

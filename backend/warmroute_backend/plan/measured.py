@@ -59,7 +59,7 @@ def _engines(plan: Plan) -> str:
     rows = []
     for engine in plan.engines:
         shape = engine.shape
-        last_gpu = engine.first_gpu + shape.gpus // engine.nodes - 1
+        last_gpu = engine.first_gpu + engine.gpus_each_node - 1
         nodes = str(engine.node) if engine.nodes == 1 else f"{engine.node}-{engine.node + engine.nodes - 1}"
         gpus = str(engine.first_gpu) if last_gpu == engine.first_gpu else f"{engine.first_gpu}-{last_gpu}"
         rows.append(
@@ -163,8 +163,7 @@ def measured_gpu(document: Mapping[str, Any], gpus: Mapping[str, Gpu], where: st
 
 def _known(device: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
     """The GPU with the longest name whose words are all in the device's name."""
-    words = device.upper().replace("-", " ").split()
-    fits = [gpu for gpu in gpus.values() if all(word in words for word in gpu.name.upper().split("-"))]
+    fits = [gpu for gpu in gpus.values() if gpu.is_named(device)]
     return max(fits, key=lambda gpu: len(gpu.name), default=None)
 
 

@@ -14,11 +14,13 @@ pipeline stages, `weights` and `cell` are those of the stage with the most layer
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from warmroute_backend.costs import Role
 from warmroute_backend.plan.cache import cell_bytes, state_bytes
-from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
+from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Count, Gpu
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import loaded_bytes
 from warmroute_backend.plan.words import AllToAll, KvType
@@ -59,12 +61,12 @@ class EngineShape:
     graph_batch: int
     kv_type: KvType
     page_tokens: int
-    draft_layers: int = 0
-    draft_tokens: int = 0
-    draft_bytes: int = 0
+    draft_layers: Count = 0
+    draft_tokens: Count = 0
+    draft_bytes: Count = 0
     """Bytes of a separate draft model's weights on each GPU."""
     draft_is_mtp: bool = False
-    window_ratio: float = 0.8
+    window_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.8
     dcp: int = 1
     """GPUs of an attention group that divide the KV of each sequence (`--dcp-size`)."""
     pp: int = 1

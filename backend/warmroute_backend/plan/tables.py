@@ -50,8 +50,8 @@ def _unlike(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"not one of {', '.join(get_args(kind))}"
     kind, meta = get_args(kind) if get_origin(kind) is Annotated else (kind, msgspec.Meta())
-    least = "" if meta.ge is None else f" of at least {meta.ge}"
-    return f"not {_WANTED[get_origin(kind) or kind]}{least}"
+    bounds = [f"at {word} {bound}" for word, bound in (("least", meta.ge), ("most", meta.le)) if bound is not None]
+    return f"not {_WANTED[get_origin(kind) or kind]}{' of ' if bounds else ''}{' and '.join(bounds)}"
 
 
 def known(values: Mapping[str, Any], names: Iterable[str], where: str) -> None:

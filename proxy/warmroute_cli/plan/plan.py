@@ -104,14 +104,14 @@ def _made(arguments: argparse.Namespace) -> "Made":
     request = _request(arguments, traffic, clusters[0])
     wanted = [name for name in _OF_TRAFFIC if getattr(arguments, name) is not None]
     wanted += ["goodput"] if arguments.goodput else []
+    option = f"--{wanted[0].replace('_', '-')}".replace("--token-", "--time-per-token-") if wanted else ""
     if traffic is None and wanted:
-        option = f"--{wanted[0].replace('_', '-')}".replace("--token-", "--time-per-token-")
         raise PlanError(f"{option} is about traffic: give --input and --output, or --trace.")
     if len(clusters) > 1 and traffic is None:
         raise PlanError("several kinds of GPUs are compared under traffic: give --input and --output, or --trace.")
     if traffic is None or find_spec("numpy") is None:
         if wanted:
-            _need_numpy(f"--{wanted[0]}")
+            _need_numpy(option)
         return Made(make_plan(request))
     from warmroute_cli.plan.costs import by_goodput, prices
     from warmroute_cli.plan.inputs import average_trace

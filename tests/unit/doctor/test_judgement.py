@@ -11,8 +11,9 @@ from tests.unit.plan.plans import kind, plan
 from warmroute_backend.doctor.facts import Disk, Finding, Gpus, Level, Machine, Versions
 from warmroute_backend.doctor.health import pinned_bytes
 from warmroute_backend.doctor.host import read_host, read_rdma
-from warmroute_backend.doctor.judgement import LMCACHE_TODO, MOONCAKE, judge
+from warmroute_backend.doctor.judgement import LMCACHE_TODO, MOONCAKE, judge, mismatches
 from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.hardware import GPUS as HARDWARE
 from warmroute_backend.plan.tiers import host_bytes
 
 PACKAGES = {"sglang": "0.5.23", "torch": "2.13.0", MOONCAKE: "0.3.9"}
@@ -46,6 +47,15 @@ def of_plan() -> Plan:
     """Two nodes of eight H100, prefill and decode apart."""
     found = plan("gpt-oss-120b", "2x8xH100", split=(8, 8))
     return replace(found, site=replace(found.site, ib_devices="mlx5_0,mlx5_3"))
+
+
+@pytest.mark.parametrize("name", [name for name, gpu in HARDWARE.items() if gpu.vendor == "nvidia"])
+def test_a_node_has_the_gpus_of_its_plan_by_the_words_of_their_name(name: str) -> None:
+    made = plan("qwen3-8b", f"1x{name}")
+    device = replace(GPUS.devices[0], name=f"NVIDIA {name.replace('-', ' ')}", memory_mib=HARDWARE[name].memory_mib)
+    assert mismatches(made, Gpus(devices=(device,))) == []
+    (other,) = mismatches(made, Gpus(devices=(replace(device, name="NVIDIA GH200 480GB"),)))
+    assert "plan again for this one" in other
 
 
 Change = Callable[[Machine], Machine]

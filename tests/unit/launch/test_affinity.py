@@ -81,6 +81,20 @@ def test_an_engine_is_told_of_its_gpus_and_the_store_of_its_ranks() -> None:
     assert list(json.loads(config["device_name"])) == [str(8 + at) for at in range(8)], "ranks count over all nodes"
 
 
+def test_stages_have_a_card_for_each_gpu_and_the_store_all_cards_of_the_engine() -> None:
+    """A stage has the GPUs of other ranks; SGLang gives the store the rank inside the stage, or the group."""
+    plan = kind("pipeline stages")
+    (engine,) = plan.engines
+    stored = replace(engine, storage="mooncake")
+    plan, found = replace(plan, engines=(stored,), site=replace(plan.site, ib_devices="")), near_gpus(B300, CARDS)
+    cards = affinity(plan, stored, found).cards
+    assert cards == tuple((gpu, f"mlx5_{10 + gpu}") for gpu in range(8))
+    setting = Setting("sglang", 1, Path("/state"), near=found)
+    for shape in (engine.shape, replace(engine.shape, pp=1, tp=16, attention_dp=16)):
+        (config,) = mooncake_files(replace(plan, engines=(replace(stored, shape=shape),)), setting).values()
+        assert config["device_name"] == ",".join(f"mlx5_{10 + gpu}" for gpu in range(8))
+
+
 def test_what_the_site_has_chosen_stays() -> None:
     plan, found = kind("over nodes"), near_gpus(B300, CARDS)
     engine = plan.engines[0]

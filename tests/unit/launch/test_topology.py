@@ -27,6 +27,7 @@ def test_a_node_runs_its_own_part_and_the_first_one_the_store() -> None:
         ("mooncake-master", "store"),
         ("prefill-0", "prefill"),
     ]
+    assert first.programs[0].command[0] == "/sglang/mooncake_master"
     assert first.programs[1].command == ("/sglang/python", *argv(plan, plan.engines[0])[1:])
     assert (
         dict(first.programs[1].environment)["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] == "/state/mooncake-prefill-0.json"

@@ -42,6 +42,8 @@ IMPOSSIBLE = {
     "GPUs that a node lacks": ("inside a node", r"^first_gpu = 4", "first_gpu = 6"),
     "GPUs of another engine": ("inside a node", r"^first_gpu = 4", "first_gpu = 2"),
     "a node that is not there": ("over nodes", r"^node = 3", "node = 4"),
+    "more nodes than there are": ("aggregated", r"^nodes = 1", "nodes = 1000000000000"),
+    "no groups, with a partner": ("over nodes", r"^attention_dp = .*", "attention_dp = 0"),
     "heads that do not divide": ("aggregated", r"^tp = 8", "tp = 6"),
     "groups that do not divide": ("aggregated", r"^attention_dp = 1", "attention_dp = 3"),
     "KV that its GPUs cannot divide": ("divided KV", r"^dcp = 8", "dcp = 3"),
@@ -113,6 +115,7 @@ def test_an_impossible_edit_is_found(what: str) -> None:
     [
         (r"^tp = 8", "tpp = 8", "known are"),
         (r"^tp = 8", 'tp = "8"', r"engine\[0\].tp is '8', which is not a whole number\."),
+        (r"^http = .*", "http = 0", r"ports.http is 0, which is not a whole number of at least 1 and at most 65535\."),
         (r"^tp = 8", "tp = true", r"tp is True, which is not a whole number\."),
         (r"^memory_fraction = .*", 'memory_fraction = "all"', r"memory_fraction is 'all', which is not a number\."),
         (r"^lmcache = false", "lmcache = 0", r"lmcache is 0, which is not true or false\."),

@@ -19,6 +19,7 @@ from tests.unit.plan.leader_worker_set import REQUIRED, wrong
 from tests.unit.plan.plans import KINDS, kind, plan
 
 from warmroute_backend.plan.argv import argv, mooncake_file
+from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files import deployment_files
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.measured import page
@@ -100,8 +101,11 @@ def test_a_pod_has_only_the_gpus_of_its_engine() -> None:
 
 def leader(path: str, name: str = "over nodes", **site: str) -> dict[str, Any]:
     """The pod of an engine's leader."""
-    made = replace(kind(name), site=replace(kind(name).site, **site))  # type: ignore[arg-type]
-    found = json.loads(deployment_files(made, KINDS[name][0], page(made))[f"kubernetes/{path}.json"])
+    return leader_of(replace(kind(name), site=replace(kind(name).site, **site)), path)  # type: ignore[arg-type]
+
+
+def leader_of(made: Plan, path: str) -> dict[str, Any]:
+    found = json.loads(deployment_files(made, made.model.name, page(made))[f"kubernetes/{path}.json"])
     pod: dict[str, Any] = found["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]
     return pod
 
@@ -190,6 +194,10 @@ def test_pods_that_exchange_kv_have_network_cards() -> None:
     container = leader("prefill")["containers"][0]
     assert container["resources"]["requests"]["rdma/hca_shared_devices_a"] == "1"
     assert "privileged" not in container["securityContext"]
+    uneven = plan("gpt-oss-120b", "2x8xH100", split=(4, 12), tp=4)
+    for role, is_alone in (("prefill", True), ("decode", False)):
+        pods = leader_of(uneven, role)
+        assert pods.get("hostNetwork", False) is is_alone, "two engines of a node take the same ports"
     alone = leader("aggregated", "aggregated")["containers"][0]
     assert list(alone["resources"]["limits"]) == ["nvidia.com/gpu"]
     without = leader("prefill", rdma_resource="")

@@ -193,15 +193,15 @@ def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 
 def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
-    """The setting that gives a pod the node's network, for RDMA. Engines of a role that share a node keep the pods'
-    network, since their ports would collide.
+    """The setting that gives a pod the node's network, for RDMA. If two engines of a role share a node, all engines of
+    the role keep the pods' network, since their ports would collide.
     """
-    beside = [each for each in plan.of(engine.role) if each.node == engine.node]
-    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}
+    nodes = [each.node for each in plan.of(engine.role)]
+    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(set(nodes)) == len(nodes) else {}
 
 
 def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
-    gpus = str(engine.shape.gpus // engine.nodes)
+    gpus = str(engine.gpus_each_node)
     resource = "amd.com/gpu" if plan.cluster.gpu.vendor == "amd" else "nvidia.com/gpu"
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
     mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]

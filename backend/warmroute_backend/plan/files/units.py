@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmroute_backend.plan.argv import argv, environment
-from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.deployment import Plan, PlannedEngine, beside
 from warmroute_backend.plan.files.proxy import STATE_DIR, master_command
 from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, daemon_command
 
@@ -72,7 +72,7 @@ def units(plan: Plan) -> dict[str, str]:
     if plan.has_store:
         found["mooncake-master.service"] = _plain(
             "Mooncake master, which knows where the shared KV lies",
-            master_command(plan, f"{plan.site.python.rpartition('/')[0]}/mooncake_master"),
+            master_command(plan, beside(plan.site.python, "mooncake_master")),
             plan.site.user,
             ("WorkingDirectory=/etc/warmroute", "TimeoutStopSec=60", "LimitNOFILE=1048576"),
         )
@@ -86,7 +86,7 @@ def units(plan: Plan) -> dict[str, str]:
         ]
         found[f"{DAEMON}.service"] = _plain(
             "LMCache, which keeps the KV of this node's engines",
-            daemon_command(plan, plan.cluster.per_node, f"{plan.site.python.rpartition('/')[0]}/lmcache"),
+            daemon_command(plan, plan.cluster.per_node, beside(plan.site.python, "lmcache")),
             plan.site.user,
             more,
         )
