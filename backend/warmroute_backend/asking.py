@@ -5,12 +5,14 @@
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 MAX_ANSWER_BYTES: Final = 8 << 20
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class Answer(NamedTuple):
@@ -28,6 +30,22 @@ class Answer(NamedTuple):
         return found if isinstance(found, dict) else {}
 
 
+def reachable(host: str) -> str:
+    """The address at which a server that listens on `host` answers programs of this machine."""
+    return _EVERYWHERE.get(host, host)
+
+
+def connection(host: str, port: int | None, timeout_s: float, *, has_tls: bool = False) -> http.client.HTTPConnection:
+    """A connection to a server of the fleet. Its certificate is not verified, since it names the host that clients
+    use."""
+    if not has_tls:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    unverified = ssl.create_default_context()
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=unverified)
+
+
 def ask(
     url: str, timeout_s: float, headers: Mapping[str, str] | None = None, max_bytes: int = MAX_ANSWER_BYTES
 ) -> Answer:
@@ -35,9 +53,10 @@ def ask(
     try:
         parts = urlsplit(url)
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)) as connection:
-            connection.request("GET", path, headers=headers or {})
-            response = connection.getresponse()
+        has_tls = parts.scheme == "https"
+        with closing(connection(parts.hostname or "", parts.port, timeout_s, has_tls=has_tls)) as opened:
+            opened.request("GET", path, headers=headers or {})
+            response = opened.getresponse()
             return Answer(response.status, response.read(max_bytes))
     except (OSError, ValueError, http.client.HTTPException):  # also a host that no name can have
         return Answer()

@@ -123,6 +123,7 @@ class Launcher:
         nodes: "NodeReports | None" = None,
     ) -> None:
         self.processes = list(processes)
+        self._has_adopted = any(process.state in ALIVE for process in self.processes)
         self._state_dir = state_dir
         self._drains = drains
         self._limits = limits
@@ -260,13 +261,16 @@ class Launcher:
         if any(process.name in other.program.needs and other.state in ALIVE for other in self.processes):
             return False  # an engine of an earlier launcher runs without this program, in the same memory
         before = [other for other in self.processes if other.program.stage < process.program.stage]
+        if process.program.kind == "proxy":  # a broken engine, or a daemon for engines, does not delay the proxy
+            before = [other for other in before if other.program.kind not in {"weights", "lmcache"}]
+            before = [other for other in before if other.state not in {State.BACKING_OFF, State.FAILED}]
         return all(other.state is State.READY for other in before)
 
     def _start(self, process: Process) -> None:
         try:
             process.start(self._save)
         except LaunchError as error:
-            if not process.entry.has_served:
+            if self._ends_all(process):
                 raise
             self._back_off(process, str(error), "")
             return
@@ -380,9 +384,14 @@ class Launcher:
             return
         words = process.last_words()
         process.entry.last_words = f"{how}{words}"
-        if not process.entry.has_served:
+        if self._ends_all(process):
             raise LaunchError(f"{process.name} {how} while it started (log: {process.log}){words}")
         self._back_off(process, how, words)
+
+    def _ends_all(self, process: Process) -> bool:
+        """Whether an end of the process ends all processes: at its first start, unless some of them run since an
+        earlier launcher."""
+        return not process.entry.has_served and not self._has_adopted
 
     def _back_off(self, process: Process, how: str, words: str) -> None:
         """Start the process again after a pause, or give it up."""

@@ -248,7 +248,6 @@ def _note(process: Process) -> str:
 def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
     """A new entry for a program, with what an earlier launcher knew of the program's starts and restarts."""
     before = None if old is None else old.entries.get(program.name)
-    served = before is not None and before.state in {State.READY, State.DRAINING, State.BACKING_OFF}
     entry = Entry(
         name=program.name,
         kind=program.kind,
@@ -260,8 +259,8 @@ def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
     )
     if before is not None:
         entry.start_records = before.start_records
-    if before is not None and served:
-        entry.is_drained = before.is_drained
+        entry.is_drained = before.is_drained  # the proxy keeps a drain even if the engine has stopped meanwhile
+    if before is not None and before.state is not State.STOPPED:
         entry.has_served, entry.restarts_s = before.has_served, list(before.restarts_s)
     return entry
 

@@ -60,6 +60,8 @@ class Program:
     expected: Expected | None = None
     start_timeout_s: float = START_TIMEOUT_S
     stop_timeout_s: float = 60.0
+    has_tls: bool = False
+    """Whether `http` is a port with TLS."""
 
     @property
     def stage(self) -> int:
@@ -81,7 +83,7 @@ class Program:
 
     @property
     def url(self) -> str:
-        return f"http://{self._url_host}:{self.port('http')}"
+        return f"{'https' if self.has_tls else 'http'}://{self._url_host}:{self.port('http')}"
 
     @property
     def bootstrap_url(self) -> str | None:

@@ -64,7 +64,8 @@ def unready(programs: Iterable[Program]) -> Iterator[str]:
     taken: dict[int, str] = {}
     for program in programs:
         if shutil.which(program.command[0]) is None:
-            yield f"{program.name}: there is no program {program.command[0]} in PATH: install it, or give its path"
+            text = f"{program.name}: there is no program {program.command[0]} in PATH"
+            yield f"{text}: install it, or name the Python beside it by --python"
         for what, port in program.ports:
             if port in taken:
                 yield f"{program.name} and {taken[port]} both listen on port {port}: change one in the plan"

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 TIMEOUT_S: Final = 4.0
 MAX_BYTES: Final = 65_536
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def add(parser: ArgumentParser) -> None:
@@ -58,21 +57,16 @@ def _ask(proxy: dict[str, Any], path: str) -> tuple[int, str]:
 
 def _get(proxy: dict[str, Any], which: str, path: str, *, encrypted: bool) -> tuple[int, str]:
     import http.client
-    import ssl
 
-    host = str(proxy.get(f"{which}host", "127.0.0.1"))
-    host, port = _EVERYWHERE.get(host, host), proxy[f"{which}port"]
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    if encrypted:  # do not verify the certificate: it names the host that clients use
-        unverified = ssl.create_default_context()
-        unverified.check_hostname = False
-        unverified.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unverified)
+    from warmroute_backend.asking import connection, reachable
+
+    host = reachable(str(proxy.get(f"{which}host", "127.0.0.1")))
+    opened = connection(host, proxy[f"{which}port"], TIMEOUT_S, has_tls=encrypted)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
+        opened.request("GET", path)
+        answer = opened.getresponse()
         return answer.status, answer.read(MAX_BYTES).decode(errors="replace").strip()
     except http.client.HTTPException as error:
         raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
     finally:
-        connection.close()
+        opened.close()

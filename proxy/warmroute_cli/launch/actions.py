@@ -58,7 +58,7 @@ class NoDrains:
     """Replaces `ProxyDrains` on a node without a proxy: each drain fails."""
 
     def drain(self, engine: str) -> bool:
-        raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` if it does")
+        raise OSError(f"this launcher has no proxy whose admin port it may ask: `warmroute engines drain {engine}`")
 
     def is_drained(self, engine: str) -> bool:
         """Not called, since `drain` fails."""

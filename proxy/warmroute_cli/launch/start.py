@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute.files.printable import number_of
+from warmroute_backend.asking import reachable
 from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits, Waker
@@ -228,14 +229,14 @@ def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Pa
 
 
 def _proxy(path: Path, config: Config) -> Program:
-    host = config.proxy.host
     ports = (("http", config.proxy.port), ("admin", config.proxy.admin_port))
     return Program(
         name=PROXY,
         kind="proxy",
         command=(sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(path.absolute())),
         ports=tuple((what, port) for what, port in ports if port),
-        host="127.0.0.1" if host in {"0.0.0.0", "::", ""} else host,
+        host=reachable(config.proxy.host),
+        has_tls=config.proxy.tls_cert is not None,
         start_timeout_s=PROXY_START_S * slowness(),
         stop_timeout_s=config.limits.shutdown_grace_s + STOP_SLACK_S,
     )

@@ -138,6 +138,20 @@ def test_an_engine_is_restarted_whose_weights_have_gone_while_no_launcher_ran(tm
     until(first.processes[1].has_ended, "it is reaped")
 
 
+def test_a_new_engine_that_fails_ends_none_that_run_since_an_earlier_launcher(tmp_path: Path, port: int) -> None:
+    engine = Program("e", "aggregated", (*SERVES, str(port)), ports=(("http", port),), ready_path="/")
+    broken = Program("f", "aggregated", (sys.executable, "-c", "raise SystemExit(3)"))
+    first = adopt([engine], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
+    first.processes[0].start(lambda: save(tmp_path, first.record))
+    found = adopt([engine, broken], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
+    server, failing = found.processes
+    with launched(found, tmp_path) as lines:
+        until(lambda: failing.state is State.FAILED, "it is given up")
+        until(lambda: server.state is State.READY, "the other one serves")
+        assert "f: ended with status 3; it is started again in 0 s" in lines
+    until(first.processes[0].has_ended, "it is reaped")
+
+
 def test_an_engine_that_ran_before_without_it_is_left_alone_until_its_restart(tmp_path: Path, port: int) -> None:
     bare = replace(adopted(tmp_path, port).processes[1].program, needs=(), command=(*SERVES, str(port), "before"))
     first = adopt([bare], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))

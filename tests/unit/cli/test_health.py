@@ -1,12 +1,18 @@
 """`warmroute health`: what it prints and its status, against a small server in the proxy's place."""
 
 import http.server
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.certificates import make
 
+from warmroute_backend.launch import readiness
+from warmroute_backend.launch.program import Program
 from warmroute_cli.main import main
 
 
@@ -21,15 +27,24 @@ class _Proxy(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+@contextmanager
+def serving(context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server in the proxy's place."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server.server_port
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving() as found:
+        yield found
 
 
 def config(folder: Path, *lines: str) -> str:
@@ -42,6 +57,17 @@ def config(folder: Path, *lines: str) -> str:
 def test_a_proxy_that_answers_is_well(host: str, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--config", config(tmp_path, f'host = "{host}"', f"port = {port}")]) == 0
     assert capsys.readouterr().out == '/health: 200 {"status":"ok"}\n'
+
+
+def test_a_proxy_with_tls_is_found_well_and_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*make(tmp_path, "a"))
+    with serving(context) as port:
+        assert main(["health", "--config", config(tmp_path, f"port = {port}", 'tls_cert = "a"')]) == 0
+        assert capsys.readouterr().out == '/health: 200 {"status":"ok"}\n'
+        program = Program("proxy", "proxy", (), ports=(("http", port),), ready_path="/health", has_tls=True)
+        assert readiness.serves(program)
+        assert not readiness.serves(replace(program, has_tls=False))
 
 
 def test_one_that_takes_no_turns_is_not_ready(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,12 +76,22 @@ def test_children_of_a_process_that_is_gone_are_ended_and_strangers_are_not(
     until(lambda: not is_alive(child), "the child was ended")
 
 
-def test_processes_of_another_boot_are_gone_and_drains_are_remembered(
+def test_processes_of_another_boot_are_gone_and_their_service_is_remembered(
     process: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     save(tmp_path, record(tmp_path, identity_of(process.pid), boot="another"))
     adopted = adopt([PROGRAM], tmp_path, "/plan.toml", "embedded", 0, ME)
     assert len(adopted.fresh) == 1
     assert process.poll() is None
-    assert adopted.record.entries["decode-0"].is_drained
     assert adopted.record.entries["decode-0"].has_served
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_drain_outlives_any_state_of_its_engine(tmp_path: Path, state: State) -> None:
+    """The proxy keeps it, even if both restart."""
+    left = record(tmp_path, Identity(os.getpid(), 0))
+    left.entries["decode-0"].state = state
+    save(tmp_path, left)
+    entry = adopt([PROGRAM], tmp_path, "/plan.toml", "embedded", 0, ME).record.entries["decode-0"]
+    assert entry.is_drained
+    assert entry.has_served == (state is not State.STOPPED)
