@@ -27,9 +27,11 @@ MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # the name in the receipt if it is dropped
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _MODES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
+_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _ONE: Final = frozenset({"items", "additionalProperties"})
 _MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+_REFERENCES: Final = ("ref", "$ref")
 _decode: Final = msgspec.json.Decoder().decode
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
@@ -48,6 +50,10 @@ def as_list(raw: Raw) -> Raw:
 def snake(name: str) -> str:
     """`systemInstruction` as `system_instruction`."""
     return "".join([f"_{char.lower()}" if char.isupper() else char for char in name])
+
+
+_OURS: Final = {"defs": "$defs", **{snake(name): name for name in (*_NAMED, *_MANY, *_ONE, *_COUNTS)}}
+"""JSON schema's names of members that Google also writes in another way."""
 
 
 class Functions(NamedTuple):
@@ -144,11 +150,16 @@ def _converted(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
-    for name, value in schema.items():
+    for given, value in schema.items():
+        name = _OURS.get(given, given)
         if name == "type" and isinstance(value, str):
             if value != "TYPE_UNSPECIFIED":
                 found[name] = value.lower()
-        elif name == "properties" and isinstance(value, dict):
+        elif name == "type" and isinstance(value, list):
+            found[name] = [each.lower() if isinstance(each, str) else each for each in value]
+        elif name in _REFERENCES and isinstance(value, str) and value.startswith("#/"):
+            found["$ref"] = f"#/$defs/{value[7:]}" if value.startswith("#/defs/") else value
+        elif name in _NAMED and isinstance(value, dict):
             found[name] = {key: _converted(inner) for key, inner in value.items()}
         elif name in _ONE:
             found[name] = _converted(value)
