@@ -26,6 +26,8 @@ from warmroute_proxy.dialects.work import TranslationWork, is_deeper
 MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # the name in the receipt if it is dropped
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
+_CALLING: Final = ("functionCallingConfig", "function_calling_config")
+_READ: Final = ("mode", "allowedFunctionNames", "allowed_function_names")
 _MODES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _ONE: Final = frozenset({"items", "additionalProperties"})
@@ -114,11 +116,14 @@ def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
 
 def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
     """`toolConfig` as the `tool_choice` of chat completions; None without a config or tools. Raises: BadRequest."""
-    config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
+    given = object_at(raw, "toolConfig")
+    dropped.update(f"toolConfig.{name}" for name in given if name not in _CALLING)
+    config = either(given, "functionCallingConfig")
     if config is None or not tools.chat:
         return None
     path = "toolConfig.functionCallingConfig"
     members = object_at(config, path)
+    dropped.update(f"toolConfig.{name}" for name in members if name not in _READ)
     mode = text_at(members, "mode", path).upper() if "mode" in members else "AUTO"
     if mode not in _MODES:
         raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_MODES)}")
