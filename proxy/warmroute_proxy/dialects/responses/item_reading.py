@@ -96,6 +96,7 @@ class _Piece(msgspec.Struct):
     text: Raw = Raw()
     refusal: Raw = Raw()
     image_url: Raw = Raw()
+    detail: Raw = Raw()
     encrypted_content: Raw = Raw()
     file_data: Raw = Raw()
     filename: Raw = Raw()
@@ -109,6 +110,9 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 _IMAGES: Final = frozenset({"input_image", "image_url", "computer_screenshot"})
+_DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
+"""How closely a model looks at an image, in chat's terms. Chat's default is `auto`, too."""
+
 _FILES: Final = frozenset({"input_file", "input_audio", "input_video", "file"})
 
 
@@ -367,7 +371,8 @@ class ItemReading(MessageDraft):
         elif kind in _IMAGES:
             image = self._image(piece.image_url, f"{path}.image_url", role)
             if image is not None and role in ("user", "tool"):
-                return [image]
+                detail = _DETAILS.get(_plain(piece.detail))
+                return [{**image, "image_url": {**image["image_url"], "detail": detail}} if detail else image]
         elif kind == "input_file" and is_given(piece.file_data):
             file = data_text(_plain(piece.file_data))
             name = _plain(piece.filename)
