@@ -504,6 +504,38 @@ def test_schemas_of_tools_that_the_engine_refuses_are_mended(tmp_path: Path, kin
     assert [sent["tools"] for _, sent in answered.sent] == [tools(OLD), tools(SOUND)]
 
 
+REFUSES_TOOLS: Final = {
+    "SGLang": "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'tools', 1, 'function'), 'msg': 'Field "
+    "required', 'input': {'type': 'custom'}}",
+    "SGLang, a call": "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages', 1, "
+    "'ChatCompletionMessageGenericParam', 'tool_calls', 0, 'function'), 'msg': 'Field required', 'input': {}}",
+    "SGLang, a choice": "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'tool_choice', 'ToolChoice', "
+    "'function'), 'msg': 'Field required', 'input': {}}",
+    "vLLM": "'function' is a required property",
+    "OpenAI": "Missing required parameter: 'tools[1].custom'.",
+    "DeepSeek": "Failed to deserialize the JSON body: tools[1].type: unknown variant `custom`, expected `function`",
+}
+
+
+@pytest.mark.parametrize("server", REFUSES_TOOLS)
+def test_an_engine_that_takes_only_functions_gets_no_others(tmp_path: Path, server: str) -> None:
+    """Cursor sends its tool for patches so (icebear0828/codex-proxy#707, BerriAI/litellm#34029)."""
+    function = {"type": "function", "function": {"name": "read", "parameters": SOUND}}
+    patch = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    body = chat(
+        messages=[ASKED, calling(patch), result("c")],
+        tools=[function, {"type": "custom", "name": "patch"}, {"type": "web_search"}],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}},
+    )
+    kind = "sglang" if server.startswith("SGLang") else "openai"
+    answered = played(tmp_path, [refused(REFUSES_TOOLS[server]), answers()], body, kind=kind)
+    _, (_, sent) = answered.sent
+    assert (sent["tools"], sent["tool_choice"]) == ([function], "required")
+    called = {"name": "patch", "arguments": '{"input":"*** Begin"}'}
+    assert sent["messages"][1]["tool_calls"] == [{"id": "c", "type": "function", "function": called}]
+    assert dropped(answered) == ["tool_choice.allowed_tools", "tools.custom", "tools.web_search"]
+
+
 def test_of_two_tools_of_one_name_the_last_stays(tmp_path: Path) -> None:
     twice = [*tools(OLD), *tools(SOUND)]
     answered = played(tmp_path, [refused("tools: Tool names must be unique."), answers()], chat(tools=twice))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from warmroute.contract.steering import ENGINE_PARTS
-from warmroute_proxy.dialects.content import data_image, data_text, given_image, text_of
+from warmroute_proxy.dialects.content import data_text, foreign_image, given_image, text_of
 from warmroute_proxy.dialects.foreign import UNTYPED, count, not_shown, texts_in
 from warmroute_proxy.dialects.raw_json import (
     NOTHING,
@@ -133,11 +133,13 @@ class _Mending:
         if kind in _TEXTS:
             count(self.dropped, kind)
             return [text_of(text_in(piece, _TEXTS[kind]))]
-        image, text = _shown(piece, path)
-        if image is not None:
-            count(self.dropped, kind)
-            return [image]
         count(self.dropped, kind)
+        url = piece.get("image_url")
+        is_flat = url is not None and is_text(url)
+        image = given_image(text_in(piece, "image_url"), f"{path}.image_url") if is_flat else foreign_image(piece)
+        if image is not None:
+            return [image]
+        text = _file_text(piece, path)
         if text is None and (kind in _MEDIA or kind.endswith("_url")):
             text = not_shown(kind.removeprefix("input_").removesuffix("_url"))
         elif text is None and kind not in _SILENT:
@@ -160,16 +162,11 @@ def _is_address(raw: Raw) -> bool:
     return is_text(held)
 
 
-def _shown(piece: Members, path: str) -> tuple[ChatPart | None, str | None]:
-    """The image in a part of another API, or the text of the file in it; None for what it lacks."""
-    url, source, file = piece.get("image_url"), piece.get("source"), piece.get("file")
-    if url is not None and is_text(url):
-        return given_image(_decode_text(url), f"{path}.image_url"), None
+def _file_text(piece: Members, path: str) -> str | None:
+    """The text of the file in a part of another API; None if it has no text."""
+    source, file = piece.get("source"), piece.get("file")
     held = object_at(source, path) if source is not None and is_object(source) else {}
     data = text_in(held, "data")
-    image = data_image(text_in(held, "media_type"), data)
-    if image is not None or text_in(held, "type") == "url":
-        return image or given_image(text_in(held, "url"), path), None
     inner = object_at(file, path) if file is not None and is_object(file) else piece
     given = text_in(inner, "file_data") or data
-    return None, data if text_in(held, "type") == "text" else data_text(given) if given else None
+    return data if text_in(held, "type") == "text" else data_text(given) if given else None

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, is_object, object_at
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, is_object, object_at, text_in
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.rules import reminded
 from warmroute_proxy.normalising.texts import Texts
@@ -17,9 +17,13 @@ _T = TypeVar("_T")
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _STANDARD: Final = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None, ord(" "): None}
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # "image/jpg" is often sent
+_BEGINNINGS: Final = {"iVBORw": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+"""Of images in base64."""
+
 _OTHER_BEGINNINGS: Final = (b"<", b"\n<", b"\r\n<", b"\xef\xbb\xbf<", b"{", b"%PDF", b"version http")
 """Of pages, of JSON, of a PDF, and of the pointer that Git LFS leaves in place of a file."""
 
+_TYPE_NAMES: Final = ("media_type", "mimeType", "mediaType", "mime_type")
 _OTHER_BRANDS: Final = frozenset({b"ftyphei", b"ftyphev", b"ftypmif"})
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _NULL: Final = 0x6E
@@ -91,9 +95,31 @@ def as_base64(data: str) -> str | None:
 
 
 def data_image(media_type: str, data: str) -> ChatPart | None:
-    """An image part from data in the request; None if engines could not read it."""
+    """An image part from data in the request, which may be a data URL; None if engines could not read it. Without a
+    type, the data's beginning tells it.
+    """
+    if data[:5].lower() == "data:":
+        head, _, data = data[5:].partition(",")
+        media_type = media_type or head.partition(";")[0]
+    media_type = media_type or next((kind for begins, kind in _BEGINNINGS.items() if data.startswith(begins)), "")
     found = as_base64(data) if media_type.lower() in IMAGE_TYPES else None
     return None if found is None or _is_other(found) else image_at(f"data:{media_type};base64,{found}")
+
+
+def foreign_image(piece: Members) -> ChatPart | None:
+    """An image in the shape of any API: Anthropic's `source`, OpenAI's `image_url`, or MCP's `data`. None if `piece`
+    holds no image that engines could read.
+    """
+    held = piece
+    for name in ("source", "image_url"):
+        inner = piece.get(name)
+        if inner is not None:
+            held = object_at(inner, name) if is_object(inner) else {"url": inner}
+    data = text_in(held, "data")
+    if data:
+        return data_image(next(filter(None, [text_in(held, name) for name in _TYPE_NAMES]), ""), data)
+    url = text_in(held, "url") if "image" in text_in(piece, "type") else ""
+    return given_image(url, "") if is_address(url) or url[:5].lower() == "data:" else None
 
 
 def _is_other(data: str) -> bool:

@@ -19,6 +19,7 @@ from warmroute_proxy.dialects.unsupported import (
     CALL_IDS,
     CONTENTS,
     EMPTY,
+    FUNCTIONS,
     IMAGES,
     IN_CALL,
     IN_MESSAGE,
@@ -48,7 +49,8 @@ _NO_SIGNATURE: Final = Raw(b'{"google":{"thought_signature":"skip_thought_signat
 
 _NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _NOTHING: Final = (b"", b"null", b'""', b"[]")
-_CALLS: Final = frozenset({CALL_IDS, SIGNATURES})
+_CUSTOM: Final = b'"custom"'
+_CALLS: Final = frozenset({CALL_IDS, SIGNATURES, FUNCTIONS})
 _decode_messages: Final = msgspec.json.Decoder(list[Members]).decode
 _decode_calls: Final = msgspec.json.Decoder(list[Members] | None).decode
 _decode_parts: Final = msgspec.json.Decoder(list[Members]).decode
@@ -58,7 +60,7 @@ _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError, LookupError
 
 def fitted(messages: bytes, unsupported: frozenset[str]) -> bytes | None:
     """The messages of a chat as the server takes them; None if they stay as they are."""
-    names = [name for name in unsupported if is_of_messages(name)]
+    names = [name for name in unsupported if is_of_messages(name) and (name != FUNCTIONS or _CUSTOM in messages)]
     if not names:
         return None
     calls = frozenset([name.removeprefix(IN_CALL) for name in names if name.startswith(IN_CALL)]) - {"id"}
@@ -135,6 +137,11 @@ def _calls(raw: Raw, without: frozenset[str], unsupported: frozenset[str]) -> li
         left = {name: value for name, value in call.items() if name not in without}
         if CALL_IDS in unsupported and "id" in left:
             left["id"] = _short_id(left["id"])
+        if FUNCTIONS in unsupported and "custom" in left:
+            custom = object_at(left.pop("custom"), "")
+            arguments = encode({"input": text_in(custom, "input")}).decode()
+            function = {"name": text_in(custom, "name"), "arguments": arguments}
+            left |= {"type": Raw(b'"function"'), "function": Raw(encode(function))}
         if SIGNATURES in unsupported and "extra_content" not in left:
             left["extra_content"] = _NO_SIGNATURE
         found.append(left)

@@ -1,4 +1,5 @@
 """Mends tools that engines refuse: schemas of earlier drafts, and two tools of one name. MCP servers bring both.
+Clients of OpenAI also bring tools that are not functions.
 
 SGLang checks the schema of each tool against draft 2020-12, and OpenAI against rules of its own. One schema that breaks
 them ends the session, since an agent sends all of its tools with each turn.
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.dialects.raw_json import Members, encode
+from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, Members, encode, text_in
 
 MAX_SCHEMA_LEVELS: Final = 32
 _BOUNDS: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
@@ -29,6 +30,29 @@ def sound(tools: bytes) -> bytes | None:
     except _PROBLEMS:
         return None
     return encode(list({_name(tool, at): tool for at, tool in enumerate(found)}.values()))
+
+
+def functions_only(tools: bytes, choice: bytes | None) -> tuple[dict[str, bytes], frozenset[str]]:
+    """The values of `tools` and `tool_choice` for an engine that takes only functions, if they change, and names of
+    what is left out. If no function is left, nothing changes: an answer would be made up.
+    """
+    changed: dict[str, bytes] = {}
+    try:
+        listed, chosen = _decode_tools(tools), _decode(choice or b"null")
+    except _PROBLEMS:
+        return changed, frozenset()
+    left = [tool for tool in listed if "function" in tool]
+    if not left:
+        return changed, frozenset()
+    names = {f"tools.{text_in(tool, 'type')[:MAX_SHOWN_CHARS]}" for tool in listed if "function" not in tool}
+    if names:
+        changed["tools"] = encode(left)
+    if isinstance(chosen, dict) and "function" not in chosen:
+        names.add(f"tool_choice.{chosen.get('type')}"[:MAX_SHOWN_CHARS])
+        allowed = chosen.get("allowed_tools", chosen)
+        is_required = isinstance(allowed, dict) and allowed.get("mode") == "required"
+        changed["tool_choice"] = b'"required"' if is_required else b'"auto"'
+    return changed, frozenset(names)
 
 
 def _name(tool: Any, at: int) -> str | int:

@@ -91,6 +91,9 @@ which servers switch thinking off.
 ZEROS: Final = {"zero.top_k": ("top_k", -1), "zero.top_p": ("top_p", 1e-6)}
 """The values that mean the same as a zero, which the engine refuses: all tokens, and only the most likely one."""
 
+FUNCTIONS: Final = "messages.functions"
+"""Tools, calls and the choice of a tool must be functions: others are left out, and their calls become functions."""
+
 SCHEMAS: Final = "tools.parameters"
 """Schemas of tools must be sound, and names unique: `tool_schemas` mends them."""
 
@@ -109,7 +112,7 @@ _THOUGHTS: Final = frozenset({"messages.reasoning_content", "messages.reasoning"
 _FORMS: Final = frozenset(
     {
         ROLE, CALL_IDS, THOUGHTS, SIGNATURES, RESULTS, NAMED_RESULTS, EMPTY, TEXTS, OTHER_TEXTS, USERS_NAMES, CONTENTS,
-        USER_IMAGES, TURNS, BETWEEN, LATE_SYSTEM, QUERY, LAST_USER,
+        USER_IMAGES, TURNS, BETWEEN, LATE_SYSTEM, QUERY, LAST_USER, FUNCTIONS,
     }
 )  # fmt: skip
 
@@ -180,6 +183,10 @@ _DEMANDED: Final = tuple(
         # Ollama; OpenAI; LM Studio
         CONTENTS: r"invalid message content type: <nil>|content.?: expected .{1,60} got null"
         r"|content.? field must be a string or an array",
+        # SGLang and vLLM, OpenAI, DeepSeek
+        FUNCTIONS: r"'(?:tools|tool_calls)', \d{1,6}, '(?:function|type)'\)|'tool_choice', '\w{1,60}', 'function'\)"
+        r"|'function' is a required property|missing required parameter: 'tools\[\d{1,6}\]\.custom'"
+        r"|tools\[\d{1,6}\].{1,20}unknown variant .{1,60}expected .?function",
         # OpenAI, SGLang, Anthropic, Google
         SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid"
         r"|tool names must be unique|duplicate function declaration",
@@ -210,7 +217,7 @@ _DEMANDED: Final = tuple(
         USER_IMAGES: r"image urls are only allowed for messages with role",
     }.items()
 )
-OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, TURNS, LATE_SYSTEM, QUERY, *ZEROS})
+OF_SGLANG: Final = frozenset({IMAGES, SCHEMAS, FUNCTIONS, TURNS, LATE_SYSTEM, QUERY, *ZEROS})
 """What SGLang refuses: it ignores members that it does not know."""
 
 NO_IMAGES: Final = re.compile(

@@ -8,6 +8,7 @@ the user.
 A part that has no place in chat is replaced by the texts in it, and its kind is counted.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -53,8 +54,10 @@ _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_e
 """What Gemini CLI sends if it does not have a signature: ai.google.dev/gemini-api/docs/thought-signatures."""
 
 _ROLES: Final = {"user": "user", "model": "model", "function": "user", "tool": "user", "system": "system", "": "user"}
-_STORED: Final = ("gs://", "https://generativelanguage.googleapis.com/")
+_STORED: Final = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
 """Addresses of files that only Google can read."""
+
+_IMAGE_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 class _Blob(msgspec.Struct):
@@ -337,7 +340,7 @@ class _ContentReading(MessageDraft):
             else:
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
             for at, inner in enumerate(_pieces_of(result.parts, self.work) if is_given(result.parts) else ()):
-                spoken += self._shown(inner, f"{path}.functionResponse.parts[{at}]")
+                spoken += self._shown(inner, f"{path}.functionResponse.parts[{at}]", of_tool=True)
         return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse) -> str | None:
@@ -349,7 +352,8 @@ class _ContentReading(MessageDraft):
             self.stands_alone = False
         return call_id
 
-    def _shown(self, piece: _Piece, path: str) -> list[ChatPart]:
+    def _shown(self, piece: _Piece, path: str, *, of_tool: bool = False) -> list[ChatPart]:
+        """A part of a user's content, or of a tool's result: a tool may write anything as an address."""
         blob = piece.inlineData or piece.inline_data
         if blob is not None:
             image = data_image(blob.mimeType or blob.mime_type or "", blob.data or "")
@@ -359,12 +363,13 @@ class _ContentReading(MessageDraft):
         if blob is None:
             return self._texts_of(piece, path)
         url = blob.fileUri if blob.fileUri is not None else blob.file_uri
-        is_image = (blob.mimeType or blob.mime_type or "image/").startswith("image/")
-        if url is None or not is_image or url.startswith(_STORED):
+        media_type = blob.mimeType or blob.mime_type or ""
+        if url is None or not (media_type or "image/").startswith("image/") or url.startswith(_STORED):
             return self._file("fileData", None)
-        if not is_address(url):
+        if not is_address(url) and not of_tool:
             raise BadRequest(f"{path}.fileData", "must be the address of an image: nothing is stored here")
-        return [image_at(url)]
+        is_image = media_type or re.split("[?#]", url, maxsplit=1)[0].lower().endswith(_IMAGE_NAMES)
+        return [image_at(url)] if is_address(url) and is_image else self._file("fileData", None)
 
     def _file(self, kind: str, text: str | None) -> list[ChatPart]:
         """The text of a file, or a note if the file has no text."""

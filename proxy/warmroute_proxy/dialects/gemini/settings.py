@@ -64,6 +64,8 @@ def settings(raw: Raw | None, dropped: set[str], work: TranslationWork) -> tuple
         return {}, Thinking(None)
     members = object_at(raw, PATH)
     dropped.update(f"{PATH}.{name}" for name in members if name not in _KNOWN)
+    if (kinds := either(members, "responseModalities")) is not None and b"".join(bytes(kinds).split()) != b'["TEXT"]':
+        dropped.add(f"{PATH}.responseModalities")
     chat: dict[str, Any] = {}
     for theirs, ours in _RENAMED.items():
         value = either(members, theirs)

@@ -26,10 +26,14 @@ from warmroute_proxy.dialects.work import TranslationWork, is_deeper
 MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # the name in the receipt if it is dropped
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
+_CALLING: Final = ("functionCallingConfig", "function_calling_config")
+_READ: Final = ("mode", "allowedFunctionNames", "allowed_function_names")
 _MODES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
+_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _ONE: Final = frozenset({"items", "additionalProperties"})
 _MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+_REFERENCES: Final = ("ref", "$ref")
 _decode: Final = msgspec.json.Decoder().decode
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
@@ -48,6 +52,10 @@ def as_list(raw: Raw) -> Raw:
 def snake(name: str) -> str:
     """`systemInstruction` as `system_instruction`."""
     return "".join([f"_{char.lower()}" if char.isupper() else char for char in name])
+
+
+_OURS: Final = {"defs": "$defs", **{snake(name): name for name in (*_NAMED, *_MANY, *_ONE, *_COUNTS)}}
+"""JSON schema's names of members that Google also writes in another way."""
 
 
 class Functions(NamedTuple):
@@ -108,11 +116,14 @@ def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
 
 def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
     """`toolConfig` as the `tool_choice` of chat completions; None without a config or tools. Raises: BadRequest."""
-    config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
+    given = object_at(raw, "toolConfig")
+    dropped.update(f"toolConfig.{name}" for name in given if name not in _CALLING)
+    config = either(given, "functionCallingConfig")
     if config is None or not tools.chat:
         return None
     path = "toolConfig.functionCallingConfig"
     members = object_at(config, path)
+    dropped.update(f"toolConfig.{name}" for name in members if name not in _READ)
     mode = text_at(members, "mode", path).upper() if "mode" in members else "AUTO"
     if mode not in _MODES:
         raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_MODES)}")
@@ -144,11 +155,16 @@ def _converted(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
-    for name, value in schema.items():
+    for given, value in schema.items():
+        name = _OURS.get(given, given)
         if name == "type" and isinstance(value, str):
             if value != "TYPE_UNSPECIFIED":
                 found[name] = value.lower()
-        elif name == "properties" and isinstance(value, dict):
+        elif name == "type" and isinstance(value, list):
+            found[name] = [each.lower() if isinstance(each, str) else each for each in value]
+        elif name in _REFERENCES and isinstance(value, str) and value.startswith("#/"):
+            found["$ref"] = f"#/$defs/{value[7:]}" if value.startswith("#/defs/") else value
+        elif name in _NAMED and isinstance(value, dict):
             found[name] = {key: _converted(inner) for key, inner in value.items()}
         elif name in _ONE:
             found[name] = _converted(value)

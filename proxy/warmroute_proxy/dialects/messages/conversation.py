@@ -13,8 +13,8 @@ from warmroute_proxy.dialects.chat_draft import HistoryDraft, MessageDraft
 from warmroute_proxy.dialects.content import (
     assistant_message,
     content_of,
-    data_image,
     data_text,
+    foreign_image,
     image_at,
     is_given,
     text_of,
@@ -23,7 +23,6 @@ from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.messages.signatures import is_signed
 from warmroute_proxy.dialects.raw_json import (
-    NOTHING,
     BadRequest,
     ChatPart,
     Members,
@@ -123,7 +122,7 @@ class Blocks(MessageDraft):
         """The parts of a block that has a place in chat; None for any other. Raises: Misshapen."""
         if kind == "text":
             return self._text(block, path, role)
-        if kind == "image" and role in ("user", "tool"):
+        if "image" in kind and role in ("user", "tool"):
             image = _image(block, path)
             return None if image is None else [image]
         text = self._document(block, path) if kind == "document" else None
@@ -184,7 +183,7 @@ class Blocks(MessageDraft):
             found = object_of(block.get("content")).get("tool_references")
             names = [_tool_name(object_of(each)) for each in list_of(found)]
             return [text_of(f"{_AVAILABLE['tool_reference']}{name}") for name in names]
-        return [text_of(text)] if text else []
+        return [text_of(text or not_shown("image"))] if text or "image" in kind else []
 
     def _take_definitions(self, block: Members) -> None:
         """Keep the tools that a block defines, in its own `tool` or in its list of changes."""
@@ -240,12 +239,10 @@ def _source(raw: Raw, path: str) -> tuple[Members, str]:
 
 
 def _image(block: Members, path: str) -> ChatPart | None:
-    source, kind = _source(block.get("source", NOTHING), path)
-    if kind == "url":
+    source = object_of(block.get("source"))
+    if text_in(source, "type") == "url":
         return image_at(text_at(source, "url", f"{path}.source"))
-    if kind != "base64":
-        return None
-    return data_image(text_at(source, "media_type", f"{path}.source"), text_at(source, "data", f"{path}.source"))
+    return foreign_image(block)
 
 
 def tool_call(block: Members, call_id: str, name: str, path: str) -> tuple[ChatPart, bool]:

@@ -24,6 +24,7 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     Misshapen,
     encode,
+    is_text,
     kind_of,
     list_at,
     object_at,
@@ -32,8 +33,9 @@ from warmroute_proxy.dialects.raw_json import (
 )
 from warmroute_proxy.dialects.work import TranslationWork
 
-_CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
-_OURS: Final = "custom"
+_CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none", "required": "required"}
+_OURS: Final = ("custom", "function")
+_NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 UNREAD: Final = "tools.unread"  # the name in the receipt for unreadable tools in messages
 
 
@@ -75,8 +77,8 @@ def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWor
     for each in added:
         try:
             tool = object_at(each, "tools")
-            kind = kind_of(tool, "tools") if "type" in tool else _OURS
-            name = _tool(tool, "tools")["function"]["name"] if kind == _OURS else text_in(tool, "name")
+            kind = kind_of(tool, "tools") if "type" in tool else _OURS[0]
+            name = _tool(tool, "tools")["function"]["name"] if kind in _OURS else text_in(tool, "name")
         except Misshapen:
             unread.add(UNREAD)
             continue
@@ -103,8 +105,8 @@ def _read(raw: Raw, work: TranslationWork) -> ListedTools:
         path = f"tools.{at}"
         tool = object_at(each, path)
         marks += "cache_control" in tool
-        kind = kind_of(tool, path) if "type" in tool else _OURS
-        offered = _tool(tool, path) if kind == _OURS else client_tool(kind, tool, path)
+        kind = kind_of(tool, path) if "type" in tool else _OURS[0]
+        offered = _tool(tool, path) if kind in _OURS else client_tool(kind, tool, path)
         if offered is None:
             dropped.add(kind[:MAX_SHOWN_CHARS])
         else:
@@ -119,12 +121,13 @@ def _read(raw: Raw, work: TranslationWork) -> ListedTools:
 
 
 def tool_choice(raw: Raw) -> dict[str, Any]:
-    """`tool_choice` as members of a chat. Raises: BadRequest."""
-    choice = object_at(raw, "tool_choice")
+    """`tool_choice`, also in OpenAI's shape, as members of a chat. Raises: BadRequest."""
+    choice: Members = {"type": raw} if is_text(raw) else object_at(raw, "tool_choice")
     found: dict[str, Any] = {}
     kind = kind_of(choice, "tool_choice")
-    if kind == "tool":
-        found["tool_choice"] = {"type": "function", "function": {"name": text_at(choice, "name", "tool_choice")}}
+    if kind in ("tool", "function"):
+        named = object_at(choice["function"], "tool_choice.function") if "function" in choice else choice
+        found["tool_choice"] = {"type": "function", "function": {"name": text_at(named, "name", "tool_choice")}}
     elif kind in _CHOICES:
         found["tool_choice"] = _CHOICES[kind]
     else:
@@ -138,8 +141,13 @@ def tool_choice(raw: Raw) -> dict[str, Any]:
 
 
 def _tool(tool: Members, path: str) -> ChatPart:
+    """A tool as a function of chat. OpenAI's functions are read, too: flat, or within `function`."""
+    usual = _NO_SCHEMA if text_in(tool, "type") == "function" else None
+    if "function" in tool:
+        tool = object_at(tool["function"], f"{path}.function")
     name = text_at(tool, "name", path)
-    if "input_schema" not in tool:
+    schema = tool.get("input_schema", tool.get("parameters", usual))
+    if schema is None:
         raise Misshapen(f"{path}.input_schema", "is required")
-    object_at(tool["input_schema"], f"{path}.input_schema")
-    return function_tool(tool, path, name, tool["input_schema"], bytes(tool.get("strict", b"false")))
+    object_at(schema, f"{path}.input_schema")
+    return function_tool(tool, path, name, schema, bytes(tool.get("strict", b"false")))

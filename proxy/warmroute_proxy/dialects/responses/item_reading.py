@@ -18,6 +18,7 @@ from warmroute_proxy.dialects.content import (
     cleaned,
     content_of,
     data_text,
+    foreign_image,
     given_image,
     is_address,
     is_given,
@@ -95,6 +96,7 @@ class _Piece(msgspec.Struct):
     text: Raw = Raw()
     refusal: Raw = Raw()
     image_url: Raw = Raw()
+    detail: Raw = Raw()
     encrypted_content: Raw = Raw()
     file_data: Raw = Raw()
     filename: Raw = Raw()
@@ -108,6 +110,9 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 _IMAGES: Final = frozenset({"input_image", "image_url", "computer_screenshot"})
+_DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
+"""How closely a model looks at an image, in chat's terms. Chat's default is `auto`, too."""
+
 _FILES: Final = frozenset({"input_file", "input_audio", "input_video", "file"})
 
 
@@ -295,7 +300,7 @@ class ItemReading(MessageDraft):
             return []
         if is_text(raw) or is_list(raw):
             return self._pieces(raw, path, "tool")
-        if memoryview(raw)[0] == ord("{") and text_in(object_at(raw, path), "type") in _IMAGES:
+        if memoryview(raw)[0] == ord("{") and text_in(object_at(raw, path), "type") in {*_IMAGES, "image"}:
             return self._pieces(Raw(b"[%b]" % bytes(raw)), path, "tool")
         return [text_of(bytes(raw).decode("utf-8", "replace"))]
 
@@ -337,16 +342,24 @@ class ItemReading(MessageDraft):
             known = self._piece(piece, where, role)
             if known is None:
                 raws = raws or _decode_list(raw)
-                text = self._texts_in(raws[at])
-                known = [text_of(text)] if text else []
+                known = self._unknown(raws[at], piece.type, role)
             found += known
         return found
+
+    def _unknown(self, raw: Raw, kind: str, role: str) -> list[ChatPart]:
+        """A part of unknown type: an image in another API's shape, or the texts in it."""
+        image = foreign_image(object_at(raw, "")) if is_object(raw) and role in ("user", "tool") else None
+        if image is not None:
+            return [image]
+        self.dropped.append(kind)
+        text = self._texts_in(raw)
+        return [text_of(text or not_shown("image"))] if text or "image" in kind else []
 
     def _texts_in(self, raw: Raw) -> str:
         return texts_in(object_at(raw, ""), self.work) if is_object(raw) else ""
 
     def _piece(self, piece: _Piece, path: str, role: str) -> list[ChatPart] | None:
-        """A part in chat's terms; None if its type is unknown. A part that changes is counted in `dropped`."""
+        """A part in chat's terms; None if its type is unknown. A part that is not shown is counted in `dropped`."""
         kind = piece.type
         text = piece.refusal if kind == "refusal" else piece.text
         if (kind in _TEXTS or kind in ("refusal", "")) and is_given(text) and is_text(text):
@@ -358,14 +371,15 @@ class ItemReading(MessageDraft):
         elif kind in _IMAGES:
             image = self._image(piece.image_url, f"{path}.image_url", role)
             if image is not None and role in ("user", "tool"):
-                return [image]
+                detail = _DETAILS.get(_plain(piece.detail))
+                return [{**image, "image_url": {**image["image_url"], "detail": detail}} if detail else image]
         elif kind == "input_file" and is_given(piece.file_data):
             file = data_text(_plain(piece.file_data))
             name = _plain(piece.filename)
             if file is not None:
                 return [text_of(f"{name}\n{file}" if name else file)]
-        self.dropped.append(kind)
         if kind in _IMAGES or kind in _FILES:
+            self.dropped.append(kind)
             return [text_of(not_shown(kind.removeprefix("input_")))]
         return None
 

@@ -15,8 +15,9 @@ import msgspec
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
 from warmroute_proxy.dialects.fitting import fitted
-from warmroute_proxy.dialects.tool_schemas import sound
+from warmroute_proxy.dialects.tool_schemas import functions_only, sound
 from warmroute_proxy.dialects.unsupported import (
+    FUNCTIONS,
     LIMITS,
     OPTIONAL,
     SCHEMAS,
@@ -144,6 +145,7 @@ def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     found = [name for name in unsupported & OPTIONAL if body.value(name) is not None]
     if not unsupported.isdisjoint(WITHOUT_THINKING) and _is_forced(body):
         found.append("thinking")
+    found += _functions(body, unsupported)[1]
     return named(unsupported, _messages(body)).union(found)
 
 
@@ -158,9 +160,17 @@ def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
             found[name] = value
         elif form in WITHOUT_THINKING and _is_forced(body):
             found |= WITHOUT_THINKING[form]
-    tools = body.value("tools") if SCHEMAS in unsupported else None
-    raw = {"messages": fitted(messages, unsupported), "tools": None if tools is None else sound(tools)}
+    raw: dict[str, bytes | None] = {**_functions(body, unsupported)[0], "messages": fitted(messages, unsupported)}
+    tools = raw.get("tools") or body.value("tools") if SCHEMAS in unsupported else None
+    if tools is not None:
+        raw["tools"] = sound(tools) or raw.get("tools")
     return found | {name: msgspec.Raw(value) for name, value in raw.items() if value}
+
+
+def _functions(body: AnyBody, unsupported: frozenset[str]) -> tuple[dict[str, bytes], frozenset[str]]:
+    """What changes and what is left out if the engine takes only functions."""
+    tools = None if FUNCTIONS not in unsupported or _messages(body) is None else body.value("tools")
+    return ({}, _NONE) if tools is None else functions_only(tools, body.value("tool_choice"))
 
 
 def _is_forced(body: AnyBody) -> bool:
