@@ -4,7 +4,6 @@
 """
 
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Annotated
 
 from msgspec import Meta
@@ -158,7 +157,7 @@ class Site:
 
 def beside(python: str, program: str) -> str:
     """The path of a program that pip has installed with SGLang, next to a Python; its name if the Python is one too."""
-    return str(PurePosixPath(python).with_name(program)) if "/" in python else program
+    return f"{python.rpartition('/')[0]}/{program}" if "/" in python else program
 
 
 @dataclass(frozen=True, slots=True)

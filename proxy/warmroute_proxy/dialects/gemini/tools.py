@@ -54,7 +54,7 @@ def snake(name: str) -> str:
     return "".join([f"_{char.lower()}" if char.isupper() else char for char in name])
 
 
-_OURS: Final = {"defs": "$defs", **{snake(name): name for name in (*_NAMED, *_MANY, *_ONE, *_COUNTS)}}
+_OURS: Final[dict[str, str]] = {"defs": "$defs", **{snake(name): name for name in (*_NAMED, *_MANY, *_ONE, *_COUNTS)}}
 """JSON schema's names of members that Google also writes in another way."""
 
 
