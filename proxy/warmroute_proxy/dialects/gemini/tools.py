@@ -54,7 +54,7 @@ def snake(name: str) -> str:
     return "".join([f"_{char.lower()}" if char.isupper() else char for char in name])
 
 
-_OURS: Final[dict[str, str]] = {"defs": "$defs", **{snake(name): name for name in (*_NAMED, *_MANY, *_ONE, *_COUNTS)}}
+_OURS: Final = {"defs": "$defs", **{snake(name): name for name in (*_NAMED, *_MANY, *_ONE, *_COUNTS)}}
 """JSON schema's names of members that Google also writes in another way."""
 
 
@@ -156,7 +156,7 @@ def _converted(schema: Any) -> Any:
         return schema
     found: dict[str, Any] = {}
     for given, value in schema.items():
-        name = _OURS.get(given, given)
+        name: str = _OURS.get(given) or given
         if name == "type" and isinstance(value, str):
             if value != "TYPE_UNSPECIFIED":
                 found[name] = value.lower()
