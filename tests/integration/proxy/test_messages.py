@@ -135,15 +135,6 @@ def test_reasoning_comes_back_by_its_signature(raw: httpx.Client) -> None:
     assert receipt["dropped_blocks"] == {"thinking": 1, "redacted_thinking": 1}
 
 
-def test_another_share_groups_signature_is_none(raw: httpx.Client, proxy: ProxyProcess) -> None:
-    asked = body("whose", metadata=script({"text": "So."}), thinking={"type": "adaptive"})
-    content = raw.post("/v1/messages", json=asked).json()["content"]
-    told = [*asked["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "and?"}]
-    headers = {"x-api-key": proxy.keys[1]}
-    receipt = raw.post("/v1/messages", json={**asked, "messages": told}, headers=headers).json()["usage"]["warmroute"]
-    assert receipt["dropped_blocks"] == {"thinking": 1}
-
-
 def test_models_in_their_shape(client: anthropic.Anthropic, raw: httpx.Client, proxy: ProxyProcess) -> None:
     listed = client.models.list()
     assert [(model.id, model.type) for model in listed] == [(MODEL, "model"), ("other", "model")]
