@@ -31,7 +31,12 @@ def usage_of(answer: httpx.Response, path: str, streams: bool) -> Any:
     assert answer.status_code == 200, answer.text
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     found = events[-1] if streams else answer.json()
-    return (found["response"] if streams else found)["usage"] if path == RESPONSES else found["usageMetadata"]
+    if path == MESSAGES and streams:
+        assert found["type"] == "message_stop"
+        first = events[0]["message"]["usage"]
+        assert first["input_tokens"] + first.get("cache_read_input_tokens", 0) > 0
+        return next(event["usage"] for event in events if event["type"] == "message_delta")
+    return found["usageMetadata"] if path == GEMINI else (found["response"] if streams else found)["usage"]
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
@@ -89,18 +94,6 @@ def messages(text: str, turns: int, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 8, "system": system, "messages": said, **more}
 
 
-def usage_of_messages(answer: httpx.Response, *, streams: bool) -> dict[str, Any]:
-    assert answer.status_code == 200, answer.text
-    if not streams:
-        found: dict[str, Any] = answer.json()["usage"]
-        return found
-    events = [json.loads(block.partition("\ndata: ")[2]) for block in answer.text.split("\n\n")[:-1]]
-    assert events[-1]["type"] == "message_stop"
-    first = events[0]["message"]["usage"]
-    assert first["input_tokens"] + first.get("cache_read_input_tokens", 0) > 0
-    return next(event["usage"] for event in events if event["type"] == "message_delta")
-
-
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 def test_a_turn_of_messages_that_another_region_serves(
     regions: tuple[ProxyProcess, ProxyProcess], streams: bool
@@ -110,7 +103,7 @@ def test_a_turn_of_messages_that_another_region_serves(
     with east.client() as client:
         for turns in (1, 2, 3):
             answer = client.post(MESSAGES, json=messages(text, turns, stream=streams), headers=HEADERS)
-            usage = usage_of_messages(answer, streams=streams)
+            usage = usage_of(answer, MESSAGES, streams)
             assert answer.headers["x-warmroute-home"] == "west"
     receipt = usage["warmroute"]
     assert receipt["region"] == "west"
@@ -124,7 +117,7 @@ def test_a_turn_of_messages_that_another_region_serves(
 def test_a_body_of_messages_that_is_large(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
     asked = messages("large", 1, context_management={"edits": "x" * 3_000_000})
     with regions[0].client() as client:
-        usage = usage_of_messages(client.post(MESSAGES, json=asked, headers=HEADERS), streams=False)
+        usage = usage_of(client.post(MESSAGES, json=asked, headers=HEADERS), MESSAGES, streams=False)
     assert usage["warmroute"]["region"] == "west"
     assert usage["warmroute"]["normalised"] == ["billing_line"]
     assert usage["warmroute"]["dropped_fields"] == ["context_management"]

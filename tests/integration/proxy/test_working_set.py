@@ -295,6 +295,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A small pool, and streams that show a sign of life soon."""
     with scene(tmp_path_factory.mktemp("held"), running=100, limits="head_hold_s = 0.1") as it:
         small_pool(it)
+        it.engine.script = counted(it.gate)
         yield it
 
 
