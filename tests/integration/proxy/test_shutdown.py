@@ -134,8 +134,8 @@ def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engi
 
 @pytest.mark.parametrize(
     ("grace_s", "second"),
-    [(0.2, None), (3600, signal.SIGTERM)],
-    ids=["after the grace", "after SIGTERM"],
+    [(0.2, None), (3600, signal.SIGTERM), (3600, signal.SIGINT)],
+    ids=["after the grace", "after SIGTERM", "after SIGINT"],
 )
 def test_what_is_left_after_the_grace_or_a_second_signal_ends_with_an_error(
     tmp_path: Path, engine: EngineProcess, grace_s: float, second: signal.Signals | None
