@@ -77,16 +77,6 @@ def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Keye
     assert fleet.proxy.turns() == before + 1
 
 
-def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Keyed) -> None:
-    first = Asker(fleet.proxy, "died", long("died")).begun()
-    first.leave()
-    second = Asker(fleet.proxy, "died", long("died")).done()
-    assert second.completed
-    assert second.text.startswith(first.text)
-    assert second.receipt == first.receipt
-    assert rows_of(fleet.proxy, second.receipt)[0]["outcome"] == "completed"
-
-
 def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
     outlive_s = configured(3)
     with Keyed(tmp_path, PAIR, outlive_s=outlive_s) as fleet:

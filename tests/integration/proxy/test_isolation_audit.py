@@ -65,9 +65,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
         yield found
 
 
-@pytest.fixture
-def tried(tmp_path: Path, engine: EngineProcess) -> Iterator[Tried]:
-    with Tried(tmp_path, engine.toml("east")) as found:
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory, engine: EngineProcess) -> Iterator[Tried]:
+    with Tried(tmp_path_factory.mktemp("tried"), engine.toml("east")) as found:
         yield found
 
 

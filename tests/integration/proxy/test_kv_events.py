@@ -216,19 +216,9 @@ async def test_lost_batches_are_replayed(scene: Make) -> None:
     assert one.count("event_batches") == 5
 
 
-async def test_a_replay_that_hangs_is_not_waited_for_long(scene: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_events, "REPLAY_TIMEOUT_S", 0.05)
-    one = await scene()
-    one.publisher.answers = False
-    one.publisher.publish(STORED)
-    await one.sees(4)
-    one.publisher.publish(removed(903), lost=True)
-    one.publisher.publish(removed(902))
-    await one.sees(0)
-    assert one.count("index_drops") == 1
-
-
-async def test_a_replay_that_ends_late_does_not_end_the_next_one(scene: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_that_hangs_is_given_up_and_its_late_end_does_not_end_the_next_one(
+    scene: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kv_events, "REPLAY_TIMEOUT_S", 0.05)
     one = await scene()
     one.publisher.answers = False

@@ -5,7 +5,6 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import zmq
@@ -26,27 +25,28 @@ ERROR_TOKENS = 2048 // 4 + PAGE
 """A cut is 2,048 bytes: of one that is partly evicted, nothing is predicted."""
 
 
-class Pair(NamedTuple):
-    """An engine that publishes KV events, and the proxy before it."""
+@pytest.fixture
+def options() -> tuple[str, ...]:
+    """More of the engine's."""
+    return ()
 
-    proxy: ProxyProcess
-    engine: EngineProcess
 
-
-@pytest.fixture(params=[(), ("--enable-hierarchical-cache", "--hicache-ratio", "4")], ids=["device", "host"])
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    options = ["--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", PUBLISHER]
+@pytest.fixture
+def proxy(options: tuple[str, ...], tmp_path: Path) -> Iterator[ProxyProcess]:
+    """It follows the events of its engine."""
+    given = ("--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", PUBLISHER, *options)
     with (
-        EngineProcess(tmp_path, "e", "aggregated", *options, *request.param) as engine,
+        EngineProcess(tmp_path, "e", "aggregated", *given) as engine,
         ProxyProcess(tmp_path, [engine.toml("east")]) as made,
     ):
-        yield Pair(made, engine)
+        follow(made)
+        yield made
 
 
-def test_what_was_evicted_is_not_predicted(pair: Pair, request: pytest.FixtureRequest) -> None:
-    proxy = pair.proxy
-    follow(proxy)
-    host_tier = "host" in request.node.callspec.id
+@pytest.mark.parametrize(
+    "options", [(), ("--enable-hierarchical-cache", "--hicache-ratio", "4")], ids=["device", "host"]
+)
+def test_what_was_evicted_is_not_predicted(proxy: ProxyProcess, options: tuple[str, ...]) -> None:
     first = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
     assert first["prompt_tokens"] > 1024
     again = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
@@ -62,14 +62,12 @@ def test_what_was_evicted_is_not_predicted(pair: Pair, request: pytest.FixtureRe
     for tier in ("device", "host"):
         assert abs(predicted[tier] - cached[tier]) <= ERROR_TOKENS
     assert cached["device"] < first["prompt_tokens"] / 2
-    assert (cached["host"] > 1024) == host_tier
+    assert (cached["host"] > 1024) == bool(options)
     assert metric(proxy, "warmroute_kv_event_gaps_total") == 0
     assert metric(proxy, "warmroute_prediction_error_ratio_count") >= 5
 
 
-def test_the_eviction_of_a_prompt_whose_client_left_is_known(pair: Pair) -> None:
-    proxy = pair.proxy
-    follow(proxy)
+def test_the_eviction_of_a_prompt_whose_client_left_is_known(proxy: ProxyProcess) -> None:
     body = chat(f"first {LONG}", max_tokens=2000, stream=True, n=2)
     with proxy.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
         next(line for line in answer.iter_lines() if '"content":"' in line and '"content":""' not in line)
@@ -79,20 +77,6 @@ def test_the_eviction_of_a_prompt_whose_client_left_is_known(pair: Pair) -> None
     until(lambda: removed_blocks(proxy) > 0, "the first prompt makes room")
     after = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
     assert abs(predicted_tiers(proxy)["device"] - after["warmroute"]["cached"]["device"]) <= ERROR_TOKENS
-
-
-def test_a_flush_is_known(pair: Pair) -> None:
-    proxy = pair.proxy
-    follow(proxy)
-    ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
-    ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
-    assert predicted_tiers(proxy)["device"] > 1024
-    batches = metric(proxy, "warmroute_kv_event_batches_total")
-    request = urllib.request.Request(f"{pair.engine.url}/flush_cache", b"", method="POST")
-    urllib.request.urlopen(request, timeout=seconds(5)).close()
-    until(lambda: metric(proxy, "warmroute_kv_event_batches_total") > batches, "the flush is heard of")
-    ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
-    assert predicted_tiers(proxy) == {"device": 0, "host": 0, "storage": 0}
 
 
 def published(engine: EngineProcess) -> int:
@@ -107,27 +91,6 @@ def published(engine: EngineProcess) -> int:
         while len(frames := dealer.recv_multipart()) > 3 and frames[3]:
             count = int.from_bytes(frames[2], "big") + 1
     return count
-
-
-def test_a_proxy_that_starts_beside_a_warm_engine_knows_what_is_evicted(tmp_path: Path) -> None:
-    """It has seen no event of the blocks that hold the system prompt, behind which all that it sends is cached."""
-    with EngineProcess(tmp_path, "e", "aggregated", *REPLAYING) as engine:
-        with ProxyProcess(tmp_path, [engine.toml("east")]) as earlier:
-            ask(earlier, chat("hello", max_tokens=4), "earlier")
-        with ProxyProcess(tmp_path, [engine.toml("east")]) as proxy:
-            follow(proxy)
-
-            def unheard() -> float:
-                heard = metric(proxy, "warmroute_kv_event_batches_total")
-                return published(engine) - heard
-
-            missed = min(unheard() for _ in range(5))  # some may be on its way
-            for name in ("first", "second", "third") * 2:
-                ask(proxy, chat(f"{name} {LONG}", max_tokens=4), name)
-            until(lambda: engine.running() == 0 and unheard() <= missed, "the proxy has heard of all that is cached")
-            again = ask(proxy, chat(f"first {LONG}", max_tokens=4), "first")
-    assert 0 < again["prompt_tokens_details"]["cached_tokens"] < 1024
-    assert again["warmroute"]["predicted_cached"] <= 1024
 
 
 def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Path) -> None:

@@ -109,25 +109,6 @@ def test_a_new_session_waits_at_one_while_a_running_one_waits_at_the_other(tmp_p
         until(lambda: queue(it.second)["waits_elsewhere"] == 0, "and knows when it waits no more")
 
 
-def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) -> None:
-    with pair(tmp_path) as it:
-        until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
-        it.gate.open_for_all()
-        key = {"x-session-affinity": "ticket-4711"}
-        it.sockets.append(it.first.send(chat(long_text("first")), headers=key))
-        assert answer(it.sockets[0])[0] == 200
-
-        def protected(proxy: ProxyProcess) -> int:
-            (books,) = it.admission(proxy)["working_set"].values()
-            return int(books["protected_tokens"])
-
-        until(lambda: protected(it.second) > 0, "the other proxy knows whose KV is there")
-        with it.second.client() as client:
-            said = client.post("/v1/sessions/expect", headers={**key, "x-warmroute-expect": "end"})
-        assert said.status_code == 204
-        until(lambda: protected(it.first) == protected(it.second) == 0, "both know that it is over", 10.0)
-
-
 def test_a_conversation_without_a_key_is_one_at_both(tmp_path: Path) -> None:
     """The next turn is asked again until the other proxy knows of the one before, which takes milliseconds."""
     with pair(tmp_path) as it:
@@ -188,28 +169,19 @@ def test_a_proxy_that_dies_is_no_load_for_ever_and_is_known_again(tmp_path: Path
         assert answer(asked[1])[0] == 200
 
 
-def test_every_process_of_a_proxy_knows_what_the_other_proxy_has_sent(tmp_path: Path) -> None:
+def test_every_process_knows_what_the_other_proxy_has_sent_and_tokens_in_flight_are_its_own(tmp_path: Path) -> None:
+    """Proxies are scaled by them: an idle one that showed the load of the others would ask for one more, for ever."""
+    own, of_all = "warmroute_tokens_in_flight", "warmroute_worker_resident_tokens"
     with pair(tmp_path, processes=2) as it:
         asked = [it.send(it.first, f"number {number}") for number in range(6)]  # the system chooses the process of each
         for _ in range(6):  # and of each look
             until(lambda: it.running(it.second) == 6, "all are counted once")
-        it.gate.open_for_all()
-        assert {answer(sock)[0] for sock in asked} == {200}
-        until(lambda: it.running(it.second) == 0, "all have ended")
-
-
-def test_tokens_in_flight_are_each_proxys_own_though_workers_show_those_of_all(tmp_path: Path) -> None:
-    """What proxies are scaled by: an idle one that showed the load of the others would ask for one more, for ever."""
-    own, of_all = "warmroute_tokens_in_flight", "warmroute_worker_resident_tokens"
-    with pair(tmp_path, processes=2) as it:
-        asked = [it.send(it.first, f"number {number}") for number in range(3)]
-        until(lambda: it.running(it.second) == 3, "the other proxy counts them")
         until(lambda: 0 < it.first.metric(own) == it.first.metric(of_all), "processes are summed")
         assert it.second.metric(of_all) > 0
         assert it.second.metric(own) == 0
         it.gate.open_for_all()
         assert {answer(sock)[0] for sock in asked} == {200}
-        until(lambda: it.first.metric(own) == 0, "all have ended")
+        until(lambda: it.running(it.second) == it.first.metric(own) == 0, "all have ended")
 
 
 def test_a_proxy_that_counts_alone_says_so(tmp_path: Path) -> None:

@@ -189,9 +189,8 @@ def test_another_conversation_of_a_session_is_no_break(client: httpx.Client) -> 
     assert "prefix_break" not in _ask(client, "two", other)
 
 
-def test_nothing_of_it_is_kept_where_it_is_off(tmp_path: Path) -> None:
+def test_nothing_of_it_is_kept_where_it_is_off(engine: EngineProcess, tmp_path: Path) -> None:
     with (
-        EngineProcess(tmp_path, "a0", "aggregated") as engine,
         ProxyProcess(tmp_path / "p", [engine.toml("east")], limits="prompt_parts_bytes = 0") as proxy,
         proxy.client() as client,
     ):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +44,45 @@ REPORTED: dict[str, dict[str, Any]] = {
 """The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer."""
 
 
-@contextmanager
-def in_front_of(folder: Path, provider: str, usage: dict[str, Any], more: str = "") -> Iterator[tuple[Any, Any]]:
-    """A proxy whose one engine is a server of a provider, which reports this usage."""
+class Server(ScriptedEngine):
+    """A server of a provider, which reports what a test says and serves one model, which has the provider's name."""
 
-    def answers(handler: Handler) -> None:
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        self.usage = REPORTED["openai"]
+        super().__init__(provider, self.answers)
+
+    def answers(self, handler: Handler) -> None:
         if json.loads(handler.engine.bodies[-1]).get("stream"):
-            handler.stream(delta("hi"), delta(finish="stop"), {"choices": [], "usage": usage}, "[DONE]")
+            handler.stream(delta("hi"), delta(finish="stop"), {"choices": [], "usage": self.usage}, "[DONE]")
         else:
-            handler.reply(200, whole(usage))
+            handler.reply(200, whole(self.usage))
 
-    with (
-        ScriptedEngine("theirs", answers) as engine,
-        ProxyProcess(folder / "p", [f'{engine.toml("openai")}\nprovider = "{provider}"\n{more}']) as proxy,
-    ):
-        yield proxy, engine
+    def tables(self) -> str:
+        theirs = f'model_names = {{ "{self.provider}" = "their/{self.provider}" }}'
+        engine = f'{self.toml("openai")}\nprovider = "{self.provider}"\nmodels = ["{self.provider}"]\n{theirs}'
+        model = f'[[model]]\nname = "{self.provider}"\naliases = ["my-{self.provider}"]'
+        return f'{engine}\n{model}\ninput = "0.60"\ncached = "0.10"\noutput = "3.00"'
 
 
-def ask(proxy: ProxyProcess, **fields: Any) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Server]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(Server(name)) for name in PROVIDERS}
+
+
+@pytest.fixture(scope="module")
+def proxy(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    """In front of a server of each provider."""
+    tables = [server.tables() for server in servers.values()]
+    with ProxyProcess(tmp_path_factory.mktemp("providers") / "p", tables) as made:
+        yield made
+
+
+def ask(proxy: ProxyProcess, model: str = "kimi-k2.5", **fields: Any) -> dict[str, Any]:
     """The usage of an answer."""
     with proxy.client() as client:
-        answered = client.post("/v1/chat/completions", json=chat(**fields), headers=SESSION)
+        answered = client.post("/v1/chat/completions", json=chat(**fields) | {"model": model}, headers=SESSION)
     assert answered.status_code == 200, answered.text
     if not fields.get("stream"):
         return dict(answered.json()["usage"])
@@ -74,10 +92,12 @@ def ask(proxy: ProxyProcess, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("provider", REPORTED)
-def test_what_a_provider_reports_is_on_the_receipt(tmp_path: Path, provider: str, stream: bool) -> None:
+def test_what_a_provider_reports_is_on_the_receipt(
+    proxy: ProxyProcess, servers: dict[str, Server], provider: str, stream: bool
+) -> None:
+    servers[provider].usage = REPORTED[provider]
     asked = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    with in_front_of(tmp_path, provider, REPORTED[provider]) as (proxy, _):
-        usage = ask(proxy, **asked)
+    usage = ask(proxy, provider, **asked)
     assert receipt.check(usage) == []
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2000, 7)
     assert usage["prompt_tokens_details"]["cached_tokens"] == 1500
@@ -88,9 +108,11 @@ def test_what_a_provider_reports_is_on_the_receipt(tmp_path: Path, provider: str
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_provider_gets_its_own_signal_and_no_other(tmp_path: Path, provider: str) -> None:
-    with in_front_of(tmp_path, provider, REPORTED["openai"]) as (proxy, engine):
-        session = ask(proxy, prompt_cache_key="theirs")["warmroute"]["session"]
+def test_a_provider_gets_its_own_signal_and_no_other(
+    proxy: ProxyProcess, servers: dict[str, Server], provider: str
+) -> None:
+    engine = servers[provider]
+    session = ask(proxy, provider, prompt_cache_key="theirs")["warmroute"]["session"]
     row, head, body = PROVIDERS[provider], engine.heads[-1], engine.sent()
     headers = {each.header for each in PROVIDERS.values()} - {""}
     assert {name: head[name] for name in headers & set(head)} == ({row.header: session} if row.header else {})
@@ -101,18 +123,16 @@ def test_a_provider_gets_its_own_signal_and_no_other(tmp_path: Path, provider: s
         assert body[row.field] == session
 
 
-def test_a_provider_has_its_own_name_for_a_model(tmp_path: Path) -> None:
-    more = 'model_names = { "kimi-k2.5" = "moonshotai/kimi-k2.5" }'
-    with in_front_of(tmp_path, "openrouter", REPORTED["openrouter"], more) as (proxy, engine):
-        for name in ("kimi-k2.5", "kimi"):
-            ask(proxy, model=name, stream=True, stream_options={"include_usage": True})
-            assert engine.sent()["model"] == "moonshotai/kimi-k2.5"
+def test_a_provider_has_its_own_name_for_a_model(proxy: ProxyProcess, servers: dict[str, Server]) -> None:
+    for name in ("openrouter", "my-openrouter"):
+        ask(proxy, name, stream=True, stream_options={"include_usage": True})
+        assert servers["openrouter"].sent()["model"] == "their/openrouter"
 
 
 @pytest.mark.parametrize("cost", [-1, "0.1", True, None, 1e300, [1]])
-def test_a_cost_that_is_no_amount_is_left_out(tmp_path: Path, cost: object) -> None:
-    with in_front_of(tmp_path, "openrouter", {**REPORTED["openrouter"], "cost": cost}) as (proxy, _):
-        usage = ask(proxy)
+def test_a_cost_that_is_no_amount_is_left_out(proxy: ProxyProcess, servers: dict[str, Server], cost: object) -> None:
+    servers["openrouter"].usage = {**REPORTED["openrouter"], "cost": cost}
+    usage = ask(proxy, "openrouter")
     assert "provider_cost_nanousd" not in usage["warmroute"]
     assert receipt.check(usage) == []
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -67,13 +68,23 @@ def model() -> Model:
     return Model()
 
 
-@pytest.fixture
-def proxy(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+@contextlib.contextmanager
+def before(model: Model, folder: Path) -> Iterator[ProxyProcess]:
     free = '[[model]]\nname = "gpt-5.1-codex"\nfree = true'
-    with (
-        ScriptedEngine("a0", model) as engine,
-        ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml(), free]) as started,
-    ):
+    with ScriptedEngine("a0", model) as engine, ProxyProcess(folder / "p", [engine.toml(), free]) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def proxy(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    with before(model, tmp_path_factory.mktemp("proxy")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def another(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    """It has not seen what `proxy` has."""
+    with before(model, tmp_path_factory.mktemp("another")) as started:
         yield started
 
 
@@ -154,15 +165,16 @@ def test_an_agent_that_connects_again_has_its_session(program: str, proxy: Proxy
 
 @pytest.mark.parametrize("program", AGENTS)
 def test_agents_on_one_connection_that_names_no_session_are_told_apart(
-    program: str, proxy: ProxyProcess, model: Model
+    program: str, another: ProxyProcess, model: Model
 ) -> None:
     """By `prompt_cache_key` where their turns have it, else by what each continues."""
     played = Played(model)
     turns = recorded_turns(f"{program}_websocket")
-    with Socket(proxy) as socket:
+    with Socket(another) as socket:
         for turn in turns:
             if turn.output is not None:
                 agent = AGENTS[program][turn.connection]
                 played.turn(socket, agent, turn, stream_id=agent)
     named = [turn for turn in turns if "prompt_cache_key" in turn.message]
-    played.check(program, proxy, {AGENTS[program][turn.connection]: turn.message["prompt_cache_key"] for turn in named})
+    keys = {AGENTS[program][turn.connection]: turn.message["prompt_cache_key"] for turn in named}
+    played.check(program, another, keys)

@@ -223,15 +223,3 @@ def test_a_websocket_elsewhere_is_declined(raw: httpx.Client) -> None:
     answer = raw.get("/v1/chat/completions", headers=OFFER)
     assert (answer.status_code, answer.json()["error"]["code"]) == (426, "websocket_not_served")
     assert "POST" in answer.json()["error"]["message"]
-
-
-def test_an_engine_that_fails_is_a_failed_response(client: openai.OpenAI, raw: httpx.Client) -> None:
-    fails: Any = {"model": MODEL, "input": "fails", "metadata": script({"error_after_tokens": 2})}
-    with pytest.raises(openai.InternalServerError) as refused:
-        client.responses.create(**fails)
-    assert refused.value.code == "engine_error"
-    failed = events_of(raw.post(PATH, json={**fails, "stream": True}))[-1]
-    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
-    assert failed["response"]["error"]["code"] == "engine_error"
-    with client.responses.stream(**fails) as stream:
-        assert [event.type for event in stream][-1] == "response.failed"

@@ -175,18 +175,6 @@ def test_streams_run_side_by_side_and_their_own_turns_one_by_one(
         assert said(engine) == ["beside it", "Answer 1.", "a fork", "Answer 3.", "so does the fork"]
 
 
-def test_a_turn_that_asks_for_nothing_prepares_those_behind_it(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
-    before = len(engine.bodies)
-    with Socket(proxy) as socket:
-        socket.send("prepared", generate=False, instructions="A.", tools=[READ])
-        assert socket.event()["type"] == "response.created"
-        prepared = socket.event()
-        assert (prepared["type"], prepared["response"]["output"]) == ("response.completed", [])
-        assert len(engine.bodies) == before
-        socket.answer(input=[], instructions="A.", tools=[READ], previous_response_id=prepared["response"]["id"])
-        assert said(engine) == ["A.", "prepared"]
-
-
 def test_a_turn_that_asks_for_nothing_is_checked_like_any_other(proxy: ProxyProcess) -> None:
     with Socket(proxy) as socket:
         for wrong, status, code in (

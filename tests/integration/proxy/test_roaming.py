@@ -103,7 +103,7 @@ def too_wide(gaps_of: dict[str, float]) -> dict[str, float]:
     return {name: round(gap, 4) for name, gap in gaps_of.items() if gap > ALLOWED_GAP}
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_recorded_sessions_that_roam_reach_their_ideal(fleet: LocalFleet, seed: int) -> None:
     assert too_wide(gaps(fleet, load_recordings(), seed)) == {}
     with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
@@ -164,8 +164,7 @@ def with_side_lineages(recording: RecordedSession) -> RecordedSession:
     return replace(recording, requests=tuple(replace(each, n=number) for number, each in enumerate(mixed)))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_side_lineages_between_the_turns_take_nobody_along(fleet: LocalFleet, seed: int) -> None:
+def test_side_lineages_between_the_turns_take_nobody_along(fleet: LocalFleet) -> None:
     names = ("aider", "codex", "oc_main", "oc_prune")
     recordings = [with_side_lineages(each) for each in load_recordings() if each.name in names]
-    assert too_wide(gaps(fleet, recordings, seed + 10)) == {}
+    assert too_wide(gaps(fleet, recordings, 11)) == {}

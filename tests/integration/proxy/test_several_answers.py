@@ -31,6 +31,13 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
         yield {engine.id: engine for engine in started}
 
 
+@pytest.fixture(scope="module")
+def alone(engines: dict[str, EngineProcess], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    """A proxy in front of the engine that does both halves."""
+    with serving(engines, tmp_path_factory.mktemp("alone"), "a0") as started:
+        yield started
+
+
 def serving(engines: dict[str, EngineProcess], folder: Path, *names: str) -> ProxyProcess:
     return ProxyProcess(folder / "p", [engines[name].toml("east") for name in names]).start()
 
@@ -64,36 +71,45 @@ def test_choices_are_refused_where_engines_do_one_half_only(engines: dict[str, E
     ids=["choices", "prompts"],
 )
 def test_a_client_that_leaves_ends_them_all(
-    engines: dict[str, EngineProcess], tmp_path: Path, path: str, body: dict[str, Any], stream: bool
+    engines: dict[str, EngineProcess], alone: ProxyProcess, path: str, body: dict[str, Any], stream: bool
 ) -> None:
     """The engine knows none of them by the id that the proxy gave: their connection is closed."""
-    with serving(engines, tmp_path, "a0") as proxy:
-        parts = urlsplit(proxy.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
-        headers = {"authorization": f"Bearer {proxy.keys[0]}", "content-type": "application/json"}
-        connection.request("POST", path, json.dumps(body | {"stream": stream}), headers)
-        until(engines["a0"].running, "they run")
-        assert connection.sock
-        connection.sock.close()
-        connection.close()
-        until(lambda: engines["a0"].running() == 0, "none runs on", 5.0)
-        row = proxy.rows(expected=1)[0]
-        usage = json.loads(row["usage"])
-        assert row["outcome"] == "client_left"
-        assert contract_receipt.check(usage) == []
-        assert "prompt_tokens" in usage["warmroute"]["estimated"]
+    key = {"x-session-affinity": f"leaves {path} {stream}"}
+    with alone.client() as client:
+        first = client.post(CHAT, json=chat("first", max_tokens=1), headers=key).json()["usage"]["warmroute"]
+    parts = urlsplit(alone.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
+    headers = {"authorization": f"Bearer {alone.keys[0]}", "content-type": "application/json", **key}
+    connection.request("POST", path, json.dumps(body | {"stream": stream}), headers)
+    until(engines["a0"].running, "they run")
+    assert connection.sock
+    connection.sock.close()
+    connection.close()
+    until(lambda: engines["a0"].running() == 0, "none runs on", 5.0)
+
+    def rows() -> list[dict[str, Any]]:
+        return [row for row in alone.rows() if row["session"] == first["session"] and row["id"] != first["id"]]
+
+    (row,) = until(rows, "its row")
+    usage = json.loads(row["usage"])
+    assert row["outcome"] == "client_left"
+    assert contract_receipt.check(usage) == []
+    assert "prompt_tokens" in usage["warmroute"]["estimated"]
 
 
-def test_what_choices_share_is_no_error_of_prediction(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
+def test_what_choices_share_is_no_error_of_prediction(alone: ProxyProcess) -> None:
     """A prompt that nobody has seen is reported as cached, by its own first choice. That is no cached price."""
-    with serving(engines, tmp_path, "a0") as proxy, proxy.client() as client:
-        usage = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
+    before = metric(alone, "warmroute_prediction_error_ratio_count")
+    body = chat("new to all", max_tokens=2)
+    body["messages"][0]["content"] = "You are new to all. " * 60
+    with alone.client() as client:
+        usage = client.post(CHAT, json=body | {"n": 2}).json()["usage"]
         assert contract_receipt.cached_tokens(usage) == 0
         assert "cached_tokens" in usage["warmroute"]["estimated"]
         assert contract_receipt.check(usage) == []
-        assert metric(proxy, "warmroute_prediction_error_ratio_count") == 0
-        client.post(CHAT, json=chat("new to all", max_tokens=2))
-        assert metric(proxy, "warmroute_prediction_error_ratio_count") == 1
-        again = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
+        assert metric(alone, "warmroute_prediction_error_ratio_count") == before
+        client.post(CHAT, json=body)
+        assert metric(alone, "warmroute_prediction_error_ratio_count") == before + 1
+        again = client.post(CHAT, json=body | {"n": 2}).json()["usage"]
         assert contract_receipt.cached_tokens(again) > 0
         assert "cached_tokens" not in again["warmroute"]["estimated"]

@@ -67,12 +67,13 @@ class Scene(NamedTuple):
     engine: EngineProcess
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder, extra = tmp_path_factory.mktemp("tls"), f"processes = {request.param}"
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Of two processes; the tests that make a proxy of their own make one of one process."""
+    folder, limits = tmp_path_factory.mktemp("tls"), "head_timeout_s = 600"
     with (
         EngineProcess(folder, "east-a0", "aggregated", speed=2.0) as engine,
-        SecureProxy(folder / "p", [engine.toml("east")], extra=extra, limits="head_timeout_s = 600") as proxy,
+        SecureProxy(folder / "p", [engine.toml("east")], extra="processes = 2", limits=limits) as proxy,
     ):
         yield Scene(proxy, engine)
 
@@ -136,12 +137,11 @@ class TestClients:
 
 
 class TestBadConnections:
-    @pytest.mark.parametrize("processes", [1, 2])
-    def test_a_handshake_that_does_not_come_is_given_up(self, tmp_path: Path, processes: int) -> None:
-        extra, limits = f"processes = {processes}", f"head_timeout_s = {configured(1)}"
+    def test_a_handshake_that_does_not_come_is_given_up(self, tmp_path: Path) -> None:
+        limits = f"head_timeout_s = {configured(1)}"
         with (
             ScriptedEngine("s0", sound) as engine,
-            SecureProxy(tmp_path / "p", [engine.toml()], extra=extra, limits=limits) as proxy,
+            SecureProxy(tmp_path / "p", [engine.toml()], limits=limits) as proxy,
             socket.create_connection(proxy.address, 10) as silent,
         ):
             silent.settimeout(seconds(20))

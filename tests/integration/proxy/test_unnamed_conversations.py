@@ -7,7 +7,6 @@ import httpx
 
 import warmroute
 from tests.subjects.processes import EngineProcess, ProxyProcess
-from warmroute_lab.recordings import load_recordings
 
 CHAT: Final = "/v1/chat/completions"
 EXAMPLE: Final[list[dict[str, Any]]] = [
@@ -47,17 +46,6 @@ def test_a_conversation_goes_on_after_a_restart_of_the_proxy(tmp_path: Path) -> 
     assert second["cached"]["device"] > 100
 
 
-def test_chats_with_the_same_examples_are_told_apart_and_nobody_is_blamed(client: httpx.Client) -> None:
-    texts = ("a cat", "an oak", "a stone")
-    first = [told(client, about(text)) for text in texts]
-    assert len({receipt["session"] for receipt in first}) == 3
-    assert all("prefix_changed" not in receipt["loss"] for receipt in first)
-    assert first[1]["loss"]["cold"] > 100, "behind the examples, which are cached"
-    second = [told(client, about(text, *MORE)) for text in texts]
-    assert [receipt["session"] for receipt in second] == [receipt["session"] for receipt in first]
-    assert all(set(receipt["loss"]) <= {"new", "page_rounding"} for receipt in second)
-
-
 def test_the_sdk_tells_them_apart_and_explains_each_by_itself(proxy: ProxyProcess) -> None:
     with warmroute.OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0]) as client:
 
@@ -69,17 +57,6 @@ def test_the_sdk_tells_them_apart_and_explains_each_by_itself(proxy: ProxyProces
         assert not any("On your side" in text or "prefix_changed" in text for text in explained)
         assert "the prompt only grew" in explain(about("a lime", *MORE))
         assert sorted(totals.turns for totals in client.cache.report().by_session.values()) == [1, 1, 2]
-
-
-def test_aiders_dropped_reminder_is_a_changed_prefix_of_its_own_conversation(client: httpx.Client) -> None:
-    (aider,) = load_recordings(["aider"])
-    receipts = [told(client, request.body["messages"]) for request in aider.requests]
-    sessions = [receipt["session"] for receipt in receipts]
-    commit, moved = sessions[2], sessions[3]
-    assert sessions == [sessions[0], sessions[0], commit, moved, moved, moved]
-    assert len({sessions[0], commit, moved}) == 3
-    changed = [receipt["loss"].get("prefix_changed", 0) > 0 for receipt in receipts]
-    assert changed == [False, True, False, True, True, True]
 
 
 def test_what_failed_and_is_sent_again_is_of_the_same_conversation(client: httpx.Client) -> None:

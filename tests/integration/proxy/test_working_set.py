@@ -1,6 +1,7 @@
 """Turns that wait until there is KV memory for them, over real sockets, before an engine with a small pool."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -289,36 +290,53 @@ def books(it: Scene) -> dict[str, int]:
     return dict(found)
 
 
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A small pool, and streams that show a sign of life soon."""
+    with scene(tmp_path_factory.mktemp("held"), running=100, limits="head_hold_s = 0.1") as it:
+        small_pool(it)
+        it.engine.script = counted(it.gate)
+        yield it
+
+
 @pytest.mark.parametrize(
-    ("path", "body", "sign", "last"),
+    ("path", "body", "first_line", "sign", "last"),
     [
-        ("/v1/chat/completions", {"stream": True}, ":", "[DONE]"),
-        ("/v1/messages", {"max_tokens": 5, "stream": True}, "event: ping", "message_stop"),
-        ("/v1/responses", {"stream": True}, ":", "response.completed"),
-        ("/v1beta/models/kimi-k2.5:streamGenerateContent?alt=sse", {}, "", '"finishReason"'),  # an empty line
+        ("/v1/chat/completions", {"stream": True}, "", ":", "[DONE]"),
+        (
+            "/v1/messages",
+            {"max_tokens": 5, "stream": True},
+            "event: message_start",
+            "event: ping",
+            "message_stop",
+        ),
+        ("/v1/responses", {"stream": True}, "", ":", "response.completed"),
+        ("/v1beta/models/kimi-k2.5:streamGenerateContent?alt=sse", {}, "", "", '"finishReason"'),  # an empty line
     ],
 )
 def test_a_stream_that_waits_shows_a_sign_of_life(
-    tmp_path: Path, path: str, body: dict[str, object], sign: str, last: str
+    held: Scene, path: str, body: dict[str, object], first_line: str, sign: str, last: str
 ) -> None:
-    text = long_text("second")
+    it, text = held, long_text(f"second-{path}")
     messages: dict[str, object] = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
     prompts: dict[str, dict[str, object]] = {
         "/v1/chat/completions": messages, "/v1/messages": messages, "/v1/responses": {"model": MODEL, "input": text}
     }  # fmt: skip
     prompt = prompts.get(path, {"contents": [{"role": "user", "parts": [{"text": text}]}]})
-    with scene(tmp_path, running=100, limits="head_hold_s = 0.1") as it:
-        small_pool(it)
-        first = it.send(long_text("first"))
-        it.runs(1)
-        lines: list[str] = []
-        with it.proxy.client() as client, client.stream("POST", path, json=body | prompt) as stream:
-            assert stream.status_code == 200
-            for line in stream.iter_lines():
-                lines.append(line)
-                if line.startswith(sign) and not it.gate.wide_open:
-                    assert it.queue()["for_memory"] == 1
-                    it.gate.open_for_all()
-        assert answer(first)[0] == 200
-        assert any(line.startswith(sign) for line in lines)
-        assert any(last in line for line in lines)
+    before = len(it.engine.bodies)
+    first = it.send(long_text(f"first-{path}"))
+    it.runs(before + 1)
+    lines: list[str] = []
+    ends = False
+    with it.proxy.client() as client, client.stream("POST", path, json=body | prompt) as stream:
+        assert stream.status_code == 200
+        for line in stream.iter_lines():
+            lines.append(line)
+            if line.startswith(sign) and not ends:
+                assert it.queue()["for_memory"] == 1
+                it.gate.open(2)
+                ends = True
+    assert answer(first)[0] == 200
+    assert lines[0].startswith(first_line)
+    assert ends
+    assert any(last in line for line in lines)

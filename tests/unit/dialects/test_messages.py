@@ -33,6 +33,10 @@ def read(**members: Any) -> ChatRequest:
     ("members", "where"),
     [
         ({"model": 3}, "model: must be a text"),
+        ({"max_tokens": None}, "max_tokens: is required"),
+        ({"thinking": "hard"}, "thinking: must be a JSON object"),
+        ({"messages": []}, "messages: at least one"),
+        ({"messages": "hi"}, "messages: must be a list"),
         ({"stop_sequences": "a"}, "stop_sequences: must be a list of texts"),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: must be one of"),
         ({"tools": [{"name": "f"}]}, "tools.0.input_schema: is required"),
