@@ -93,6 +93,27 @@ def published(engine: EngineProcess) -> int:
     return count
 
 
+def test_a_proxy_that_starts_beside_a_warm_engine_knows_what_is_evicted(tmp_path: Path) -> None:
+    """It has seen no event of the blocks that hold the system prompt, behind which all that it sends is cached."""
+    with EngineProcess(tmp_path, "e", "aggregated", *REPLAYING) as engine:
+        with ProxyProcess(tmp_path, [engine.toml("east")]) as earlier:
+            ask(earlier, chat("hello", max_tokens=4), "earlier")
+        with ProxyProcess(tmp_path, [engine.toml("east")]) as proxy:
+            follow(proxy)
+
+            def unheard() -> float:
+                heard = metric(proxy, "warmroute_kv_event_batches_total")
+                return published(engine) - heard
+
+            missed = min(unheard() for _ in range(5))  # some may be on its way
+            for name in ("first", "second", "third") * 2:
+                ask(proxy, chat(f"{name} {LONG}", max_tokens=4), name)
+            until(lambda: engine.running() == 0 and unheard() <= missed, "the proxy has heard of all that is cached")
+            again = ask(proxy, chat(f"first {LONG}", max_tokens=4), "first")
+    assert 0 < again["prompt_tokens_details"]["cached_tokens"] < 1024
+    assert again["warmroute"]["predicted_cached"] <= 1024
+
+
 def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Path) -> None:
     missed: list[float] = []
 

@@ -109,6 +109,25 @@ def test_a_new_session_waits_at_one_while_a_running_one_waits_at_the_other(tmp_p
         until(lambda: queue(it.second)["waits_elsewhere"] == 0, "and knows when it waits no more")
 
 
+def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) -> None:
+    with pair(tmp_path) as it:
+        until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
+        it.gate.open_for_all()
+        key = {"x-session-affinity": "ticket-4711"}
+        it.sockets.append(it.first.send(chat(long_text("first")), headers=key))
+        assert answer(it.sockets[0])[0] == 200
+
+        def protected(proxy: ProxyProcess) -> int:
+            (books,) = it.admission(proxy)["working_set"].values()
+            return int(books["protected_tokens"])
+
+        until(lambda: protected(it.second) > 0, "the other proxy knows whose KV is there")
+        with it.second.client() as client:
+            said = client.post("/v1/sessions/expect", headers={**key, "x-warmroute-expect": "end"})
+        assert said.status_code == 204
+        until(lambda: protected(it.first) == protected(it.second) == 0, "both know that it is over", 10.0)
+
+
 def test_a_conversation_without_a_key_is_one_at_both(tmp_path: Path) -> None:
     """The next turn is asked again until the other proxy knows of the one before, which takes milliseconds."""
     with pair(tmp_path) as it:
