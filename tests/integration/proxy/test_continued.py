@@ -26,20 +26,14 @@ ON = "continue_broken = true"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def script(**step: Any) -> dict[str, Any]:
-    return {"metadata": {"script": json.dumps(step)}}
+OF_300_TOKENS = {"metadata": {"script": '{"output_tokens": 300}'}}
+TRIO = {"a0": "aggregated", "a1": "aggregated", "a2": "aggregated"}
 
 
-@pytest.fixture
+@pytest.fixture(params=[{**PAIRS, "d2": "decode"}, TRIO], ids=["pairs", "aggregated"])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mortal]:
     with Mortal(tmp_path, request.param, model=ON) as made:
         yield made
-
-
-TRIO = {"a0": "aggregated", "a1": "aggregated", "a2": "aggregated"}
-pairs = pytest.mark.parametrize("fleet", [{**PAIRS, "d2": "decode"}], indirect=True, ids=["pairs"])
-trio = pytest.mark.parametrize("fleet", [TRIO], indirect=True, ids=["aggregated"])
-both = pytest.mark.parametrize("fleet", [{**PAIRS, "d2": "decode"}, TRIO], indirect=True, ids=["pairs", "aggregated"])
 
 
 def text_of(stream: Stream) -> str:
@@ -63,31 +57,8 @@ def check_one_answer(stream: Stream) -> dict[str, Any]:
     return usage
 
 
-def busy(fleet: Mortal) -> str:
-    """An engine that answers, as the proxy sees it."""
-    names = [name for name, engine in fleet.engines.items() if engine.role != "prefill" and engine.child.running()]
-
-    def answering() -> str:
-        workers = fleet.proxy.workers()
-        running, name = max((int(workers[name]["running"]), name) for name in names)
-        return name if running else ""
-
-    return str(until(answering, "an engine answers"))
-
-
-def slowly(fleet: Mortal, end: str) -> None:
-    """Have the answer to the prompt with this end come slowly, so that it has not ended when its engine is killed. The
-    rest, for which another engine is sent a longer prompt, comes as always.
-    """
-    for engine in fleet.engines.values():
-        if engine.role != "prefill":
-            order = {"fault": "drip", "delay_s": 0.3, "containing": end}
-            httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
-
-
-@both
 def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
-    bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=300)) for n in range(8)]
+    bodies = [chat(f"stream {n}", **USAGE, **OF_300_TOKENS) for n in range(8)]
     dies = next(engine for engine in fleet.engines.values() if engine.role != "prefill")
     order = {"fault": "drip", "delay_s": 0.3, "count": len(bodies)}  # so that none of its answers has ended by then
     httpx.post(f"{dies.url}/engine/faults", json=order).raise_for_status()
@@ -112,128 +83,21 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
         assert usage["completion_tokens"] == unbroken["completion_tokens"]
 
 
-def told_of_the_failure(fleet: Mortal, stream: Stream) -> dict[str, Any]:
-    """An error event, a row that is charged nothing, and nothing left on any engine; the row's usage is returned."""
-    assert stream.done().failed_clearly, stream.text[-300:]
-    row = next(row for row in fleet.proxy.rows(expected=1) if row["id"] == stream.receipt)
-    assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
-    usage: dict[str, Any] = json.loads(row["usage"])
-    assert contract_receipt.check(usage) == []
-    until(fleet.idle, "no engine works any more", 10.0)
-    return usage
-
-
-@pairs
-def test_a_tool_call_that_has_begun_is_not_continued(fleet: Mortal) -> None:
-    calls = [{"name": "write", "arguments": {"text": "word " * 200}}]
-    slowly(fleet, 'call 0"}]')
-    stream = Stream(fleet.proxy, chat("call", **USAGE, **script(text="I write.", tool_calls=calls)))
-    until(lambda: stream.text.count('"arguments"') > 3, "the call has begun")
-    fleet.kill(busy(fleet))
-    assert "continued" not in told_of_the_failure(fleet, stream)["warmroute"]
-
-
-@pairs
-def test_a_tool_call_behind_the_break_comes_whole(fleet: Mortal) -> None:
-    calls = [{"name": "write", "arguments": {"text": "word " * 10}}]
-    body = chat("call", **USAGE, **script(text="I shall write it. " * 30, tool_calls=calls))
-    slowly(fleet, 'call 0"}]')
-    stream = Stream(fleet.proxy, body)
-    until(lambda: stream.text.count('"content"') > 3, "the text has begun")
-    fleet.kill(busy(fleet))
-    usage = check_one_answer(stream.done())
-    assert usage["warmroute"]["continued"]["after_tokens"] > 0
-    assert text_of(stream) == "I shall write it. " * 30
-    choices = [choice for event in events(stream.text) for choice in event["choices"]]
-    parts = [call["function"] for choice in choices for call in choice["delta"].get("tool_calls") or ()]
-    assert "".join(part.get("name") or "" for part in parts) == "write"
-    assert json.loads("".join(part.get("arguments") or "" for part in parts)) == calls[0]["arguments"]
-    assert choices[-1]["finish_reason"] == "tool_calls"
-
-
-@trio
-def test_a_second_death_is_told(fleet: Mortal) -> None:
-    for engine in fleet.engines.values():
-        httpx.post(f"{engine.url}/engine/faults", json={"fault": "cut", "after_events": 6}).raise_for_status()
-    stream = Stream(fleet.proxy, chat("twice", **USAGE, **script(output_tokens=60)))
-    usage = told_of_the_failure(fleet, stream)
-    assert usage["warmroute"]["continued"] == {"after_tokens": 5, "by": "text"}
-    assert usage["completion_tokens"] == 10
-    assert text_of(stream)
-
-
-@trio
-def test_a_completion_goes_on_within_its_limit(fleet: Mortal) -> None:
-    body = {"model": "kimi-k2.5", "prompt": "Once upon a time " * 40, "max_tokens": 90, "ignore_eos": True, **USAGE}
-    slowly(fleet, 'upon a time "')
-    stream = Stream(fleet.proxy, body, "/v1/completions")
-    until(lambda: stream.text.count('"text"') > 3, "it has begun")
-    fleet.kill(busy(fleet))
-    assert stream.done().completed
-    found = events(stream.text)
-    assert len({event["id"] for event in found}) == 1
-    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
-    usage = found[-1]["usage"]
-    assert contract_receipt.check(usage) == []
-    assert usage["completion_tokens"] == 90
-    assert usage["warmroute"]["continued"]["by"] == "text"
-    assert len(text_of(stream)) == 4 * 90
-
-
-@trio
+@pytest.mark.parametrize("fleet", [TRIO], indirect=True, ids=["aggregated"])
 @pytest.mark.real_deadlines("probing", "deadlines")
 def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Mortal) -> None:
     """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
-    slowly(fleet, 'frozen 0"}]')
-    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=300)))
+    order = {"fault": "drip", "delay_s": 0.3, "containing": 'frozen 0"}]'}  # the rest is asked for with a longer prompt
+    for engine in fleet.engines.values():
+        httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
+    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **OF_300_TOKENS))
     until(lambda: stream.text.count('"content"') > 3, "it has begun")
-    frozen = fleet.engines[busy(fleet)]
+    frozen = next(engine for engine in fleet.engines.values() if engine.running())
     with frozen.held():
         usage = check_one_answer(stream.done())
     assert usage["warmroute"]["continued"]["after_tokens"] > 0
     assert usage["warmroute"]["workers"][0]["id"] != frozen.id
     until(fleet.idle, "the frozen one was told to stop", 10.0)
-
-
-@trio
-def test_the_sdk_reads_one_answer_and_counts_it(fleet: Mortal) -> None:
-    client = OpenAI(base_url=fleet.proxy.base_url, api_key=fleet.proxy.keys[0], max_retries=0)
-    body = chat("sdk", **script(output_tokens=120))
-    slowly(fleet, 'sdk 0"}]')
-    text = ""
-    for number, chunk in enumerate(client.chat.completions.create(**body, stream=True)):
-        text += chunk.choices[0].delta.content or ""
-        if number == 5:
-            fleet.kill(busy(fleet))
-    report = client.cache.report()
-    assert (report.turns, report.receipts, report.continued, report.violations) == (1, 1, 1, ())
-    assert "another engine continued: 1" in str(report)
-    whole = client.chat.completions.create(**body)
-    assert text == whole.choices[0].message.content
-    assert client.cache.report().continued == 1
-
-
-@trio
-def test_a_client_that_leaves_the_rest_ends_it(fleet: Mortal) -> None:
-    with fleet.proxy.client() as client:
-        body = chat("leave", **USAGE, **script(output_tokens=900))
-        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            parts = answer.iter_text()
-            next(parts)
-            first = busy(fleet)
-            fleet.kill(first)
-            others = [engine for engine in fleet.engines.values() if engine.id != first]
-            until(lambda: any(engine.running() for engine in others), "another goes on")
-            said = ""
-            while said.count("data: ") < 200:  # more than the first engine had time for
-                said += next(parts)
-    until(fleet.idle, "nothing runs any more", 5.0)
-    row = fleet.proxy.rows(expected=1)[0]
-    usage = json.loads(row["usage"])
-    assert contract_receipt.check(usage) == []
-    assert (row["outcome"], len(json.loads(row["rids"]))) == ("client_left", 2)
-    assert 0 < usage["warmroute"]["continued"]["after_tokens"] < usage["completion_tokens"]
-    assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
 
 
 @contextlib.contextmanager
@@ -261,10 +125,18 @@ def is_retracted(handler: Handler) -> None:
     handler.stream(ROLE, delta("It was "), delta("the best"), error, "[DONE]")
 
 
-def goes_on(handler: Handler) -> None:
+def called(arguments: str, **more: Any) -> dict[str, Any]:
+    """A chunk with a piece of a tool call."""
+    call = delta()
+    call["choices"][0]["delta"] = {"tool_calls": [{"index": 0, **more, "function": {"arguments": arguments}}]}
+    return call
+
+
+def goes_on(handler: Handler, *behind: Any, finish: str = "stop") -> None:
     usage = {"prompt_tokens": 702, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
-    end = {"id": "y", "object": "chat.completion.chunk", "choices": [], "usage": usage}
-    handler.stream(*({**part, "id": "y"} for part in (ROLE, delta(" of times"), delta(finish="stop"))), end, "[DONE]")
+    end = {"object": "chat.completion.chunk", "choices": [], "usage": usage}
+    parts = (ROLE, delta(" of times"), *behind, delta(finish=finish), end)
+    handler.stream(*({**part, "id": "y"} for part in parts), "[DONE]")
 
 
 def refuses(handler: Handler) -> None:
@@ -279,9 +151,11 @@ def thinks(handler: Handler) -> None:
 
 
 def calls(handler: Handler) -> None:
-    call = delta()
-    call["choices"][0]["delta"] = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]}
-    handler.stream(ROLE, call, delta(finish="tool_calls"), "[DONE]")
+    handler.stream(ROLE, called("", id="c"), delta(finish="tool_calls"), "[DONE]")
+
+
+def dies_within_a_call(handler: Handler) -> None:
+    handler.stream(ROLE, delta("It was the best"), called('{"a":', id="c"), end=False)
 
 
 @pytest.mark.parametrize("begins", [dies, is_retracted])
@@ -339,19 +213,96 @@ def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) ->
         assert (row["outcome"], len(json.loads(row["rids"]))) == ("completed", 2)
 
 
-@pytest.mark.parametrize("rest", [refuses, thinks, calls])
-def test_what_is_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, rest: Script) -> None:
-    with scripted(tmp_path, dies, rest) as (engines, proxy):
+@pytest.mark.parametrize(
+    "steps", [(dies, refuses), (dies, thinks), (dies, calls), (dies, dies), (dies_within_a_call, goes_on)]
+)
+def test_what_has_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, steps: tuple[Script, Script]) -> None:
+    asked = 1 if dies_within_a_call in steps else 2
+    with scripted(tmp_path, *steps) as (engines, proxy):
         stream = Stream(proxy, chat("best", **USAGE)).done()
         assert stream.failed_clearly
         assert events(stream.text)[-1]["error"]["code"] == "engine_error"
-        assert text_of(stream) == "It was the best"
-        assert "tool_calls" not in stream.text
+        assert text_of(stream) == "It was the best" * (2 if steps == (dies, dies) else 1)
+        assert ("tool_calls" in stream.text) == (asked == 1)
         assert "reasoning_content" not in stream.text
         row = proxy.rows(expected=1)[0]
-        assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, 2)
-        assert contract_receipt.check(json.loads(row["usage"])) == []
+        assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, asked)
+        usage = json.loads(row["usage"])
+        assert contract_receipt.check(usage) == []
+        assert ("continued" in usage["warmroute"]) == (asked == 2)
+        until(lambda: sum(len(engine.aborted) for engine in engines) == asked, "each was told to stop")
+
+
+def test_a_tool_call_behind_the_break_comes_whole(tmp_path: Path) -> None:
+    def goes_on_with_a_call(handler: Handler) -> None:
+        goes_on(handler, called('{"a":', id="c"), called("1}"), finish="tool_calls")
+
+    with scripted(tmp_path, dies, goes_on_with_a_call) as (_, proxy):
+        stream = Stream(proxy, chat("best", **USAGE)).done()
+    check_one_answer(stream)
+    assert text_of(stream) == "It was the best of times"
+    choices = [choice for event in events(stream.text) for choice in event["choices"]]
+    pieces = [call["function"]["arguments"] for each in choices for call in each["delta"].get("tool_calls", ())]
+    assert ("".join(pieces), choices[-1]["finish_reason"]) == ('{"a":1}', "tool_calls")
+
+
+def test_a_completion_goes_on_within_its_limit(tmp_path: Path) -> None:
+    def said(text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+
+    usage = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 88}}
+    begins: Script = lambda handler: handler.stream(said("a "), said("time"), end=False)  # noqa: E731
+    ends: Script = lambda handler: handler.stream(said("."), said("", "length"), usage, "[DONE]")  # noqa: E731
+    with scripted(tmp_path, begins, ends) as (engines, proxy):
+        body = {"model": "kimi-k2.5", "prompt": "Once upon ", "max_tokens": 90, **USAGE}
+        stream = Stream(proxy, body, "/v1/completions").done()
+    assert stream.completed
+    assert text_of(stream) == "a time."
+    found = events(stream.text)
+    assert len({event["id"] for event in found}) == 1
+    assert {engine.sent()["max_tokens"]: engine.sent()["prompt"] for engine in engines} == {
+        90: "Once upon ",
+        88: "Once upon a time",
+    }
+    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
+    assert contract_receipt.check(found[-1]["usage"]) == []
+    assert found[-1]["usage"]["completion_tokens"] == 90
+
+
+def test_the_sdk_reads_one_answer_and_counts_it(tmp_path: Path) -> None:
+    with (
+        scripted(tmp_path, dies, goes_on) as (_, proxy),
+        OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as client,
+    ):
+        chunks = client.chat.completions.create(**chat("best"), stream=True)
+        text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+        report = client.cache.report()
+    assert text == "It was the best of times"
+    assert (report.turns, report.receipts, report.continued, report.violations) == (1, 1, 1, ())
+    assert "another engine continued: 1" in str(report)
+
+
+def test_a_client_that_leaves_the_rest_ends_it(tmp_path: Path) -> None:
+    left = threading.Event()
+
+    def stays(handler: Handler) -> None:
+        handler.stream(ROLE, *[delta(" and on")] * 3, end=False)
+        left.wait(seconds(30))
+        data = b'data: {"choices":[],"usage":{"prompt_tokens":702,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
+        handler.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+
+    with scripted(tmp_path, dies, stays) as (engines, proxy):
+        stream = Stream(proxy, chat("best", **USAGE))
+        until(lambda: " and on" in stream.text, "another goes on")
+        stream.leave()
         until(lambda: sum(len(engine.aborted) for engine in engines) == 2, "both were told to stop")
+        left.set()
+        row = proxy.rows(expected=1)[0]
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert (row["outcome"], len(json.loads(row["rids"]))) == ("client_left", 2)
+    assert 0 < usage["warmroute"]["continued"]["after_tokens"] < usage["completion_tokens"]
+    assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
 
 
 def test_a_turn_of_another_region_goes_on_in_its_home(tmp_path: Path) -> None:
