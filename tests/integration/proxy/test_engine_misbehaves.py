@@ -54,56 +54,66 @@ def sound(handler: Handler) -> None:
         handler.reply(200, whole(USAGE, x_unknown={"kept": True}))
 
 
-def test_an_engine_sees_the_clients_body_and_neither_its_keys_nor_its_session(tmp_path: Path) -> None:
-    with serving(tmp_path, sound) as (proxy, (engine,)):
-        steering = ("cookie", "x-smg-target-worker", "x-override-rid", "x-data-parallel-rank", "accept-encoding")
-        for name in (*SESSION_HEADERS, *steering):
-            headers = {name: "sess-4711", "traceparent": "00-ab-cd-01", "x-request-id": "req-1"}
-            answer = post(proxy, headers, x_unknown=[1.50, None])
-            assert answer.status_code == 200
-            assert answer.json()["x_unknown"] == {"kept": True}
-            head = engine.heads[-1]
-            assert set(head) <= {"host", "content-type", "content-length", "accept", "traceparent", "x-request-id"}
-            assert "sess-4711" not in json.dumps(head) + engine.bodies[-1].decode()
-        sessions = ("session_id", "prompt_cache_key", "promptCacheKey", "conversation")
-        for field in (*sessions, "rid", "priority", "kv_hints"):
-            post(proxy, None, **{field: "sess-4711" if field != "priority" else 9})
-            assert b"sess-4711" not in engine.bodies[-1]
-            if field == "rid":
-                assert engine.sent()["rid"] != "sess-4711"
-            else:
-                assert field not in engine.sent()
-        sent = engine.sent()
-        added = {"rid", "cache_salt", "return_cached_tokens_details"}
-        assert {name: value for name, value in sent.items() if name not in added} == chat()
-        assert len(sent["rid"]) == 32
-        assert len(sent["cache_salt"]) == 64
-        rids = [json.loads(body)["rid"] for body in engine.bodies]
-        assert len(set(rids)) == len(rids)
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyProcess, ScriptedEngine]]:
+    """A proxy before one engine with which nothing is wrong."""
+    with serving(tmp_path_factory.mktemp("sound"), sound) as (proxy, (engine,)):
+        yield proxy, engine
 
 
-def test_claude_codes_user_id_stays_here_and_other_metadata_passes(tmp_path: Path) -> None:
-    with serving(tmp_path, sound) as (proxy, (engine,)):
-        user_id = json.dumps({"device_id": "d", "session_id": "sess-4711"})
-        named = post(proxy, None, metadata={"user_id": user_id, "team": "a"})
-        assert engine.sent()["metadata"] == {"team": "a"}
-        assert named.json()["usage"]["warmroute"]["session"]
-        post(proxy, None, metadata={"user_id": "just-a-user"})
-        assert engine.sent()["metadata"] == {"user_id": "just-a-user"}
+Served = tuple[ProxyProcess, ScriptedEngine]
 
 
-def test_a_stream_without_content_is_not_kept_for_ever(tmp_path: Path) -> None:
-    def talks(handler: Handler) -> None:
-        handler.stream(*[ROLE] * 10_000)
+def test_an_engine_sees_the_clients_body_and_neither_its_keys_nor_its_session(served: Served) -> None:
+    proxy, engine = served
+    steering = ("cookie", "x-smg-target-worker", "x-override-rid", "x-data-parallel-rank", "accept-encoding")
+    for name in (*SESSION_HEADERS, *steering):
+        headers = {name: "sess-4711", "traceparent": "00-ab-cd-01", "x-request-id": "req-1"}
+        answer = post(proxy, headers, x_unknown=[1.50, None])
+        assert answer.status_code == 200
+        assert answer.json()["x_unknown"] == {"kept": True}
+        head = engine.heads[-1]
+        assert set(head) <= {"host", "content-type", "content-length", "accept", "traceparent", "x-request-id"}
+        assert "sess-4711" not in json.dumps(head) + engine.bodies[-1].decode()
+    sessions = ("session_id", "prompt_cache_key", "promptCacheKey", "conversation")
+    for field in (*sessions, "rid", "priority", "kv_hints"):
+        post(proxy, None, **{field: "sess-4711" if field != "priority" else 9})
+        assert b"sess-4711" not in engine.bodies[-1]
+        if field == "rid":
+            assert engine.sent()["rid"] != "sess-4711"
+        else:
+            assert field not in engine.sent()
+    sent = engine.sent()
+    added = {"rid", "cache_salt", "return_cached_tokens_details"}
+    assert {name: value for name, value in sent.items() if name not in added} == chat()
+    assert len(sent["rid"]) == 32
+    assert len(sent["cache_salt"]) == 64
+    rids = [json.loads(body)["rid"] for body in engine.bodies]
+    assert len(set(rids)) == len(rids)
 
-    with serving(tmp_path, talks) as (proxy, _):
-        assert post(proxy, stream=True).status_code == 502
+
+def test_claude_codes_user_id_stays_here_and_other_metadata_passes(served: Served) -> None:
+    proxy, engine = served
+    user_id = json.dumps({"device_id": "d", "session_id": "sess-4711"})
+    named = post(proxy, None, metadata={"user_id": user_id, "team": "a"})
+    assert engine.sent()["metadata"] == {"team": "a"}
+    assert named.json()["usage"]["warmroute"]["session"]
+    post(proxy, None, metadata={"user_id": "just-a-user"})
+    assert engine.sent()["metadata"] == {"user_id": "just-a-user"}
 
 
-def test_the_clients_stream_options_are_kept_and_usage_is_asked_for(tmp_path: Path) -> None:
-    with serving(tmp_path, sound) as (proxy, (engine,)):
-        post(proxy, stream=True, stream_options={"continuous_usage_stats": True})
-        assert engine.sent()["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
+def test_the_clients_stream_options_are_kept_and_usage_is_asked_for(served: Served) -> None:
+    proxy, engine = served
+    post(proxy, stream=True, stream_options={"continuous_usage_stats": True})
+    assert engine.sent()["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
+
+
+def test_connections_to_an_engine_are_used_again(served: Served) -> None:
+    proxy, engine = served
+    before = engine.connections
+    for number in range(20):
+        assert post(proxy, stream=number < 10).status_code == 200
+    assert engine.connections <= before + 2  # the first of turns, and of probes
 
 
 def test_an_engine_that_is_not_sglang_gets_none_of_its_fields(tmp_path: Path) -> None:
@@ -112,27 +122,18 @@ def test_an_engine_that_is_not_sglang_gets_none_of_its_fields(tmp_path: Path) ->
         assert engine.sent() == chat()
 
 
-def ends_early(handler: Handler) -> None:
-    handler.stream(ROLE, delta("a"), delta("b"))
+def test_a_truncated_stream_does_not_look_finished(tmp_path: Path) -> None:
+    """Nothing but the end of the connection ends it, as with HTTP/1.0, and it comes within an event."""
 
+    def ends_within_an_event(handler: Handler) -> None:
+        events = [f"data: {json.dumps(each)}\n\n" for each in (ROLE, delta("a"), delta("b"))]
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.end_headers()
+        handler.wfile.write("".join(events)[:-20].encode())
+        handler.cut()
 
-def cuts_off(handler: Handler) -> None:
-    handler.stream(ROLE, delta("a"), end=False)
-
-
-def ends_within_an_event(handler: Handler) -> None:
-    """Nothing but the end of the connection ends it, as with HTTP/1.0."""
-    events = [f"data: {json.dumps(each)}\n\n" for each in (ROLE, delta("a"), delta("b"))]
-    handler.send_response(200)
-    handler.send_header("content-type", "text/event-stream")
-    handler.end_headers()
-    handler.wfile.write("".join(events)[:-20].encode())
-    handler.cut()
-
-
-@pytest.mark.parametrize("script", [ends_early, cuts_off, ends_within_an_event])
-def test_a_truncated_stream_does_not_look_finished(tmp_path: Path, script: Script) -> None:
-    with serving(tmp_path, script) as (proxy, (engine,)):
+    with serving(tmp_path, ends_within_an_event) as (proxy, (engine,)):
         assert Stream(proxy, chat(stream=True)).done().failed_clearly
         row = proxy.rows(expected=1)[0]
         assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, 200)
@@ -166,12 +167,12 @@ FAULTS: dict[str, Script] = {
     "no answer": Handler.cut,
     "a head without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000)),
     "a header without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000),
+    "only roles": lambda handler: handler.stream(*[ROLE] * 10_000),
     "only hints": lambda handler: goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20),
 }
-each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 
 
-@each_fault
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path, fault: Script) -> None:
     with serving(tmp_path, fault) as (proxy, (engine,)):
         answer = post(proxy, stream=True)
@@ -185,16 +186,15 @@ def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path,
         assert contract_receipt.check(json.loads(row["usage"])) == []
 
 
-@each_fault
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("fault", "stream"),
+    [*((fault, True) for fault in FAULTS.values()), *((fault, False) for fault in (refuses, busy, Handler.cut))],
+)
 def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, stream: bool) -> None:
     turn = iter([fault, sound])
 
     def script(handler: Handler) -> None:
-        chosen = next(turn)
-        if not stream and chosen not in {sound, refuses, Handler.cut}:
-            chosen = refuses
-        chosen(handler)
+        next(turn)(handler)
 
     with serving(tmp_path, script, script) as (proxy, engines):
         answer = post(proxy, stream=stream)
@@ -208,40 +208,20 @@ def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, 
         until(lambda: [rid for engine in engines for rid in engine.aborted] == rids[:1], "the first attempt is aborted")
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_connections_to_an_engine_are_used_again(tmp_path: Path, stream: bool) -> None:
-    with serving(tmp_path, sound) as (proxy, (engine,)):
-        for _ in range(10):
-            assert post(proxy, stream=stream).status_code == 200
-        assert engine.connections <= 4  # of turns and of probes
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_all_engines_shed_is_passed_on_with_its_time(tmp_path: Path, status: int) -> None:
+    def sheds(handler: Handler) -> None:
+        handler.reply(status, b'{"error":{"message":"slow down"}}', retry_after="7")
 
-
-@pytest.mark.parametrize("engines", [1, 3])
-def test_a_429_of_all_engines_is_passed_on_with_its_time(tmp_path: Path, engines: int) -> None:
-    with serving(tmp_path, *[busy] * engines) as (proxy, tried):
+    with serving(tmp_path, sheds, sheds, sheds) as (proxy, tried):
         answer = post(proxy)
-        assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
-        assert answer.json()["error"]["message"] == "slow down"
-        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
-        assert [len(engine.bodies) for engine in tried].count(1) == min(engines, 2)
-        assert sum(len(engine.bodies) for engine in tried) == min(engines, 2)
-        failures = {worker["failures_in_a_row"] for worker in proxy.workers().values()}
-        assert failures == {0}, "to shed load is no fault"
-
-
-def test_a_503_of_all_engines_is_passed_on_with_its_time(tmp_path: Path) -> None:
-    def full(handler: Handler) -> None:
-        handler.reply(503, b"{}", retry_after="9")
-
-    with serving(tmp_path, full, full, full) as (proxy, engines):
-        answer = post(proxy)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "9")
-        assert sum(len(engine.bodies) for engine in engines) == 2
-
-
-def test_what_one_engine_sheds_another_may_take(tmp_path: Path) -> None:
-    with serving(tmp_path, busy, sound) as (proxy, _):
-        assert {post(proxy).status_code for _ in range(6)} == {200}
+        assert (answer.status_code, answer.headers["retry-after"]) == (status, "7")
+        assert sorted(len(engine.bodies) for engine in tried) == [0, 1, 1]
+        if status == 429:
+            assert answer.json()["error"]["message"] == "slow down"
+            assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+            failures = {worker["failures_in_a_row"] for worker in proxy.workers().values()}
+            assert failures == {0}, "to shed load is no fault"
 
 
 def test_retries_are_a_share_of_what_is_served(tmp_path: Path) -> None:
@@ -250,49 +230,6 @@ def test_retries_are_a_share_of_what_is_served(tmp_path: Path) -> None:
             assert post(proxy).status_code == 429
         assert 30 < sum(len(engine.bodies) for engine in engines) < 60  # else each would have been tried twice
         assert "warmroute_retries_refused_total" in proxy.metrics()
-
-
-TEN = {"prompt_tokens": 10, "completion_tokens": 2}
-
-
-@pytest.mark.parametrize(
-    ("reported", "estimated"),
-    [
-        ({**TEN, "prompt_tokens_details": {"cached_tokens": 99}}, "cached_tokens"),
-        ({**TEN, "prompt_tokens_details": {"cached_tokens": -5}}, "cached_tokens"),
-        (TEN, "cached_tokens"),
-        ({"prompt_tokens": "many", "completion_tokens": None}, "prompt_tokens"),
-        (None, "completion_tokens"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_garbage_usage_gives_a_sound_receipt_that_names_what_is_estimated(
-    tmp_path: Path, reported: dict[str, Any] | None, estimated: str, stream: bool
-) -> None:
-    def script(handler: Handler) -> None:
-        if stream:
-            last = [{**LAST, "usage": reported}] if reported is not None else []
-            handler.stream(ROLE, delta("a"), delta(finish="stop"), *last, "[DONE]")
-        else:
-            handler.reply(200, whole(reported))
-
-    with serving(tmp_path, script) as (proxy, _):
-        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-        answer = post(proxy, None, **options)
-        usage = events(answer.text)[-1]["usage"] if stream else answer.json()["usage"]
-        assert contract_receipt.check(usage) == []
-        assert estimated in usage["warmroute"]["estimated"]
-
-
-def test_an_engine_that_says_nothing_for_too_long(tmp_path: Path) -> None:
-    def silent(handler: Handler) -> None:
-        handler.rfile.read(1)  # until the proxy closes the connection
-
-    with serving(tmp_path, silent, limits="first_token_timeout_s = 1") as (proxy, (engine,)):
-        for stream in (False, True):
-            answer = post(proxy, stream=stream)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_timeout")
-        until(lambda: len(engine.aborted) == 2, "both are aborted")
 
 
 def test_a_long_prefill_shows_signs_of_life_and_its_error_is_an_event(tmp_path: Path) -> None:
@@ -340,12 +277,11 @@ def aborted_elsewhere(handler: Handler) -> None:
         handler.reply(200, whole(USAGE).replace(b'"stop"', b'"abort"'))
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path, stream: bool) -> None:
+def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path) -> None:
     """With one of its settings SGLang says nothing else where its queue was full or a transfer failed."""
     with serving(tmp_path, aborted_elsewhere) as (proxy, _):
-        assert post(proxy, stream=stream).status_code == 503
-        assert proxy.rows(expected=1)[0]["outcome"] == "engine_error"
+        assert [post(proxy, stream=stream).status_code for stream in (False, True)] == [503, 503]
+        assert [row["outcome"] for row in proxy.rows(expected=2)] == ["engine_error"] * 2
 
 
 def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:
@@ -357,10 +293,9 @@ def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> N
         until(lambda: proxy.engine_states() == states, "one is seen to want no work, the other has it")
 
 
-@pytest.mark.parametrize("behind", [b"x", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nof other"])
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_what_an_engine_sends_behind_its_answer_is_nobodys(tmp_path: Path, stream: bool, behind: bytes) -> None:
+def test_what_an_engine_sends_behind_its_answer_is_nobodys(tmp_path: Path) -> None:
     """In one write with the answer: the answer is as good as without it, and the connection is not used again."""
+    behind = b""
 
     def talkative(handler: Handler) -> None:
         wfile, written = handler.wfile, io.BytesIO()
@@ -370,14 +305,17 @@ def test_what_an_engine_sends_behind_its_answer_is_nobodys(tmp_path: Path, strea
         handler.wfile = wfile
 
     with serving(tmp_path, talkative) as (proxy, (engine,)):
-        before = engine.connections
-        for _ in range(3):
-            answer = post(proxy, stream=stream)
-            assert answer.status_code == 200
-            if stream:
-                assert answer.text.endswith("data: [DONE]\n\n")
-                assert [each["choices"][0]["delta"].get("content") for each in events(answer.text)][1:3] == ["a", "b"]
-            else:
-                assert answer.json()["choices"][0]["message"]["content"] == "hi"
-        assert engine.connections >= before + 2, "the first may have come over the connection of a probe"
-        assert [row["outcome"] for row in proxy.rows(expected=3)] == ["completed"] * 3
+        for behind in b"x", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{}":  # noqa: B007 - read above
+            for stream in (False, True):
+                before = engine.connections
+                for _ in range(3):
+                    answer = post(proxy, stream=stream)
+                    assert answer.status_code == 200
+                    if stream:
+                        assert answer.text.endswith("data: [DONE]\n\n")
+                        said = [each["choices"][0]["delta"].get("content") for each in events(answer.text)]
+                        assert said[1:3] == ["a", "b"]
+                    else:
+                        assert answer.json()["choices"][0]["message"]["content"] == "hi"
+                assert engine.connections >= before + 2, "the first may have come over the connection of a probe"
+        assert [row["outcome"] for row in proxy.rows(expected=18)] == ["completed"] * 18

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.apis.played import Said, Scene
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta
 
@@ -29,15 +30,12 @@ def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
         return client.post("/v1/chat/completions", json=body)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 3)])
-def test_a_full_queue_of_sglang_is_no_evidence_against_it(
-    tmp_path: Path, kind: str, counted: int, stream: bool
-) -> None:
+@pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 6)])
+def test_a_full_queue_of_sglang_is_no_evidence_against_it(tmp_path: Path, kind: str, counted: int) -> None:
     """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
     with ScriptedEngine("e0", full) as engine, ProxyProcess(tmp_path / "p", [engine.toml(kind)]) as proxy:
-        for number in range(3):
-            answer = ask(proxy, chat(f"ask {number}", stream=stream))
+        for number in range(6):
+            answer = ask(proxy, chat(f"ask {number}", stream=number < 3))
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert answer.json()["error"]["message"] == "The request queue is full."
         assert proxy.metric('warmroute_engine_failures_total{worker="e0",judged="evidence"} ') == counted
@@ -47,24 +45,36 @@ def test_a_full_queue_of_sglang_is_no_evidence_against_it(
             assert ask(proxy, chat("soon", stream=True)).status_code == 200
 
 
+BOOTSTRAP = "Decode transfer failed: Could not fetch prefill parallel info from bootstrap_addr: "
+LONG = "the body " + "x" * 1_000_000
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("address", ["10.0.0.7:8998", "http://prefill-0.internal:30000/route?x=1", "[fd00::7]:8998"])
-def test_a_client_does_not_learn_of_a_partner_from_an_engine(tmp_path: Path, address: str, stream: bool) -> None:
-    """What SGLang's decode says when it cannot reach its prefill."""
-    said = f"Decode transfer failed: Could not fetch prefill parallel info from bootstrap_addr: {address}, code 500"
-    error = {"object": "error", "message": said, "type": "InternalServerError", "code": 500}
-
-    def fails(handler: Handler) -> None:
-        if stream:
-            handler.stream({"error": error}, "[DONE]")
-        else:
-            handler.reply(500, json.dumps(error).encode())
-
-    with ScriptedEngine("e0", fails) as engine, ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy:
-        answer = ask(proxy, chat("ask", stream=stream))
-        told = answer.json()["error"]["message"]
-        meant = "the prompt could not be handed over from the prefill to the decode engine"
-        assert (answer.status_code, told) == (502, meant)
+@pytest.mark.parametrize(
+    ("code", "said", "told"),
+    [
+        *(
+            (500, BOOTSTRAP + address, "the prompt could not be handed over from the prefill to the decode engine")
+            for address in ("10.0.0.7:8998", "http://prefill-0.internal:30000/route?x=1", "[fd00::7]:8998")
+        ),
+        (400, LONG, "the body xxx"),
+        (500, LONG, "the body xxx"),
+    ],
+)
+def test_of_an_engines_error_a_client_gets_what_it_may_know_and_a_message_long(
+    tmp_path: Path, code: int, said: str, told: str, stream: bool
+) -> None:
+    """SGLang's decode names its partner when it cannot reach it; some engines quote the whole request."""
+    error = {"object": "error", "message": said, "code": code if stream else "y" * 1_000, "param": "z" * 1_000}
+    body = json.dumps(error if code == 500 and not stream else {"error": error}).encode()
+    pieces = [b"data: %b\n\n" % body, b"data: [DONE]\n\n"]
+    says = Said(b"", media="text/event-stream", pieces=pieces) if stream else Said(body, code)
+    asked = json.dumps(chat(stream=stream)).encode()
+    answer = Scene(tmp_path / "p", [says], kind="sglang").play("/v1/chat/completions", asked)
+    message = json.loads(answer.body)["error"]["message"]
+    assert answer.status == (400 if code == 400 else 502)
+    assert message.startswith(told) if said is LONG else message == told
+    assert len(answer.body) < 5_000
 
 
 def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
@@ -77,24 +87,6 @@ def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["error"]["message"]) == (502, "cannot connect to the engine")
             assert address not in answer.text + str(answer.headers)
             until(lambda: f"cannot connect to {address}: " in proxy.written(), "the log says where")
-
-
-@pytest.mark.parametrize(("status", "stream"), [(400, False), (400, True), (500, False), (500, True)])
-def test_an_error_of_an_engine_is_as_long_as_a_message(tmp_path: Path, status: int, stream: bool) -> None:
-    """Some quote the whole request."""
-    error = {"message": "the body " + "x" * 1_000_000, "code": "y" * 1_000, "param": "z" * 1_000}
-
-    def quotes(handler: Handler) -> None:
-        if stream:
-            handler.stream({"error": {**error, "code": status}}, "[DONE]")
-        else:
-            handler.reply(status, json.dumps({"error": error}).encode())
-
-    with ScriptedEngine("e0", quotes) as engine, ProxyProcess(tmp_path, [engine.toml()]) as proxy:
-        answer = ask(proxy, chat(stream=stream))
-        assert answer.status_code == (400 if status == 400 else 502)
-        assert answer.json()["error"]["message"].startswith("the body xxx")
-        assert len(answer.content) < 5_000
 
 
 def test_an_engine_that_is_back_gets_nothing_before_it_has_said_whether_it_is_another(tmp_path: Path) -> None:
