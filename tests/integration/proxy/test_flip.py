@@ -98,10 +98,6 @@ def test_an_engine_that_was_not_drained_is_not_flipped(fleet: Pairs) -> None:
     assert "engine d0 is not drained" in answer.json()["error"]["message"]
 
 
-def test_the_engine_refuses_what_sglang_refuses(fleet: Pairs) -> None:
-    url = fleet.engines["d1"].url
-    answer = httpx.post(f"{url}/pd_role_switch", json={"new_role": "prefill"})
-    assert (answer.status_code, answer.json()["safe_to_restore"]) == (400, True)
-    assert "--enable-pd-role-switch is not set" in answer.json()["message"]
+def test_the_engine_refuses_a_role_that_is_none(fleet: Pairs) -> None:
     url = fleet.engines["p0"].url
     assert "invalid new_role='both'" in httpx.post(f"{url}/pd_role_switch", json={"new_role": "both"}).text

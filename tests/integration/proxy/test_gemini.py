@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,8 +9,9 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
-from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.subjects.processes import ProxyProcess
 from warmroute.contract import receipt as contract_receipt
+from warmroute_proxy.dialects.gemini.errors import error
 
 MODEL = "kimi-k2.5"
 PATH = f"/v1beta/models/{MODEL}:generateContent"
@@ -199,9 +199,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("more", "place"), BAD, ids=[place for _, place in BAD])
 def test_bad_input_is_named_and_not_billed(raw: httpx.Client, more: dict[str, Any], place: str) -> None:
     answer = raw.post(PATH, json={**body("bad"), **more})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
-    assert place in error["message"]
+    said = answer.json()["error"]
+    assert (answer.status_code, said["code"], said["status"]) == (400, 400, "INVALID_ARGUMENT")
+    assert place in said["message"]
     assert "x-warmroute-receipt" not in answer.headers
 
 
@@ -215,14 +215,8 @@ def test_other_errors_have_their_statuses(raw: httpx.Client, client: genai.Clien
         assert (refused.value.code, refused.value.status) == (404, "NOT_FOUND")
 
 
-def test_an_engine_that_is_gone_is_an_error_of_theirs(tmp_path: Path) -> None:
-    with (
-        EngineProcess(tmp_path, "gone", "aggregated") as engine,
-        ProxyProcess(tmp_path / "p", [engine.toml("east")]) as proxy,
-        genai.Client(api_key=proxy.keys[0], http_options=types.HttpOptions(base_url=proxy.url)) as client,
-    ):
-        engine.stop()
-        for ask in (client.models.generate_content, client.models.generate_content_stream):
-            with pytest.raises(errors.ServerError) as refused:
-                list(ask(model=MODEL, contents="x"))
-            assert refused.value.status in {"UNAVAILABLE", "INTERNAL"}
+@pytest.mark.parametrize(
+    ("status", "theirs"), [(429, "RESOURCE_EXHAUSTED"), (500, "INTERNAL"), (502, "INTERNAL"), (503, "UNAVAILABLE")]
+)
+def test_an_error_of_an_engine_has_their_status(status: int, theirs: str) -> None:
+    assert json.loads(error(status, "no", None))["error"]["status"] == theirs
