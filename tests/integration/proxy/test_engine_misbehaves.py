@@ -5,18 +5,21 @@ import io
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.apis.played import Said, Scene, completion
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta, whole
 from tests.subjects.stopped import Several
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.identity import SESSION_HEADERS
+from warmroute_proxy.server.control.exposition import page_of
 
 from .test_faults import Stream
 
@@ -32,12 +35,10 @@ LAST = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": US
 
 
 @contextlib.contextmanager
-def serving(
-    folder: Path, *scripts: Script, kind: str = "sglang", limits: str = ""
-) -> Iterator[tuple[ProxyProcess, list[ScriptedEngine]]]:
+def serving(folder: Path, *scripts: Script, limits: str = "") -> Iterator[tuple[ProxyProcess, list[ScriptedEngine]]]:
     with (
         Several([ScriptedEngine(f"s{number}", script) for number, script in enumerate(scripts)]) as engines,
-        ProxyProcess(folder / "p", [engine.toml(kind) for engine in engines], limits=limits) as proxy,
+        ProxyProcess(folder / "p", [engine.toml() for engine in engines], limits=limits) as proxy,
     ):
         yield proxy, engines
 
@@ -116,12 +117,6 @@ def test_connections_to_an_engine_are_used_again(served: Served) -> None:
     assert engine.connections <= before + 2  # the first of turns, and of probes
 
 
-def test_an_engine_that_is_not_sglang_gets_none_of_its_fields(tmp_path: Path) -> None:
-    with serving(tmp_path, sound, kind="openai") as (proxy, (engine,)):
-        assert post(proxy).status_code == 200
-        assert engine.sent() == chat()
-
-
 def test_a_truncated_stream_does_not_look_finished(tmp_path: Path) -> None:
     """Nothing but the end of the connection ends it, as with HTTP/1.0, and it comes within an event."""
 
@@ -140,96 +135,150 @@ def test_a_truncated_stream_does_not_look_finished(tmp_path: Path) -> None:
         until(lambda: engine.aborted == json.loads(row["rids"]), "the engine is told to stop")
 
 
-def refuses(handler: Handler) -> None:
-    handler.reply(503, b'{"object":"error","message":"The request queue is full.","type":"x","param":null,"code":503}')
+CHAT = "/v1/chat/completions"
+BUSY = Said(b'{"error":{"message":"slow down"}}', 429, headers={"retry-after": "7"})
+FULL = {"object": "error", "message": "The request queue is full.", "type": "x", "param": None, "code": 503}
+REFUSES = Said(json.dumps(FULL).encode(), 503)
 
 
-def busy(handler: Handler) -> None:
-    handler.reply(429, b'{"error":{"message":"slow down"}}', retry_after="7")
+class Raw(Said):
+    """An answer of bytes that go on until nobody reads them any more, or end without a word."""
+
+    def __init__(self, begun: bytes = b"", more: bytes = b"") -> None:
+        super().__init__(begun, cut=True)
+        self.more = more
+
+    def reads(self) -> Iterator[bytes]:
+        if self.body:
+            yield self.body
+        while self.more:
+            yield self.more
 
 
-def goes_on(handler: Handler, begun: bytes, more: bytes) -> None:
-    """Until nobody reads it any more."""
-    with contextlib.suppress(OSError):
-        handler.wfile.write(begun)
-        while True:
-            handler.wfile.write(more)
-    handler.cut()
+def says(*events: dict[str, Any] | str) -> Said:
+    data = [f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode() for event in events]
+    return Said(b"", media="text/event-stream", pieces=data)
 
 
-FULL = {"error": {"object": "error", "message": "The request queue is full.", "code": 503}}
-FAILED = {"error": {"object": "error", "message": "transfer failed", "code": 500}}
-FAULTS: dict[str, Script] = {
-    "an error first": lambda handler: handler.stream(FULL, LAST, "[DONE]"),
-    "a role, then an error": lambda handler: handler.stream(ROLE, FAILED, LAST, "[DONE]"),
-    "a full queue": refuses,
-    "no stream": lambda handler: handler.reply(200, b"{}"),
-    "no answer": Handler.cut,
-    "a head without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000)),
-    "a header without end": lambda handler: goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000),
-    "only roles": lambda handler: handler.stream(*[ROLE] * 10_000),
-    "only hints": lambda handler: goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20),
+FAULTS: dict[str, Said] = {
+    "an error first": says({"error": FULL}, LAST, "[DONE]"),
+    "a role, then an error": says(ROLE, {"error": {**FULL, "message": "transfer failed", "code": 500}}, LAST, "[DONE]"),
+    "a full queue": REFUSES,
+    "no stream": Said(b"{}"),
+    "no answer": Raw(),
+    "a head without end": Raw(b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000)),
+    "a header without end": Raw(b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000),
+    "only roles": says(*[ROLE] * 10_000),
+    "only hints": Raw(b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20),
 }
 
 
+def asked(**fields: Any) -> bytes:
+    return json.dumps(chat(**fields)).encode()
+
+
+def played(folder: Path, *answers: Said, kind: str = "sglang", engines: int = 0) -> Scene:
+    return Scene(folder / "p", list(answers), kind=kind, engine_count=engines)
+
+
+def workers(scene: Scene) -> list[dict[str, Any]]:
+    assert scene.router is not None
+    return list(scene.router.snapshot(0.0)["workers"].values())
+
+
+def test_an_engine_that_is_not_sglang_gets_none_of_its_fields(tmp_path: Path) -> None:
+    answer = played(tmp_path, completion({"content": "hi"}, USAGE), kind="openai").play(CHAT, asked())
+    assert (answer.status, answer.sent) == (200, [(0, chat())])
+
+
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path, fault: Script) -> None:
-    with serving(tmp_path, fault) as (proxy, (engine,)):
-        answer = post(proxy, stream=True)
-        assert answer.status_code in {502, 503}
-        assert answer.json()["error"]["message"]
-        assert answer.headers["x-warmroute-receipt"]
-        assert answer.headers.get("retry-after") == ("1" if answer.status_code == 503 else None)
-        assert len(engine.bodies) == 1  # there is no other engine to try
-        row = proxy.rows(expected=1)[0]
-        assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, answer.status_code)
-        assert contract_receipt.check(json.loads(row["usage"])) == []
+def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path, fault: Said) -> None:
+    answer = played(tmp_path, fault).play(CHAT, asked(stream=True))
+    assert answer.status in {502, 503}
+    assert json.loads(answer.body)["error"]["message"]
+    assert answer.receipt_id
+    assert answer.headers.get("retry-after") == ("1" if answer.status == 503 else None)
+    assert len(answer.sent) == 1  # there is no other engine to try
+    assert answer.row is not None
+    row = [answer.row[name] for name in ("outcome", "price_nanousd", "status")]
+    assert row == ["engine_error", 0, answer.status]
+    assert contract_receipt.check(json.loads(answer.row["usage"])) == []
 
 
 @pytest.mark.parametrize(
     ("fault", "stream"),
-    [*((fault, True) for fault in FAULTS.values()), *((fault, False) for fault in (refuses, busy, Handler.cut))],
+    [*((fault, True) for fault in FAULTS.values()), *((fault, False) for fault in (REFUSES, BUSY, Raw()))],
 )
-def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, stream: bool) -> None:
-    turn = iter([fault, sound])
+def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Said, stream: bool) -> None:
+    answer = played(tmp_path, fault, completion({"content": "a"}, USAGE, stream=stream)).play(
+        CHAT, asked(stream=stream)
+    )
+    assert (answer.status, {engine for engine, _ in answer.sent}) == (200, {0, 1})
+    assert answer.row is not None
+    assert answer.row["outcome"] == "completed"
+    rids = [body["rid"] for _, body in answer.sent]
+    assert json.loads(answer.row["rids"]) == rids
+    assert len(set(rids)) == len(rids) == 2
 
-    def script(handler: Handler) -> None:
-        next(turn)(handler)
 
-    with serving(tmp_path, script, script) as (proxy, engines):
-        answer = post(proxy, stream=stream)
-        assert answer.status_code == 200
-        assert [len(engine.bodies) for engine in engines] == [1, 1]
-        row = proxy.rows(expected=1)[0]
-        rids = json.loads(row["rids"])
-        assert len(set(rids)) == 2
-        assert row["outcome"] == "completed"
-        assert {json.loads(engine.bodies[0])["rid"] for engine in engines} == set(rids)
+def test_the_attempt_that_failed_is_aborted(tmp_path: Path) -> None:
+    def fails(handler: Handler) -> None:
+        engines[0].script = engines[1].script = sound
+        handler.cut()
+
+    with serving(tmp_path, fails, fails) as (proxy, engines):
+        assert post(proxy).status_code == 200
+        rids = json.loads(proxy.rows(expected=1)[0]["rids"])
         until(lambda: [rid for engine in engines for rid in engine.aborted] == rids[:1], "the first attempt is aborted")
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_what_all_engines_shed_is_passed_on_with_its_time(tmp_path: Path, status: int) -> None:
-    def sheds(handler: Handler) -> None:
-        handler.reply(status, b'{"error":{"message":"slow down"}}', retry_after="7")
-
-    with serving(tmp_path, sheds, sheds, sheds) as (proxy, tried):
-        answer = post(proxy)
-        assert (answer.status_code, answer.headers["retry-after"]) == (status, "7")
-        assert sorted(len(engine.bodies) for engine in tried) == [0, 1, 1]
-        if status == 429:
-            assert answer.json()["error"]["message"] == "slow down"
-            assert answer.json()["error"]["code"] == "rate_limit_exceeded"
-            failures = {worker["failures_in_a_row"] for worker in proxy.workers().values()}
-            assert failures == {0}, "to shed load is no fault"
+    scene = played(tmp_path, *[replace(BUSY, status=status)] * 2, engines=3)
+    answer = scene.play(CHAT, asked())
+    assert (answer.status, answer.headers["retry-after"]) == (status, "7")
+    assert len({engine for engine, _ in answer.sent}) == len(answer.sent) == 2
+    if status == 429:
+        error = json.loads(answer.body)["error"]
+        assert (error["message"], error["code"]) == ("slow down", "rate_limit_exceeded")
+        assert {worker["failures_in_a_row"] for worker in workers(scene)} == {0}, "to shed load is no fault"
 
 
 def test_retries_are_a_share_of_what_is_served(tmp_path: Path) -> None:
-    with serving(tmp_path, busy, busy) as (proxy, engines):
-        for _ in range(30):
-            assert post(proxy).status_code == 429
-        assert 30 < sum(len(engine.bodies) for engine in engines) < 60  # else each would have been tried twice
-        assert "warmroute_retries_refused_total" in proxy.metrics()
+    scene = played(tmp_path, *[BUSY] * 60, engines=2)
+    assert {answer.status for answer in scene.play_turns(CHAT, [lambda _: asked()] * 30)} == {429}
+    assert 30 < len(scene.sent) < 60  # else each would have been tried twice
+    assert "warmroute_retries_refused_total" in page_of(scene.metrics, [])
+
+
+LATIN_1 = {
+    400: (b'{"object":"error","message":"caf\xe9","code":400}', {400}),
+    200: (whole(None)[:-1] + b',"usage":{"prompt_tokens":"\xe9"}}', {200, 502}),
+    204: (b"", {502}),
+}
+
+
+@pytest.mark.parametrize("status", LATIN_1)
+def test_bytes_that_are_no_json_get_an_answer_too(tmp_path: Path, status: int) -> None:
+    body, statuses = LATIN_1[status]
+    scene = played(tmp_path, Said(body, status))
+    answer = scene.play(CHAT, asked())
+    assert answer.status in statuses
+    assert answer.row is not None
+    assert answer.row["state"] == "settled"
+    assert workers(scene)[0]["running"] == 0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path, stream: bool) -> None:
+    """With one of its settings SGLang says nothing else where its queue was full or a transfer failed."""
+    said = completion({"content": "a"}, USAGE, reason="abort")
+    if stream:
+        said = says(ROLE, delta(finish="abort"), LAST, "[DONE]")
+    answer = played(tmp_path, said).play(CHAT, asked(stream=stream))
+    assert answer.status == 503
+    assert answer.row is not None
+    assert answer.row["outcome"] == "engine_error"
 
 
 def test_a_long_prefill_shows_signs_of_life_and_its_error_is_an_event(tmp_path: Path) -> None:
@@ -246,42 +295,6 @@ def test_a_long_prefill_shows_signs_of_life_and_its_error_is_an_event(tmp_path: 
     assert stream.status == 200
     assert stream.text.startswith(": ")
     assert events(stream.text)[-1]["error"]["message"] == "transfer failed"
-
-
-def answers_in_latin_1(handler: Handler) -> None:
-    handler.reply(400, b'{"object":"error","message":"caf\xe9","code":400}')
-
-
-def usage_in_latin_1(handler: Handler) -> None:
-    handler.reply(200, whole(None)[:-1] + b',"usage":{"prompt_tokens":"\xe9"}}')
-
-
-def no_content(handler: Handler) -> None:
-    handler.reply(204, b"")
-
-
-@pytest.mark.parametrize(
-    ("script", "statuses"), [(answers_in_latin_1, {400}), (usage_in_latin_1, {200, 502}), (no_content, {502})]
-)
-def test_bytes_that_are_no_json_get_an_answer_too(tmp_path: Path, script: Script, statuses: set[int]) -> None:
-    with serving(tmp_path, script) as (proxy, _):
-        assert post(proxy).status_code in statuses
-        assert proxy.rows(expected=1)[0]["state"] == "settled"
-        assert proxy.workers()["s0"]["running"] == 0
-
-
-def aborted_elsewhere(handler: Handler) -> None:
-    if json.loads(handler.engine.bodies[-1]).get("stream"):
-        handler.stream(ROLE, delta(finish="abort"), LAST, "[DONE]")
-    else:
-        handler.reply(200, whole(USAGE).replace(b'"stop"', b'"abort"'))
-
-
-def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path) -> None:
-    """With one of its settings SGLang says nothing else where its queue was full or a transfer failed."""
-    with serving(tmp_path, aborted_elsewhere) as (proxy, _):
-        assert [post(proxy, stream=stream).status_code for stream in (False, True)] == [503, 503]
-        assert [row["outcome"] for row in proxy.rows(expected=2)] == ["engine_error"] * 2
 
 
 def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:

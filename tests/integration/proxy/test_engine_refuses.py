@@ -8,21 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.apis.played import Said, Scene
+from tests.apis.played import Said, Scene, completion
 from tests.subjects.processes import ProxyProcess, chat, until
-from tests.subjects.scripted import Handler, ScriptedEngine, delta
+from tests.subjects.scripted import ScriptedEngine
+from warmroute_proxy.server.control.exposition import page_of
 
 pytestmark = pytest.mark.full
 
-FULL = {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "code": 503}
-
-
-def full(handler: Handler) -> None:
-    """As SGLang says it, whole and in a stream."""
-    if json.loads(handler.engine.bodies[-1]).get("stream"):
-        handler.stream({"error": FULL}, "[DONE]")
-    else:
-        handler.reply(503, json.dumps(FULL).encode())
+FULL = b'{"object":"error","message":"The request queue is full.","type":"SERVICE_UNAVAILABLE","code":503}'
 
 
 def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
@@ -30,19 +23,26 @@ def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
         return client.post("/v1/chat/completions", json=body)
 
 
-@pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 6)])
-def test_a_full_queue_of_sglang_is_no_evidence_against_it(tmp_path: Path, kind: str, counted: int) -> None:
+@pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 3)])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_full_queue_of_sglang_is_no_evidence_against_it(
+    tmp_path: Path, kind: str, counted: int, stream: bool
+) -> None:
     """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
-    with ScriptedEngine("e0", full) as engine, ProxyProcess(tmp_path / "p", [engine.toml(kind)]) as proxy:
-        for number in range(6):
-            answer = ask(proxy, chat(f"ask {number}", stream=number < 3))
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert answer.json()["error"]["message"] == "The request queue is full."
-        assert proxy.metric('warmroute_engine_failures_total{worker="e0",judged="evidence"} ') == counted
-        assert proxy.workers()["e0"]["failures_in_a_row"] == 0
-        if not counted:
-            engine.script = lambda handler: handler.stream(delta("hi"), delta(finish="stop"), "[DONE]")
-            assert ask(proxy, chat("soon", stream=True)).status_code == 200
+    pieces = [b'data: {"error":%b}\n\n' % FULL, b"data: [DONE]\n\n"]
+    full = Said(b"", media="text/event-stream", pieces=pieces) if stream else Said(FULL, 503)
+    soon = [] if counted else [completion({"content": "hi"}, None, stream=stream)]
+    scene = Scene(tmp_path / "p", [full] * 3 + soon, kind=kind, engine_count=1)
+    body = json.dumps(chat(stream=stream)).encode()
+    *answers, last = scene.play_turns("/v1/chat/completions", [lambda _: body] * (3 + len(soon)))
+    assert last.status == (503 if counted else 200)
+    for answer in answers:
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert json.loads(answer.body)["error"]["message"] == "The request queue is full."
+    judged = 'warmroute_engine_failures_total{worker="e0",judged="evidence"} 3\n' in page_of(scene.metrics, [])
+    assert judged == bool(counted)
+    assert scene.router is not None
+    assert scene.router.snapshot(0.0)["workers"]["e0"]["failures_in_a_row"] == 0
 
 
 BOOTSTRAP = "Decode transfer failed: Could not fetch prefill parallel info from bootstrap_addr: "
