@@ -170,6 +170,8 @@ class Engine:
         if path.startswith(b"/v1/") and path != TEMPLATE and head.startswith(b"POST"):
             said = self._scene.answer(self._number, json.loads(body))
         else:
+            if path == b"/abort_request":
+                self._scene.aborted.append(json.loads(body)["rid"])
             found = _INFORMATION.get(path)
             said = Said(found or b"{}", 200 if found or path == b"/abort_request" else 404)
         self._scene.tasks.append(asyncio.get_running_loop().create_task(self._say(said)))
@@ -220,6 +222,7 @@ class Scene:
         self._process = ProxyProcess(folder, tables, keys=(KEY, OTHER_KEY), model=extra)
         self._says = list(says)
         self.sent: list[tuple[int, Any]] = []
+        self.aborted: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.metrics = Metrics()
         """Of the proxy, once it has been asked."""

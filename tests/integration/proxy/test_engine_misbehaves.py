@@ -117,24 +117,6 @@ def test_connections_to_an_engine_are_used_again(served: Served) -> None:
     assert engine.connections <= before + 2  # the first of turns, and of probes
 
 
-def test_a_truncated_stream_does_not_look_finished(tmp_path: Path) -> None:
-    """Nothing but the end of the connection ends it, as with HTTP/1.0, and it comes within an event."""
-
-    def ends_within_an_event(handler: Handler) -> None:
-        events = [f"data: {json.dumps(each)}\n\n" for each in (ROLE, delta("a"), delta("b"))]
-        handler.send_response(200)
-        handler.send_header("content-type", "text/event-stream")
-        handler.end_headers()
-        handler.wfile.write("".join(events)[:-20].encode())
-        handler.cut()
-
-    with serving(tmp_path, ends_within_an_event) as (proxy, (engine,)):
-        assert Stream(proxy, chat(stream=True)).done().failed_clearly
-        row = proxy.rows(expected=1)[0]
-        assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, 200)
-        until(lambda: engine.aborted == json.loads(row["rids"]), "the engine is told to stop")
-
-
 CHAT = "/v1/chat/completions"
 BUSY = Said(b'{"error":{"message":"slow down"}}', 429, headers={"retry-after": "7"})
 FULL = {"object": "error", "message": "The request queue is full.", "type": "x", "param": None, "code": 503}
@@ -210,26 +192,28 @@ def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path,
     [*((fault, True) for fault in FAULTS.values()), *((fault, False) for fault in (REFUSES, BUSY, Raw()))],
 )
 def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Said, stream: bool) -> None:
-    answer = played(tmp_path, fault, completion({"content": "a"}, USAGE, stream=stream)).play(
-        CHAT, asked(stream=stream)
-    )
+    scene = played(tmp_path, fault, completion({"content": "a"}, USAGE, stream=stream))
+    answer = scene.play(CHAT, asked(stream=stream))
     assert (answer.status, {engine for engine, _ in answer.sent}) == (200, {0, 1})
     assert answer.row is not None
     assert answer.row["outcome"] == "completed"
     rids = [body["rid"] for _, body in answer.sent]
     assert json.loads(answer.row["rids"]) == rids
     assert len(set(rids)) == len(rids) == 2
+    assert scene.aborted == rids[:1]
 
 
-def test_the_attempt_that_failed_is_aborted(tmp_path: Path) -> None:
-    def fails(handler: Handler) -> None:
-        engines[0].script = engines[1].script = sound
-        handler.cut()
-
-    with serving(tmp_path, fails, fails) as (proxy, engines):
-        assert post(proxy).status_code == 200
-        rids = json.loads(proxy.rows(expected=1)[0]["rids"])
-        until(lambda: [rid for engine in engines for rid in engine.aborted] == rids[:1], "the first attempt is aborted")
+def test_a_truncated_stream_does_not_look_finished(tmp_path: Path) -> None:
+    """Nothing but the end of the connection ends it, as with HTTP/1.0, and it comes within an event."""
+    said = "".join(f"data: {json.dumps(each)}\n\n" for each in (ROLE, delta("a"), delta("b")))[:-20]
+    scene = played(tmp_path, Raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + said.encode()))
+    answer = scene.play(CHAT, asked(stream=True))
+    assert "error" in events(answer.body.decode())[-1]
+    assert b"[DONE]" not in answer.body
+    assert not answer.whole
+    assert answer.row is not None
+    assert [answer.row[name] for name in ("outcome", "price_nanousd", "status")] == ["engine_error", 0, 200]
+    assert scene.aborted == json.loads(answer.row["rids"])
 
 
 @pytest.mark.parametrize("status", [429, 503])
