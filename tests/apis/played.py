@@ -66,8 +66,13 @@ def completion(said: Mapping[str, Any], usage: object, *, stream: bool = False, 
     if not stream:
         return Said(json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
     chunks = [{"choices": [choice]}, {"choices": [], "usage": usage}]
-    events = [b"data: %b\n\n" % json.dumps(each).encode() for each in chunks]
-    return Said(b"", media="text/event-stream", pieces=[*events, b"data: [DONE]\n\n"])
+    return streamed(*chunks, "[DONE]")
+
+
+def streamed(*events: Mapping[str, Any] | str, cut: bool = False) -> Said:
+    """A stream of events, each in a read of its own."""
+    data = [f"data: {each if isinstance(each, str) else json.dumps(each)}\n\n".encode() for each in events]
+    return Said(b"", media="text/event-stream", pieces=data, cut=cut)
 
 
 TEMPLATE: Final = templates.PATH.encode()

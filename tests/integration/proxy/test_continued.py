@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.apis.played import Answered, Said, Scene, streamed
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta
@@ -36,20 +37,25 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mortal]:
         yield made
 
 
-def text_of(stream: Stream) -> str:
-    choices = [choice for event in events(stream.text) for choice in event.get("choices", [])]
+def text_of(text: str) -> str:
+    choices = [choice for event in events(text) for choice in event.get("choices", [])]
     return "".join(choice["delta"].get("content") or "" if "delta" in choice else choice["text"] for choice in choices)
 
 
-def check_one_answer(stream: Stream) -> dict[str, Any]:
+def whole_text(stream: Stream) -> str:
+    assert stream.done().completed, stream.text[-300:]
+    return stream.text
+
+
+def check_one_answer(text: str) -> dict[str, Any]:
     """It looks like the answer of one engine; its usage is returned."""
-    assert stream.completed, stream.text[-300:]
-    found = events(stream.text)
+    assert text.endswith("data: [DONE]\n\n"), text[-300:]
+    found = events(text)
     assert len({event["id"] for event in found}) == 1
     choices = [choice for event in found for choice in event["choices"]]
     assert sum("role" in choice["delta"] and choice["delta"]["role"] is not None for choice in choices) == 1
     assert sum(choice["finish_reason"] is not None for choice in choices) == 1
-    assert stream.text.count("[DONE]") == 1
+    assert text.count("[DONE]") == 1
     usages = [event["usage"] for event in found if event.get("usage")]
     assert len(usages) == 1
     assert contract_receipt.check(usages[0]) == []
@@ -66,7 +72,7 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
     for stream in streams:
         stream.begun()
     fleet.kill(dies.id)
-    usages = [check_one_answer(stream.done()) for stream in streams]
+    usages = [check_one_answer(whole_text(stream)) for stream in streams]
     continued = [n for n, usage in enumerate(usages) if "continued" in usage["warmroute"]]
     assert continued
     wholes = {n: Stream(fleet.proxy, bodies[n]) for n in continued}
@@ -77,8 +83,8 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
         assert len(json.loads(row["rids"])) == 1 + (n in continued)
         assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
     for n, whole in wholes.items():
-        unbroken, usage = check_one_answer(whole.done()), usages[n]
-        assert text_of(streams[n]) == text_of(whole)
+        unbroken, usage = check_one_answer(whole_text(whole)), usages[n]
+        assert text_of(streams[n].text) == text_of(whole.text)
         assert usage["prompt_tokens"] == unbroken["prompt_tokens"]
         assert usage["completion_tokens"] == unbroken["completion_tokens"]
 
@@ -94,7 +100,7 @@ def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Mortal
     until(lambda: stream.text.count('"content"') > 3, "it has begun")
     frozen = next(engine for engine in fleet.engines.values() if engine.running())
     with frozen.held():
-        usage = check_one_answer(stream.done())
+        usage = check_one_answer(whole_text(stream))
     assert usage["warmroute"]["continued"]["after_tokens"] > 0
     assert usage["warmroute"]["workers"][0]["id"] != frozen.id
     until(fleet.idle, "the frozen one was told to stop", 10.0)
@@ -115,14 +121,11 @@ def scripted(folder: Path, *steps: Script) -> Iterator[tuple[list[ScriptedEngine
         yield engines, made
 
 
+DIES = (ROLE, delta("It was "), delta("the best"))
+
+
 def dies(handler: Handler) -> None:
-    handler.stream(ROLE, delta("It was "), delta("the best"), end=False)
-
-
-def is_retracted(handler: Handler) -> None:
-    """SGLang's decode ends a running request with a 503 when it is out of KV memory."""
-    error = {"error": {"object": "error", "message": "out of KV", "code": 503}}
-    handler.stream(ROLE, delta("It was "), delta("the best"), error, "[DONE]")
+    handler.stream(*DIES, end=False)
 
 
 def called(arguments: str, **more: Any) -> dict[str, Any]:
@@ -132,50 +135,111 @@ def called(arguments: str, **more: Any) -> dict[str, Any]:
     return call
 
 
-def goes_on(handler: Handler, *behind: Any, finish: str = "stop") -> None:
+def rest(*behind: Any, finish: str = "stop") -> list[Any]:
     usage = {"prompt_tokens": 702, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
     end = {"object": "chat.completion.chunk", "choices": [], "usage": usage}
     parts = (ROLE, delta(" of times"), *behind, delta(finish=finish), end)
-    handler.stream(*({**part, "id": "y"} for part in parts), "[DONE]")
+    return [*({**part, "id": "y"} for part in parts), "[DONE]"]
 
 
-def refuses(handler: Handler) -> None:
-    error = {"object": "error", "message": "This model's maximum context length is 8 tokens", "code": 400}
-    handler.reply(400, json.dumps(error).encode())
+def goes_on(handler: Handler) -> None:
+    handler.stream(*rest())
 
 
-def thinks(handler: Handler) -> None:
-    thought = delta()
-    thought["choices"][0]["delta"] = {"reasoning_content": "Was it?"}
-    handler.stream(ROLE, thought, delta("It was"), end=True)
+def played(folder: Path, *says: Said, path: str = "/v1/chat/completions", **fields: Any) -> tuple[Scene, Answered]:
+    """A turn whose engine says the first, and another engine the next."""
+    scene = Scene(folder / "p", list(says), kind="sglang", extra=ON)
+    return scene, scene.play(path, json.dumps({**chat("best"), **USAGE, **fields}).encode())
 
 
-def calls(handler: Handler) -> None:
-    handler.stream(ROLE, called("", id="c"), delta(finish="tool_calls"), "[DONE]")
+OUT_OF_KV = {"error": {"object": "error", "message": "out of KV", "code": 503}}
+"""SGLang's decode ends a running request with it when it is out of KV memory."""
 
 
-def dies_within_a_call(handler: Handler) -> None:
-    handler.stream(ROLE, delta("It was the best"), called('{"a":', id="c"), end=False)
-
-
-@pytest.mark.parametrize("begins", [dies, is_retracted])
+@pytest.mark.parametrize("begins", [streamed(*DIES, cut=True), streamed(*DIES, OUT_OF_KV, "[DONE]")])
 def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_answer(
-    tmp_path: Path, begins: Script
+    tmp_path: Path, begins: Said
 ) -> None:
-    with scripted(tmp_path, begins, goes_on) as (engines, proxy):
-        stream = Stream(proxy, chat("best", **USAGE, max_tokens=50, temperature=0.5)).done()
-        usage = check_one_answer(stream)
-        assert text_of(stream) == "It was the best of times"
-        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
-        second, first = sorted((engine.sent() for engine in engines), key=lambda sent: int(sent["max_tokens"]))
-        if begins is is_retracted:
-            assert all(worker["failures_in_a_row"] == 0 for worker in proxy.workers().values())
+    scene, answer = played(tmp_path, begins, streamed(*rest()), max_tokens=50, temperature=0.5)
+    text = answer.body.decode()
+    usage = check_one_answer(text)
+    assert text_of(text) == "It was the best of times"
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
+    if not begins.cut:
+        assert scene.router is not None
+        assert all(each["failures_in_a_row"] == 0 for each in scene.router.snapshot(0.0)["workers"].values())
+    first, second = (sent for _, sent in answer.sent)
     said = {"role": "assistant", "content": "It was the best"}
     assert second["messages"] == [*first["messages"], said]
     assert (second["continue_final_message"], second["max_tokens"], first["max_tokens"]) == (True, 48, 50)
     assert second["rid"] != first["rid"]
     ours = {"messages", "continue_final_message", "max_tokens", "rid", "session_id"}
     assert {k: v for k, v in second.items() if k not in ours} == {k: v for k, v in first.items() if k not in ours}
+
+
+THOUGHT = {**delta(), "choices": [{"index": 0, "delta": {"reasoning_content": "Was it?"}, "finish_reason": None}]}
+TOO_LONG = b'{"object":"error","message":"This model\'s maximum context length is 8 tokens","code":400}'
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        Said(TOO_LONG, 400),
+        streamed(ROLE, THOUGHT, delta("It was")),
+        streamed(ROLE, called("", id="c"), delta(finish="tool_calls"), "[DONE]"),
+        streamed(*DIES, cut=True),
+        None,
+    ],
+    ids=["too long", "a thought", "a call", "dies too", "within a call"],
+)
+def test_what_has_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, rest: Said | None) -> None:
+    within_a_call = streamed(ROLE, delta("It was the best"), called('{"a":', id="c"), cut=True)
+    scene, answer = played(tmp_path, *((streamed(*DIES, cut=True), rest) if rest else (within_a_call, within_a_call)))
+    text, asked = answer.body.decode(), 2 if rest else 1
+    assert events(text)[-1]["error"]["code"] == "engine_error"
+    assert "[DONE]" not in text
+    assert not answer.whole
+    assert text_of(text) == "It was the best" * (2 if rest and rest.cut else 1)
+    assert ("tool_calls" in text) == (rest is None)
+    assert "reasoning_content" not in text
+    row = answer.row
+    assert row is not None
+    assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, asked)
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert ("continued" in usage["warmroute"]) == (asked == 2)
+    assert len(scene.aborted) == asked
+
+
+def test_a_tool_call_behind_the_break_comes_whole(tmp_path: Path) -> None:
+    with_a_call = streamed(*rest(called('{"a":', id="c"), called("1}"), finish="tool_calls"))
+    text = played(tmp_path, streamed(*DIES, cut=True), with_a_call)[1].body.decode()
+    check_one_answer(text)
+    assert text_of(text) == "It was the best of times"
+    choices = [choice for event in events(text) for choice in event["choices"]]
+    pieces = [call["function"]["arguments"] for each in choices for call in each["delta"].get("tool_calls", ())]
+    assert ("".join(pieces), choices[-1]["finish_reason"]) == ('{"a":1}', "tool_calls")
+
+
+def test_a_completion_goes_on_within_its_limit(tmp_path: Path) -> None:
+    def said(text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+
+    usage = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 88}}
+    begins, ends = (said("a "), said("time")), (said("."), said("", "length"), usage, "[DONE]")
+    asked = {"path": "/v1/completions", "prompt": "Once upon ", "max_tokens": 90}
+    _, answer = played(tmp_path, streamed(*begins, cut=True), streamed(*ends), **asked)
+    assert [(sent["prompt"], sent["max_tokens"]) for _, sent in answer.sent] == [
+        ("Once upon ", 90),
+        ("Once upon a time", 88),
+    ]
+    text = answer.body.decode()
+    assert text_of(text) == "a time."
+    found = events(text)
+    assert len({event["id"] for event in found}) == 1
+    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
+    assert contract_receipt.check(found[-1]["usage"]) == []
+    assert found[-1]["usage"]["completion_tokens"] == 90
 
 
 def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) -> None:
@@ -206,67 +270,10 @@ def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) ->
             may_answer.set()
         assert all(reader.completed for reader in readers)
         assert len({reader.text for reader in readers}) == 1
-        found = [choice["delta"].get("content") for event in events(first.text) for choice in event["choices"]]
-        assert "".join(filter(None, found)) == "It was the best of times"
+        assert text_of(first.text) == "It was the best of times"
         assert sum(len(engine.bodies) for engine in engines) == 2
         row = rows_of(proxy, first.receipt)[0]
         assert (row["outcome"], len(json.loads(row["rids"]))) == ("completed", 2)
-
-
-@pytest.mark.parametrize(
-    "steps", [(dies, refuses), (dies, thinks), (dies, calls), (dies, dies), (dies_within_a_call, goes_on)]
-)
-def test_what_has_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, steps: tuple[Script, Script]) -> None:
-    asked = 1 if dies_within_a_call in steps else 2
-    with scripted(tmp_path, *steps) as (engines, proxy):
-        stream = Stream(proxy, chat("best", **USAGE)).done()
-        assert stream.failed_clearly
-        assert events(stream.text)[-1]["error"]["code"] == "engine_error"
-        assert text_of(stream) == "It was the best" * (2 if steps == (dies, dies) else 1)
-        assert ("tool_calls" in stream.text) == (asked == 1)
-        assert "reasoning_content" not in stream.text
-        row = proxy.rows(expected=1)[0]
-        assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, asked)
-        usage = json.loads(row["usage"])
-        assert contract_receipt.check(usage) == []
-        assert ("continued" in usage["warmroute"]) == (asked == 2)
-        until(lambda: sum(len(engine.aborted) for engine in engines) == asked, "each was told to stop")
-
-
-def test_a_tool_call_behind_the_break_comes_whole(tmp_path: Path) -> None:
-    def goes_on_with_a_call(handler: Handler) -> None:
-        goes_on(handler, called('{"a":', id="c"), called("1}"), finish="tool_calls")
-
-    with scripted(tmp_path, dies, goes_on_with_a_call) as (_, proxy):
-        stream = Stream(proxy, chat("best", **USAGE)).done()
-    check_one_answer(stream)
-    assert text_of(stream) == "It was the best of times"
-    choices = [choice for event in events(stream.text) for choice in event["choices"]]
-    pieces = [call["function"]["arguments"] for each in choices for call in each["delta"].get("tool_calls", ())]
-    assert ("".join(pieces), choices[-1]["finish_reason"]) == ('{"a":1}', "tool_calls")
-
-
-def test_a_completion_goes_on_within_its_limit(tmp_path: Path) -> None:
-    def said(text: str, finish: str | None = None) -> dict[str, Any]:
-        return {"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": finish}]}
-
-    usage = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 88}}
-    begins: Script = lambda handler: handler.stream(said("a "), said("time"), end=False)  # noqa: E731
-    ends: Script = lambda handler: handler.stream(said("."), said("", "length"), usage, "[DONE]")  # noqa: E731
-    with scripted(tmp_path, begins, ends) as (engines, proxy):
-        body = {"model": "kimi-k2.5", "prompt": "Once upon ", "max_tokens": 90, **USAGE}
-        stream = Stream(proxy, body, "/v1/completions").done()
-    assert stream.completed
-    assert text_of(stream) == "a time."
-    found = events(stream.text)
-    assert len({event["id"] for event in found}) == 1
-    assert {engine.sent()["max_tokens"]: engine.sent()["prompt"] for engine in engines} == {
-        90: "Once upon ",
-        88: "Once upon a time",
-    }
-    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
-    assert contract_receipt.check(found[-1]["usage"]) == []
-    assert found[-1]["usage"]["completion_tokens"] == 90
 
 
 def test_the_sdk_reads_one_answer_and_counts_it(tmp_path: Path) -> None:
@@ -306,7 +313,7 @@ def test_a_client_that_leaves_the_rest_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_turn_of_another_region_goes_on_in_its_home(tmp_path: Path) -> None:
-    with scripted(tmp_path, dies, goes_on) as (engines, home), ScriptedEngine("w0", refuses) as away:
+    with scripted(tmp_path, dies, goes_on) as (engines, home), ScriptedEngine("w0", dies) as away:
         table = away.toml().replace('"east"', '"west"')
         of_west: Any = {"region": "west", "keys": home.keys, "peer": ("east", home.url)}
         with ProxyProcess(tmp_path / "p", [table], **of_west) as west, west.sees("east").client() as client:

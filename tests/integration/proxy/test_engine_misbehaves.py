@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.apis.played import Said, Scene, completion
+from tests.apis.played import Said, Scene, completion, streamed
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta, whole
@@ -137,20 +137,17 @@ class Raw(Said):
             yield self.more
 
 
-def says(*events: dict[str, Any] | str) -> Said:
-    data = [f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode() for event in events]
-    return Said(b"", media="text/event-stream", pieces=data)
-
-
 FAULTS: dict[str, Said] = {
-    "an error first": says({"error": FULL}, LAST, "[DONE]"),
-    "a role, then an error": says(ROLE, {"error": {**FULL, "message": "transfer failed", "code": 500}}, LAST, "[DONE]"),
+    "an error first": streamed({"error": FULL}, LAST, "[DONE]"),
+    "a role, then an error": streamed(
+        ROLE, {"error": {**FULL, "message": "transfer failed", "code": 500}}, LAST, "[DONE]"
+    ),
     "a full queue": REFUSES,
     "no stream": Said(b"{}"),
     "no answer": Raw(),
     "a head without end": Raw(b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000)),
     "a header without end": Raw(b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000),
-    "only roles": says(*[ROLE] * 10_000),
+    "only roles": streamed(*[ROLE] * 10_000),
     "only hints": Raw(b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20),
 }
 
@@ -258,7 +255,7 @@ def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path, stream: bool
     """With one of its settings SGLang says nothing else where its queue was full or a transfer failed."""
     said = completion({"content": "a"}, USAGE, reason="abort")
     if stream:
-        said = says(ROLE, delta(finish="abort"), LAST, "[DONE]")
+        said = streamed(ROLE, delta(finish="abort"), LAST, "[DONE]")
     answer = played(tmp_path, said).play(CHAT, asked(stream=stream))
     assert answer.status == 503
     assert answer.row is not None

@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.apis.played import Said, Scene, completion
+from tests.apis.played import Said, Scene, completion, streamed
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
 from warmroute_proxy.server.control.exposition import page_of
 
 pytestmark = pytest.mark.full
 
-FULL = b'{"object":"error","message":"The request queue is full.","type":"SERVICE_UNAVAILABLE","code":503}'
+FULL = {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "code": 503}
 
 
 def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
@@ -29,8 +29,7 @@ def test_a_full_queue_of_sglang_is_no_evidence_against_it(
     tmp_path: Path, kind: str, counted: int, stream: bool
 ) -> None:
     """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
-    pieces = [b'data: {"error":%b}\n\n' % FULL, b"data: [DONE]\n\n"]
-    full = Said(b"", media="text/event-stream", pieces=pieces) if stream else Said(FULL, 503)
+    full = streamed({"error": FULL}, "[DONE]") if stream else Said(json.dumps(FULL).encode(), 503)
     soon = [] if counted else [completion({"content": "hi"}, None, stream=stream)]
     scene = Scene(tmp_path / "p", [full] * 3 + soon, kind=kind, engine_count=1)
     body = json.dumps(chat(stream=stream)).encode()
@@ -66,9 +65,8 @@ def test_of_an_engines_error_a_client_gets_what_it_may_know_and_a_message_long(
 ) -> None:
     """SGLang's decode names its partner when it cannot reach it; some engines quote the whole request."""
     error = {"object": "error", "message": said, "code": code if stream else "y" * 1_000, "param": "z" * 1_000}
-    body = json.dumps(error if code == 500 and not stream else {"error": error}).encode()
-    pieces = [b"data: %b\n\n" % body, b"data: [DONE]\n\n"]
-    says = Said(b"", media="text/event-stream", pieces=pieces) if stream else Said(body, code)
+    body = json.dumps(error if code == 500 else {"error": error}).encode()
+    says = streamed({"error": error}, "[DONE]") if stream else Said(body, code)
     asked = json.dumps(chat(stream=stream)).encode()
     answer = Scene(tmp_path / "p", [says], kind="sglang").play("/v1/chat/completions", asked)
     message = json.loads(answer.body)["error"]["message"]
