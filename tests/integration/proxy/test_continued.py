@@ -227,7 +227,7 @@ def test_a_completion_goes_on_within_its_limit(tmp_path: Path) -> None:
 
     usage = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 88}}
     begins, ends = (said("a "), said("time")), (said("."), said("", "length"), usage, "[DONE]")
-    asked = {"path": "/v1/completions", "prompt": "Once upon ", "max_tokens": 90}
+    asked: dict[str, Any] = {"path": "/v1/completions", "prompt": "Once upon ", "max_tokens": 90}
     _, answer = played(tmp_path, streamed(*begins, cut=True), streamed(*ends), **asked)
     assert [(sent["prompt"], sent["max_tokens"]) for _, sent in answer.sent] == [
         ("Once upon ", 90),
