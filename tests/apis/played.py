@@ -66,8 +66,13 @@ def completion(said: Mapping[str, Any], usage: object, *, stream: bool = False, 
     if not stream:
         return Said(json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
     chunks = [{"choices": [choice]}, {"choices": [], "usage": usage}]
-    events = [b"data: %b\n\n" % json.dumps(each).encode() for each in chunks]
-    return Said(b"", media="text/event-stream", pieces=[*events, b"data: [DONE]\n\n"])
+    return streamed(*chunks, "[DONE]")
+
+
+def streamed(*events: Mapping[str, Any] | str, cut: bool = False) -> Said:
+    """A stream of events, each in a read of its own."""
+    data = [f"data: {each if isinstance(each, str) else json.dumps(each)}\n\n".encode() for each in events]
+    return Said(b"", media="text/event-stream", pieces=data, cut=cut)
 
 
 TEMPLATE: Final = templates.PATH.encode()
@@ -170,6 +175,8 @@ class Engine:
         if path.startswith(b"/v1/") and path != TEMPLATE and head.startswith(b"POST"):
             said = self._scene.answer(self._number, json.loads(body))
         else:
+            if path == b"/abort_request":
+                self._scene.aborted.append(json.loads(body)["rid"])
             found = _INFORMATION.get(path)
             said = Said(found or b"{}", 200 if found or path == b"/abort_request" else 404)
         self._scene.tasks.append(asyncio.get_running_loop().create_task(self._say(said)))
@@ -220,6 +227,7 @@ class Scene:
         self._process = ProxyProcess(folder, tables, keys=(KEY, OTHER_KEY), model=extra)
         self._says = list(says)
         self.sent: list[tuple[int, Any]] = []
+        self.aborted: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.metrics = Metrics()
         """Of the proxy, once it has been asked."""

@@ -70,6 +70,7 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("a session key that is a number", body(prompt_cache_key=5), 400, "invalid_type"),
     ("another rendezvous field", body(bootstrap_ports=[1]), 400, "forbidden_field"),
     ("negative max_tokens", body(max_tokens=-2), 400, "invalid_value"),
+    ("the same in a stream", body(max_tokens=-2, stream=True), 400, "invalid_value"),
     ("max_tokens is text", body(max_tokens="five"), 400, "invalid_type"),
     ("negative max_completion_tokens", body(max_completion_tokens=-7), 400, "invalid_value"),
     ("more than a thousand fields", body(**MANY), 400, "invalid_value"),
@@ -86,16 +87,12 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
 @pytest.mark.parametrize(
     ("content", "status", "code"), [case[1:] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES]
 )
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_bad_body(client: httpx.Client, content: bytes, status: int, code: str, stream: bool) -> None:
-    if stream and content.startswith(b'{"model": "kimi') and b'"stream"' not in content:
-        content = content.replace(b'{"model"', b'{"stream":true,"model"', 1)
+def test_a_bad_body(client: httpx.Client, content: bytes, status: int, code: str) -> None:
     answer = client.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (status, code), error
     assert set(error) == {"message", "type", "param", "code"}
     assert CANARY not in error["message"]
-    assert client.post("/v1/chat/completions", json=chat("ok", max_tokens=1)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -105,12 +102,10 @@ def test_a_bad_body(client: httpx.Client, content: bytes, status: int, code: str
         *(b"[[ ]]", b"[[%b]]" % (b" " * 3000), b"null", b"5"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_prompt_without_a_token_never_reaches_an_engine(client: httpx.Client, prompt: bytes, stream: bool) -> None:
+def test_a_prompt_without_a_token_never_reaches_an_engine(client: httpx.Client, prompt: bytes) -> None:
     """SGLang's scheduler would die of it."""
     turns = client.get("/v1/usage").json()["turns"]
-    content = b'{"model":"kimi-k2.5","stream":%s,"prompt":%s}' % (b"true" if stream else b"false", prompt)
-    answer = client.post("/v1/completions", content=content)
+    answer = client.post("/v1/completions", content=b'{"model":"kimi-k2.5","stream":true,"prompt":%s}' % prompt)
     error = answer.json()["error"]
     wanted = "invalid_type" if prompt in {b"5", b"[[1],[[]]]"} else "invalid_value"
     assert (answer.status_code, error["code"], error["param"].partition("[")[0]) == (400, wanted, "prompt")
@@ -122,13 +117,12 @@ def test_more_prompts_than_an_engine_is_asked_at_once(client: httpx.Client) -> N
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("field", [*sorted(REFUSED_FIELDS), "bootstrap_whatever_comes"])
-@pytest.mark.parametrize("value", [1, None, [1], "x"], ids=["number", "null", "list", "text"])
-def test_a_field_that_steers_engines_is_refused(client: httpx.Client, path: str, field: str, value: Any) -> None:
-    body = chat(CANARY) | {"prompt": CANARY}
-    answer = client.post(path, json=body | {field: value})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+def test_a_field_that_steers_engines_is_refused(client: httpx.Client, field: str) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        for value in (1, None, [1], "x"):
+            answer = client.post(path, json={**chat(CANARY), "prompt": CANARY, field: value})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
 def test_an_engines_error_may_quote_the_body_to_its_own_client_alone(client: httpx.Client) -> None:
@@ -233,11 +227,7 @@ def test_a_base_url_with_too_much_or_too_little_is_understood(
 
 
 @pytest.mark.parametrize("model", [{}, {"model": None}], ids=["no model", "null"])
-@pytest.mark.parametrize(
-    "body",
-    [{"messages": user("x")}, {"prompt": "x"}, {"messages": user("x") * 4000}],
-    ids=["chat", "completion", "dense"],
-)
+@pytest.mark.parametrize("body", [{"messages": user("x")}, {"prompt": "x"}, {"messages": user("x") * 4000}])
 def test_azures_deployment_is_the_model_of_a_body_without_one(
     client: httpx.Client, model: dict[str, Any], body: dict[str, Any]
 ) -> None:
@@ -253,12 +243,11 @@ def test_models_are_listed_at_any_base_url(client: httpx.Client, base_url: str) 
     assert client.get(base_url + "/models").json() == client.get("/v1/models").json()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/usage", "/ready"])
 @pytest.mark.parametrize(
     "headers", [{"x-long": "v" * 9000}, {f"x-{i}": "v" for i in range(60)}], ids=["bytes", "count"]
 )
-def test_too_many_header_bytes_or_headers_on_any_path(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
-    answer = client.request("POST" if path.endswith("completions") else "GET", path, headers=headers)
+def test_too_many_header_bytes_or_headers(client: httpx.Client, headers: dict[str, str]) -> None:
+    answer = client.get("/v1/usage", headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
 
 

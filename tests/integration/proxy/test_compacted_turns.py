@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.subjects.processes import EngineProcess, ProxyProcess
-from warmroute.contract.compactions import MARKS, Mark
+from warmroute.contract.compactions import MARKS
 
 pytestmark = pytest.mark.full
 
@@ -70,17 +70,6 @@ def compacted(words: str, role: str = "user", summary: str = "We have read the f
     return [user(summary), answer(words), user("Go on.")]
 
 
-@pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.words.strip())
-def test_a_compaction_that_a_program_marks_goes_on(client: httpx.Client, mark: Mark) -> None:
-    session = f"marked {MARKS.index(mark)}"
-    begun(client, session)
-    first = compacted(mark.words, mark.role)
-    numbers = [turn_of(client, session, grown(first, answers)) for answers in range(3)]
-    assert numbers == [5, 6, 7]
-    second = compacted(mark.words, mark.role, "We have read more files.")
-    assert [turn_of(client, session, grown(second, answers)) for answers in range(2)] == [8, 9]
-
-
 def test_what_a_program_keeps_of_its_history_is_not_counted_twice(client: httpx.Client) -> None:
     history = begun(client, "kept", 6)
     kept = [user("What did we do so far?"), answer("We have read the files."), *history[-4:]]
@@ -88,30 +77,15 @@ def test_what_a_program_keeps_of_its_history_is_not_counted_twice(client: httpx.
     assert turn_of(client, "kept", grown(kept, 1)) == 8
 
 
-def test_the_listed_turns_and_the_row_have_the_number(client: httpx.Client) -> None:
+def test_a_compaction_goes_on_and_a_fork_does_not(client: httpx.Client) -> None:
+    """Which words are a compaction's: `tests/unit/core/test_compactions.py`."""
     begun(client, "listed")
-    turn_of(client, "listed", compacted(CLAUDE))
+    assert [turn_of(client, "listed", grown(compacted(CLAUDE), answers)) for answers in range(3)] == [5, 6, 7]
+    second = compacted(CLAUDE, summary="We have read more files.")
+    assert [turn_of(client, "listed", grown(second, answers)) for answers in range(2)] == [8, 9]
+    assert turn_of(client, "listed", [user("Read other files."), answer("Done."), user(CLAUDE)]) == 2
     found = client.get("/v1/usage/receipts", headers={"x-session-affinity": "listed"}).json()
-    assert sorted(each["turn"] for each in found["data"]) == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [user("Read other files.")],
-        [user(f"Somebody wrote: {CLAUDE}")],
-        [user("Read other files."), answer("Done."), user(CLAUDE)],
-        [user("x" * 300_000), user(CLAUDE)],
-        [user(CLAUDE[:40])],
-        [user("")],
-    ],
-    ids=["a fork", "quoted", "behind an answer", "too far", "a part of the words", "empty"],
-)
-def test_a_fork_without_a_mark_counts_by_its_prompt(client: httpx.Client, messages: list[Message]) -> None:
-    session = f"fork {len(str(messages))}"
-    begun(client, session)
-    answers = sum(each["role"] == "assistant" for each in messages)
-    assert turn_of(client, session, messages) == answers + 1
+    assert sorted(each["turn"] for each in found["data"]) == [1, 2, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("turns", [0, 1])

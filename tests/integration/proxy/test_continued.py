@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.apis.played import Answered, Said, Scene, streamed
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta
@@ -26,36 +27,35 @@ ON = "continue_broken = true"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def script(**step: Any) -> dict[str, Any]:
-    return {"metadata": {"script": json.dumps(step)}}
+OF_300_TOKENS = {"metadata": {"script": '{"output_tokens": 300}'}}
+TRIO = {"a0": "aggregated", "a1": "aggregated", "a2": "aggregated"}
 
 
-@pytest.fixture
+@pytest.fixture(params=[{**PAIRS, "d2": "decode"}, TRIO], ids=["pairs", "aggregated"])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mortal]:
     with Mortal(tmp_path, request.param, model=ON) as made:
         yield made
 
 
-TRIO = {"a0": "aggregated", "a1": "aggregated", "a2": "aggregated"}
-pairs = pytest.mark.parametrize("fleet", [{**PAIRS, "d2": "decode"}], indirect=True, ids=["pairs"])
-trio = pytest.mark.parametrize("fleet", [TRIO], indirect=True, ids=["aggregated"])
-both = pytest.mark.parametrize("fleet", [{**PAIRS, "d2": "decode"}, TRIO], indirect=True, ids=["pairs", "aggregated"])
-
-
-def text_of(stream: Stream) -> str:
-    choices = [choice for event in events(stream.text) for choice in event.get("choices", [])]
+def text_of(text: str) -> str:
+    choices = [choice for event in events(text) for choice in event.get("choices", [])]
     return "".join(choice["delta"].get("content") or "" if "delta" in choice else choice["text"] for choice in choices)
 
 
-def check_one_answer(stream: Stream) -> dict[str, Any]:
+def whole_text(stream: Stream) -> str:
+    assert stream.done().completed, stream.text[-300:]
+    return stream.text
+
+
+def check_one_answer(text: str) -> dict[str, Any]:
     """It looks like the answer of one engine; its usage is returned."""
-    assert stream.completed, stream.text[-300:]
-    found = events(stream.text)
+    assert text.endswith("data: [DONE]\n\n"), text[-300:]
+    found = events(text)
     assert len({event["id"] for event in found}) == 1
     choices = [choice for event in found for choice in event["choices"]]
     assert sum("role" in choice["delta"] and choice["delta"]["role"] is not None for choice in choices) == 1
     assert sum(choice["finish_reason"] is not None for choice in choices) == 1
-    assert stream.text.count("[DONE]") == 1
+    assert text.count("[DONE]") == 1
     usages = [event["usage"] for event in found if event.get("usage")]
     assert len(usages) == 1
     assert contract_receipt.check(usages[0]) == []
@@ -63,31 +63,8 @@ def check_one_answer(stream: Stream) -> dict[str, Any]:
     return usage
 
 
-def busy(fleet: Mortal) -> str:
-    """An engine that answers, as the proxy sees it."""
-    names = [name for name, engine in fleet.engines.items() if engine.role != "prefill" and engine.child.running()]
-
-    def answering() -> str:
-        workers = fleet.proxy.workers()
-        running, name = max((int(workers[name]["running"]), name) for name in names)
-        return name if running else ""
-
-    return str(until(answering, "an engine answers"))
-
-
-def slowly(fleet: Mortal, end: str) -> None:
-    """Have the answer to the prompt with this end come slowly, so that it has not ended when its engine is killed. The
-    rest, for which another engine is sent a longer prompt, comes as always.
-    """
-    for engine in fleet.engines.values():
-        if engine.role != "prefill":
-            order = {"fault": "drip", "delay_s": 0.3, "containing": end}
-            httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
-
-
-@both
 def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
-    bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=300)) for n in range(8)]
+    bodies = [chat(f"stream {n}", **USAGE, **OF_300_TOKENS) for n in range(8)]
     dies = next(engine for engine in fleet.engines.values() if engine.role != "prefill")
     order = {"fault": "drip", "delay_s": 0.3, "count": len(bodies)}  # so that none of its answers has ended by then
     httpx.post(f"{dies.url}/engine/faults", json=order).raise_for_status()
@@ -95,7 +72,7 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
     for stream in streams:
         stream.begun()
     fleet.kill(dies.id)
-    usages = [check_one_answer(stream.done()) for stream in streams]
+    usages = [check_one_answer(whole_text(stream)) for stream in streams]
     continued = [n for n, usage in enumerate(usages) if "continued" in usage["warmroute"]]
     assert continued
     wholes = {n: Stream(fleet.proxy, bodies[n]) for n in continued}
@@ -106,134 +83,27 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Mortal) -> None:
         assert len(json.loads(row["rids"])) == 1 + (n in continued)
         assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
     for n, whole in wholes.items():
-        unbroken, usage = check_one_answer(whole.done()), usages[n]
-        assert text_of(streams[n]) == text_of(whole)
+        unbroken, usage = check_one_answer(whole_text(whole)), usages[n]
+        assert text_of(streams[n].text) == text_of(whole.text)
         assert usage["prompt_tokens"] == unbroken["prompt_tokens"]
         assert usage["completion_tokens"] == unbroken["completion_tokens"]
 
 
-def told_of_the_failure(fleet: Mortal, stream: Stream) -> dict[str, Any]:
-    """An error event, a row that is charged nothing, and nothing left on any engine; the row's usage is returned."""
-    assert stream.done().failed_clearly, stream.text[-300:]
-    row = next(row for row in fleet.proxy.rows(expected=1) if row["id"] == stream.receipt)
-    assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
-    usage: dict[str, Any] = json.loads(row["usage"])
-    assert contract_receipt.check(usage) == []
-    until(fleet.idle, "no engine works any more", 10.0)
-    return usage
-
-
-@pairs
-def test_a_tool_call_that_has_begun_is_not_continued(fleet: Mortal) -> None:
-    calls = [{"name": "write", "arguments": {"text": "word " * 200}}]
-    slowly(fleet, 'call 0"}]')
-    stream = Stream(fleet.proxy, chat("call", **USAGE, **script(text="I write.", tool_calls=calls)))
-    until(lambda: stream.text.count('"arguments"') > 3, "the call has begun")
-    fleet.kill(busy(fleet))
-    assert "continued" not in told_of_the_failure(fleet, stream)["warmroute"]
-
-
-@pairs
-def test_a_tool_call_behind_the_break_comes_whole(fleet: Mortal) -> None:
-    calls = [{"name": "write", "arguments": {"text": "word " * 10}}]
-    body = chat("call", **USAGE, **script(text="I shall write it. " * 30, tool_calls=calls))
-    slowly(fleet, 'call 0"}]')
-    stream = Stream(fleet.proxy, body)
-    until(lambda: stream.text.count('"content"') > 3, "the text has begun")
-    fleet.kill(busy(fleet))
-    usage = check_one_answer(stream.done())
-    assert usage["warmroute"]["continued"]["after_tokens"] > 0
-    assert text_of(stream) == "I shall write it. " * 30
-    choices = [choice for event in events(stream.text) for choice in event["choices"]]
-    parts = [call["function"] for choice in choices for call in choice["delta"].get("tool_calls") or ()]
-    assert "".join(part.get("name") or "" for part in parts) == "write"
-    assert json.loads("".join(part.get("arguments") or "" for part in parts)) == calls[0]["arguments"]
-    assert choices[-1]["finish_reason"] == "tool_calls"
-
-
-@trio
-def test_a_second_death_is_told(fleet: Mortal) -> None:
-    for engine in fleet.engines.values():
-        httpx.post(f"{engine.url}/engine/faults", json={"fault": "cut", "after_events": 6}).raise_for_status()
-    stream = Stream(fleet.proxy, chat("twice", **USAGE, **script(output_tokens=60)))
-    usage = told_of_the_failure(fleet, stream)
-    assert usage["warmroute"]["continued"] == {"after_tokens": 5, "by": "text"}
-    assert usage["completion_tokens"] == 10
-    assert text_of(stream)
-
-
-@trio
-def test_a_completion_goes_on_within_its_limit(fleet: Mortal) -> None:
-    body = {"model": "kimi-k2.5", "prompt": "Once upon a time " * 40, "max_tokens": 90, "ignore_eos": True, **USAGE}
-    slowly(fleet, 'upon a time "')
-    stream = Stream(fleet.proxy, body, "/v1/completions")
-    until(lambda: stream.text.count('"text"') > 3, "it has begun")
-    fleet.kill(busy(fleet))
-    assert stream.done().completed
-    found = events(stream.text)
-    assert len({event["id"] for event in found}) == 1
-    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
-    usage = found[-1]["usage"]
-    assert contract_receipt.check(usage) == []
-    assert usage["completion_tokens"] == 90
-    assert usage["warmroute"]["continued"]["by"] == "text"
-    assert len(text_of(stream)) == 4 * 90
-
-
-@trio
+@pytest.mark.parametrize("fleet", [TRIO], indirect=True, ids=["aggregated"])
 @pytest.mark.real_deadlines("probing", "deadlines")
 def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Mortal) -> None:
     """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
-    slowly(fleet, 'frozen 0"}]')
-    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=300)))
+    order = {"fault": "drip", "delay_s": 0.3, "containing": 'frozen 0"}]'}  # the rest is asked for with a longer prompt
+    for engine in fleet.engines.values():
+        httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
+    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **OF_300_TOKENS))
     until(lambda: stream.text.count('"content"') > 3, "it has begun")
-    frozen = fleet.engines[busy(fleet)]
+    frozen = next(engine for engine in fleet.engines.values() if engine.running())
     with frozen.held():
-        usage = check_one_answer(stream.done())
+        usage = check_one_answer(whole_text(stream))
     assert usage["warmroute"]["continued"]["after_tokens"] > 0
     assert usage["warmroute"]["workers"][0]["id"] != frozen.id
     until(fleet.idle, "the frozen one was told to stop", 10.0)
-
-
-@trio
-def test_the_sdk_reads_one_answer_and_counts_it(fleet: Mortal) -> None:
-    client = OpenAI(base_url=fleet.proxy.base_url, api_key=fleet.proxy.keys[0], max_retries=0)
-    body = chat("sdk", **script(output_tokens=120))
-    slowly(fleet, 'sdk 0"}]')
-    text = ""
-    for number, chunk in enumerate(client.chat.completions.create(**body, stream=True)):
-        text += chunk.choices[0].delta.content or ""
-        if number == 5:
-            fleet.kill(busy(fleet))
-    report = client.cache.report()
-    assert (report.turns, report.receipts, report.continued, report.violations) == (1, 1, 1, ())
-    assert "another engine continued: 1" in str(report)
-    whole = client.chat.completions.create(**body)
-    assert text == whole.choices[0].message.content
-    assert client.cache.report().continued == 1
-
-
-@trio
-def test_a_client_that_leaves_the_rest_ends_it(fleet: Mortal) -> None:
-    with fleet.proxy.client() as client:
-        body = chat("leave", **USAGE, **script(output_tokens=900))
-        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            parts = answer.iter_text()
-            next(parts)
-            first = busy(fleet)
-            fleet.kill(first)
-            others = [engine for engine in fleet.engines.values() if engine.id != first]
-            until(lambda: any(engine.running() for engine in others), "another goes on")
-            said = ""
-            while said.count("data: ") < 200:  # more than the first engine had time for
-                said += next(parts)
-    until(fleet.idle, "nothing runs any more", 5.0)
-    row = fleet.proxy.rows(expected=1)[0]
-    usage = json.loads(row["usage"])
-    assert contract_receipt.check(usage) == []
-    assert (row["outcome"], len(json.loads(row["rids"]))) == ("client_left", 2)
-    assert 0 < usage["warmroute"]["continued"]["after_tokens"] < usage["completion_tokens"]
-    assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
 
 
 @contextlib.contextmanager
@@ -251,57 +121,125 @@ def scripted(folder: Path, *steps: Script) -> Iterator[tuple[list[ScriptedEngine
         yield engines, made
 
 
+DIES = (ROLE, delta("It was "), delta("the best"))
+
+
 def dies(handler: Handler) -> None:
-    handler.stream(ROLE, delta("It was "), delta("the best"), end=False)
+    handler.stream(*DIES, end=False)
 
 
-def is_retracted(handler: Handler) -> None:
-    """SGLang's decode ends a running request with a 503 when it is out of KV memory."""
-    error = {"error": {"object": "error", "message": "out of KV", "code": 503}}
-    handler.stream(ROLE, delta("It was "), delta("the best"), error, "[DONE]")
+def called(arguments: str, **more: Any) -> dict[str, Any]:
+    """A chunk with a piece of a tool call."""
+    call = delta()
+    call["choices"][0]["delta"] = {"tool_calls": [{"index": 0, **more, "function": {"arguments": arguments}}]}
+    return call
+
+
+def rest(*behind: Any, finish: str = "stop") -> list[Any]:
+    usage = {"prompt_tokens": 702, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
+    end = {"object": "chat.completion.chunk", "choices": [], "usage": usage}
+    parts = (ROLE, delta(" of times"), *behind, delta(finish=finish), end)
+    return [*({**part, "id": "y"} for part in parts), "[DONE]"]
 
 
 def goes_on(handler: Handler) -> None:
-    usage = {"prompt_tokens": 702, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
-    end = {"id": "y", "object": "chat.completion.chunk", "choices": [], "usage": usage}
-    handler.stream(*({**part, "id": "y"} for part in (ROLE, delta(" of times"), delta(finish="stop"))), end, "[DONE]")
+    handler.stream(*rest())
 
 
-def refuses(handler: Handler) -> None:
-    error = {"object": "error", "message": "This model's maximum context length is 8 tokens", "code": 400}
-    handler.reply(400, json.dumps(error).encode())
+def played(folder: Path, *says: Said, path: str = "/v1/chat/completions", **fields: Any) -> tuple[Scene, Answered]:
+    """A turn whose engine says the first, and another engine the next."""
+    scene = Scene(folder / "p", list(says), kind="sglang", extra=ON)
+    return scene, scene.play(path, json.dumps({**chat("best"), **USAGE, **fields}).encode())
 
 
-def thinks(handler: Handler) -> None:
-    thought = delta()
-    thought["choices"][0]["delta"] = {"reasoning_content": "Was it?"}
-    handler.stream(ROLE, thought, delta("It was"), end=True)
+OUT_OF_KV = {"error": {"object": "error", "message": "out of KV", "code": 503}}
+"""SGLang's decode ends a running request with it when it is out of KV memory."""
 
 
-def calls(handler: Handler) -> None:
-    call = delta()
-    call["choices"][0]["delta"] = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]}
-    handler.stream(ROLE, call, delta(finish="tool_calls"), "[DONE]")
-
-
-@pytest.mark.parametrize("begins", [dies, is_retracted])
+@pytest.mark.parametrize("begins", [streamed(*DIES, cut=True), streamed(*DIES, OUT_OF_KV, "[DONE]")])
 def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_answer(
-    tmp_path: Path, begins: Script
+    tmp_path: Path, begins: Said
 ) -> None:
-    with scripted(tmp_path, begins, goes_on) as (engines, proxy):
-        stream = Stream(proxy, chat("best", **USAGE, max_tokens=50, temperature=0.5)).done()
-        usage = check_one_answer(stream)
-        assert text_of(stream) == "It was the best of times"
-        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
-        second, first = sorted((engine.sent() for engine in engines), key=lambda sent: int(sent["max_tokens"]))
-        if begins is is_retracted:
-            assert all(worker["failures_in_a_row"] == 0 for worker in proxy.workers().values())
+    scene, answer = played(tmp_path, begins, streamed(*rest()), max_tokens=50, temperature=0.5)
+    text = answer.body.decode()
+    usage = check_one_answer(text)
+    assert text_of(text) == "It was the best of times"
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
+    if not begins.cut:
+        assert scene.router is not None
+        assert all(each["failures_in_a_row"] == 0 for each in scene.router.snapshot(0.0)["workers"].values())
+    first, second = (sent for _, sent in answer.sent)
     said = {"role": "assistant", "content": "It was the best"}
     assert second["messages"] == [*first["messages"], said]
     assert (second["continue_final_message"], second["max_tokens"], first["max_tokens"]) == (True, 48, 50)
     assert second["rid"] != first["rid"]
     ours = {"messages", "continue_final_message", "max_tokens", "rid", "session_id"}
     assert {k: v for k, v in second.items() if k not in ours} == {k: v for k, v in first.items() if k not in ours}
+
+
+THOUGHT = {**delta(), "choices": [{"index": 0, "delta": {"reasoning_content": "Was it?"}, "finish_reason": None}]}
+TOO_LONG = b'{"object":"error","message":"This model\'s maximum context length is 8 tokens","code":400}'
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        Said(TOO_LONG, 400),
+        streamed(ROLE, THOUGHT, delta("It was")),
+        streamed(ROLE, called("", id="c"), delta(finish="tool_calls"), "[DONE]"),
+        streamed(*DIES, cut=True),
+        None,
+    ],
+    ids=["too long", "a thought", "a call", "dies too", "within a call"],
+)
+def test_what_has_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, rest: Said | None) -> None:
+    within_a_call = streamed(ROLE, delta("It was the best"), called('{"a":', id="c"), cut=True)
+    scene, answer = played(tmp_path, *((streamed(*DIES, cut=True), rest) if rest else (within_a_call, within_a_call)))
+    text, asked = answer.body.decode(), 2 if rest else 1
+    assert events(text)[-1]["error"]["code"] == "engine_error"
+    assert "[DONE]" not in text
+    assert not answer.whole
+    assert text_of(text) == "It was the best" * (2 if rest and rest.cut else 1)
+    assert ("tool_calls" in text) == (rest is None)
+    assert "reasoning_content" not in text
+    row = answer.row
+    assert row is not None
+    assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, asked)
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert ("continued" in usage["warmroute"]) == (asked == 2)
+    assert len(scene.aborted) == asked
+
+
+def test_a_tool_call_behind_the_break_comes_whole(tmp_path: Path) -> None:
+    with_a_call = streamed(*rest(called('{"a":', id="c"), called("1}"), finish="tool_calls"))
+    text = played(tmp_path, streamed(*DIES, cut=True), with_a_call)[1].body.decode()
+    check_one_answer(text)
+    assert text_of(text) == "It was the best of times"
+    choices = [choice for event in events(text) for choice in event["choices"]]
+    pieces = [call["function"]["arguments"] for each in choices for call in each["delta"].get("tool_calls", ())]
+    assert ("".join(pieces), choices[-1]["finish_reason"]) == ('{"a":1}', "tool_calls")
+
+
+def test_a_completion_goes_on_within_its_limit(tmp_path: Path) -> None:
+    def said(text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+
+    usage = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 88}}
+    begins, ends = (said("a "), said("time")), (said("."), said("", "length"), usage, "[DONE]")
+    asked: dict[str, Any] = {"path": "/v1/completions", "prompt": "Once upon ", "max_tokens": 90}
+    _, answer = played(tmp_path, streamed(*begins, cut=True), streamed(*ends), **asked)
+    assert [(sent["prompt"], sent["max_tokens"]) for _, sent in answer.sent] == [
+        ("Once upon ", 90),
+        ("Once upon a time", 88),
+    ]
+    text = answer.body.decode()
+    assert text_of(text) == "a time."
+    found = events(text)
+    assert len({event["id"] for event in found}) == 1
+    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
+    assert contract_receipt.check(found[-1]["usage"]) == []
+    assert found[-1]["usage"]["completion_tokens"] == 90
 
 
 def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) -> None:
@@ -332,30 +270,50 @@ def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) ->
             may_answer.set()
         assert all(reader.completed for reader in readers)
         assert len({reader.text for reader in readers}) == 1
-        found = [choice["delta"].get("content") for event in events(first.text) for choice in event["choices"]]
-        assert "".join(filter(None, found)) == "It was the best of times"
+        assert text_of(first.text) == "It was the best of times"
         assert sum(len(engine.bodies) for engine in engines) == 2
         row = rows_of(proxy, first.receipt)[0]
         assert (row["outcome"], len(json.loads(row["rids"]))) == ("completed", 2)
 
 
-@pytest.mark.parametrize("rest", [refuses, thinks, calls])
-def test_what_is_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, rest: Script) -> None:
-    with scripted(tmp_path, dies, rest) as (engines, proxy):
-        stream = Stream(proxy, chat("best", **USAGE)).done()
-        assert stream.failed_clearly
-        assert events(stream.text)[-1]["error"]["code"] == "engine_error"
-        assert text_of(stream) == "It was the best"
-        assert "tool_calls" not in stream.text
-        assert "reasoning_content" not in stream.text
-        row = proxy.rows(expected=1)[0]
-        assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, 2)
-        assert contract_receipt.check(json.loads(row["usage"])) == []
+def test_the_sdk_reads_one_answer_and_counts_it(tmp_path: Path) -> None:
+    with (
+        scripted(tmp_path, dies, goes_on) as (_, proxy),
+        OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as client,
+    ):
+        chunks = client.chat.completions.create(**chat("best"), stream=True)
+        text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+        report = client.cache.report()
+    assert text == "It was the best of times"
+    assert (report.turns, report.receipts, report.continued, report.violations) == (1, 1, 1, ())
+    assert "another engine continued: 1" in str(report)
+
+
+def test_a_client_that_leaves_the_rest_ends_it(tmp_path: Path) -> None:
+    left = threading.Event()
+
+    def stays(handler: Handler) -> None:
+        handler.stream(ROLE, *[delta(" and on")] * 3, end=False)
+        left.wait(seconds(30))
+        data = b'data: {"choices":[],"usage":{"prompt_tokens":702,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
+        handler.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+
+    with scripted(tmp_path, dies, stays) as (engines, proxy):
+        stream = Stream(proxy, chat("best", **USAGE))
+        until(lambda: " and on" in stream.text, "another goes on")
+        stream.leave()
         until(lambda: sum(len(engine.aborted) for engine in engines) == 2, "both were told to stop")
+        left.set()
+        row = proxy.rows(expected=1)[0]
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert (row["outcome"], len(json.loads(row["rids"]))) == ("client_left", 2)
+    assert 0 < usage["warmroute"]["continued"]["after_tokens"] < usage["completion_tokens"]
+    assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
 
 
 def test_a_turn_of_another_region_goes_on_in_its_home(tmp_path: Path) -> None:
-    with scripted(tmp_path, dies, goes_on) as (engines, home), ScriptedEngine("w0", refuses) as away:
+    with scripted(tmp_path, dies, goes_on) as (engines, home), ScriptedEngine("w0", dies) as away:
         table = away.toml().replace('"east"', '"west"')
         of_west: Any = {"region": "west", "keys": home.keys, "peer": ("east", home.url)}
         with ProxyProcess(tmp_path / "p", [table], **of_west) as west, west.sees("east").client() as client:

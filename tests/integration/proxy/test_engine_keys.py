@@ -49,8 +49,7 @@ def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(keys: 
     assert ADMIN_KEY not in proxy.written()
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(keys: str, tmp_path: Path, stream: bool) -> None:
+def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(keys: str, tmp_path: Path) -> None:
     """The client hears nothing of it while anybody can serve; the log says what to do, and shows no key."""
     wrong = keys.replace("engine.key", "wrong.key").replace("admin.key", "wrong.key")
     with (
@@ -58,23 +57,16 @@ def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(keys: str,
         EngineProcess(tmp_path, "locked", "aggregated", *KEYS) as locked,
         ProxyProcess(tmp_path / "p", [f"{locked.toml('east')}\n{wrong}", other.toml()], policy="round_robin") as proxy,
     ):
-        answers = [Stream(proxy, chat(f"turn {number}", stream=stream, max_tokens=2)).done() for number in range(4)]
-        assert [one.status for one in answers] == [200] * 4
+        answers = [Stream(proxy, chat(f"turn {n}", stream=n < 4, max_tokens=2)).done() for n in range(8)]
+        assert [one.status for one in answers] == [200] * 8
         other.ready = b"no"
         until(lambda: proxy.workers()["other"]["health"] != "up", "it is down")
-        alone = Stream(proxy, chat("nobody is left", stream=stream)).done()
-        assert (alone.status, alone.error) in [(502, "engine_error"), (503, "no_worker")]
+        for stream in (False, True):
+            alone = Stream(proxy, chat("nobody is left", stream=stream)).done()
+            assert (alone.status, alone.error) in [(502, "engine_error"), (503, "no_worker")]
     assert "engine locked answers 401 at /server_info: its key_file is missing or wrong" in proxy.written()
     for secret in (KEY, ADMIN_KEY, "wrong-canary-55"):
         assert secret not in proxy.written()
-
-
-def test_an_engine_gets_its_key_and_never_the_clients(keys: str, tmp_path: Path) -> None:
-    with ScriptedEngine("s0", sound) as engine, ProxyProcess(tmp_path / "p", [f"{engine.toml()}\n{keys}"]) as proxy:
-        with proxy.client() as client:
-            assert client.post("/v1/chat/completions", json=chat()).status_code == 200
-        assert engine.heads[-1]["authorization"] == f"Bearer {KEY}"
-        assert proxy.keys[0] not in json.dumps(engine.heads)
 
 
 def test_a_key_file_that_holds_no_key_ends_the_start(

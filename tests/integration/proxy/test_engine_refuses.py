@@ -8,20 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.apis.played import Said, Scene, completion, streamed
 from tests.subjects.processes import ProxyProcess, chat, until
-from tests.subjects.scripted import Handler, ScriptedEngine, delta
+from tests.subjects.scripted import ScriptedEngine
+from warmroute_proxy.server.control.exposition import page_of
 
 pytestmark = pytest.mark.full
 
 FULL = {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "code": 503}
-
-
-def full(handler: Handler) -> None:
-    """As SGLang says it, whole and in a stream."""
-    if json.loads(handler.engine.bodies[-1]).get("stream"):
-        handler.stream({"error": FULL}, "[DONE]")
-    else:
-        handler.reply(503, json.dumps(FULL).encode())
 
 
 def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
@@ -29,42 +23,56 @@ def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
         return client.post("/v1/chat/completions", json=body)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 3)])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_full_queue_of_sglang_is_no_evidence_against_it(
     tmp_path: Path, kind: str, counted: int, stream: bool
 ) -> None:
     """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
-    with ScriptedEngine("e0", full) as engine, ProxyProcess(tmp_path / "p", [engine.toml(kind)]) as proxy:
-        for number in range(3):
-            answer = ask(proxy, chat(f"ask {number}", stream=stream))
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert answer.json()["error"]["message"] == "The request queue is full."
-        assert proxy.metric('warmroute_engine_failures_total{worker="e0",judged="evidence"} ') == counted
-        assert proxy.workers()["e0"]["failures_in_a_row"] == 0
-        if not counted:
-            engine.script = lambda handler: handler.stream(delta("hi"), delta(finish="stop"), "[DONE]")
-            assert ask(proxy, chat("soon", stream=True)).status_code == 200
+    full = streamed({"error": FULL}, "[DONE]") if stream else Said(json.dumps(FULL).encode(), 503)
+    soon = [] if counted else [completion({"content": "hi"}, None, stream=stream)]
+    scene = Scene(tmp_path / "p", [full] * 3 + soon, kind=kind, engine_count=1)
+    body = json.dumps(chat(stream=stream)).encode()
+    *answers, last = scene.play_turns("/v1/chat/completions", [lambda _: body] * (3 + len(soon)))
+    assert last.status == (503 if counted else 200)
+    for answer in answers:
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert json.loads(answer.body)["error"]["message"] == "The request queue is full."
+    judged = 'warmroute_engine_failures_total{worker="e0",judged="evidence"} 3\n' in page_of(scene.metrics, [])
+    assert judged == bool(counted)
+    assert scene.router is not None
+    assert scene.router.snapshot(0.0)["workers"]["e0"]["failures_in_a_row"] == 0
+
+
+BOOTSTRAP = "Decode transfer failed: Could not fetch prefill parallel info from bootstrap_addr: "
+LONG = "the body " + "x" * 1_000_000
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("address", ["10.0.0.7:8998", "http://prefill-0.internal:30000/route?x=1", "[fd00::7]:8998"])
-def test_a_client_does_not_learn_of_a_partner_from_an_engine(tmp_path: Path, address: str, stream: bool) -> None:
-    """What SGLang's decode says when it cannot reach its prefill."""
-    said = f"Decode transfer failed: Could not fetch prefill parallel info from bootstrap_addr: {address}, code 500"
-    error = {"object": "error", "message": said, "type": "InternalServerError", "code": 500}
-
-    def fails(handler: Handler) -> None:
-        if stream:
-            handler.stream({"error": error}, "[DONE]")
-        else:
-            handler.reply(500, json.dumps(error).encode())
-
-    with ScriptedEngine("e0", fails) as engine, ProxyProcess(tmp_path / "p", [engine.toml()]) as proxy:
-        answer = ask(proxy, chat("ask", stream=stream))
-        told = answer.json()["error"]["message"]
-        meant = "the prompt could not be handed over from the prefill to the decode engine"
-        assert (answer.status_code, told) == (502, meant)
+@pytest.mark.parametrize(
+    ("code", "said", "told"),
+    [
+        *(
+            (500, BOOTSTRAP + address, "the prompt could not be handed over from the prefill to the decode engine")
+            for address in ("10.0.0.7:8998", "http://prefill-0.internal:30000/route?x=1", "[fd00::7]:8998")
+        ),
+        (400, LONG, "the body xxx"),
+        (500, LONG, "the body xxx"),
+    ],
+)
+def test_of_an_engines_error_a_client_gets_what_it_may_know_and_a_message_long(
+    tmp_path: Path, code: int, said: str, told: str, stream: bool
+) -> None:
+    """SGLang's decode names its partner when it cannot reach it; some engines quote the whole request."""
+    error = {"object": "error", "message": said, "code": code if stream else "y" * 1_000, "param": "z" * 1_000}
+    body = json.dumps(error if code == 500 else {"error": error}).encode()
+    says = streamed({"error": error}, "[DONE]") if stream else Said(body, code)
+    asked = json.dumps(chat(stream=stream)).encode()
+    answer = Scene(tmp_path / "p", [says], kind="sglang").play("/v1/chat/completions", asked)
+    message = json.loads(answer.body)["error"]["message"]
+    assert answer.status == (400 if code == 400 else 502)
+    assert message.startswith(told) if said is LONG else message == told
+    assert len(answer.body) < 5_000
 
 
 def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
@@ -77,24 +85,6 @@ def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["error"]["message"]) == (502, "cannot connect to the engine")
             assert address not in answer.text + str(answer.headers)
             until(lambda: f"cannot connect to {address}: " in proxy.written(), "the log says where")
-
-
-@pytest.mark.parametrize(("status", "stream"), [(400, False), (400, True), (500, False), (500, True)])
-def test_an_error_of_an_engine_is_as_long_as_a_message(tmp_path: Path, status: int, stream: bool) -> None:
-    """Some quote the whole request."""
-    error = {"message": "the body " + "x" * 1_000_000, "code": "y" * 1_000, "param": "z" * 1_000}
-
-    def quotes(handler: Handler) -> None:
-        if stream:
-            handler.stream({"error": {**error, "code": status}}, "[DONE]")
-        else:
-            handler.reply(status, json.dumps({"error": error}).encode())
-
-    with ScriptedEngine("e0", quotes) as engine, ProxyProcess(tmp_path, [engine.toml()]) as proxy:
-        answer = ask(proxy, chat(stream=stream))
-        assert answer.status_code == (400 if status == 400 else 502)
-        assert answer.json()["error"]["message"].startswith("the body xxx")
-        assert len(answer.content) < 5_000
 
 
 def test_an_engine_that_is_back_gets_nothing_before_it_has_said_whether_it_is_another(tmp_path: Path) -> None:

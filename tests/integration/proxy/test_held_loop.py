@@ -94,7 +94,12 @@ SHAPES: dict[str, Callable[[str], list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("proxy", "shape"),
+    [(ProxyProcess, "long messages"), *((SecureProxy, shape) for shape in SHAPES)],
+    indirect=["proxy"],
+    ids=["http", *SHAPES],
+)
 def test_a_body_of_some_30_megabytes(proxy: ProxyProcess, shape: str) -> None:
     sent = body(25, SHAPES[shape])
     assert len(sent) > 25_000_000

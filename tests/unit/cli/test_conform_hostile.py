@@ -309,3 +309,37 @@ def test_checks_that_were_left_out_are_not_tried(serve: Serve, capsys: Capture) 
 def test_two_equal_keys_are_refused(key: Path, capsys: Capture) -> None:
     assert main(["conform", "http://127.0.0.1:9", "--key-file", str(key), "--other-key-file", str(key)]) == 2
     assert "the same key" in capsys.readouterr().err
+
+
+def test_each_red_cell_has_the_request_that_shows_it(serve: Serve, key: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Of a server with one cache for all, which never streams, forgets tools, has wrong totals and repeats keys."""
+    seen: set[str] = set()
+
+    def wrong(to: Answering, body: dict[str, Any]) -> None:
+        if "logprobs" in body:
+            said = {"error": {"message": f"no logprobs for {to.headers['authorization']}"}}
+            to.say(json.dumps(said).encode(), 400)
+            return
+        prompt = sum(len(str(message["content"])) // 4 for message in body["messages"][:2])
+        system = body["messages"][0]["content"]
+        cached = {"cached_tokens": prompt if system in seen or "n" in body else 0}
+        seen.add(system)
+        choice = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": prompt, "completion_tokens": 9, "total_tokens": prompt}
+        to.chat({**usage, "prompt_tokens_details": cached}, choices=[choice] * body.get("n", 1))
+
+    other = tmp_path / "other"
+    other.write_text("wr-another-key-0123456789")
+    code, cells, printed = conform(capsys, serve(wrong), "--key-file", key, "--other-key-file", other)
+    red = {check: cell for check, cell in cells.items() if cell["state"] == "fail"}
+    assert code == 1
+    assert set(red) == {
+        "isolation of two keys", "keeps tools", "keeps tool calls", "keeps the answer's limit", "counts add up",
+        "n > 1", "cancel",
+    }  # fmt: skip
+    for cell in red.values():
+        assert cell["shown_by"]
+        assert cell["shown_by"][0]["request"]["body"]["model"] == "m"
+        assert cell["shown_by"][0]["usage"]
+    assert red["isolation of two keys"]["shown_by"][1]["key"] == "second"
+    assert not any(secret in printed for secret in (KEY, other.read_text()))
