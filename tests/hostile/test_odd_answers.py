@@ -61,6 +61,11 @@ PLAIN: Final[dict[str, tuple[Any, list[Any], Said]]] = {
         [piece("read", '{"path":', index=0, id="c1"), piece(None, '"a"}', index=0, id="c9")],
         Said("", (("read", {"path": "a"}),)),
     ),
+    "arguments that are null, as a text": (
+        message(content=None, tool_calls=[function("read", "null", id="c1")]),
+        [piece("read", "", index=0, id="c1"), piece(None, "null", index=0)],
+        Said("", (("read", {}),)),
+    ),
     "an odd usage": (message(content="a"), [delta(content="a")], Said("a")),
 }
 UNREADABLE: Final[dict[str, tuple[Any, list[Any]]]] = {

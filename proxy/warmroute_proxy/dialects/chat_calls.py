@@ -20,26 +20,24 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.call_extras import carrying
 from warmroute_proxy.dialects.chat_answers import ToolCall
-from warmroute_proxy.dialects.raw_json import encode, is_object
+from warmroute_proxy.dialects.raw_json import is_object
+from warmroute_proxy.dialects.tool_arguments import object_text
 from warmroute_proxy.dialects.work import MAX_CALLS
 
 WENT_BACK: Final = "it continued a tool call that had ended"
 
-NO_ARGUMENTS: Final = Raw(b"{}")
-_decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _NUMBERED: Final = re.compile(r"(?:[ct]|tc|fc|id|call|tool|toolu|tool_call|func|function|function_call)?[_-]?\d{1,4}")
 _STRUCTURE: Final = re.compile(r'["\\{}\[\]]')
 
 
 def arguments_object(arguments: str) -> Raw:
-    """The arguments as a JSON object. A text that is not an object becomes the member `arguments` of one."""
-    if not arguments.strip():
-        return NO_ARGUMENTS
-    try:
-        _decode_object(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return Raw(encode({"arguments": arguments}))
-    return Raw(arguments.encode())
+    """The arguments as a JSON object, as `object_text` makes one."""
+    return Raw(object_text(arguments).encode())
+
+
+def _given(arguments: str) -> str:
+    """Arguments of a call, or their beginning. Null means the same as no arguments."""
+    return "" if arguments.strip() == "null" else arguments
 
 
 class Piece(msgspec.Struct):
@@ -70,7 +68,7 @@ def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     for number, call in enumerate(calls):
         function = call.called()
         call_id = carrying(ids.of(number, call.id), call.extra_content)
-        found.append(Piece(number, call_id, function.name or "", function.text()))
+        found.append(Piece(number, call_id, function.name or "", _given(function.text())))
     return found
 
 
@@ -112,8 +110,9 @@ class _Begun:
         self._in_text = self._escapes = False
 
     def add(self, arguments: str) -> None:
-        if arguments:
-            self.arguments.append(arguments)
+        more = arguments if self.arguments else _given(arguments)
+        if more:
+            self.arguments.append(more)
 
     def has_more(self) -> bool:
         return self._given < len(self.arguments)

@@ -263,7 +263,7 @@ class ItemReading(MessageDraft):
         """Arguments as the text of a JSON object; a value that is not an object is put into one."""
         text = _decode_text(given) if is_given(given) and is_text(given) else bytes(given).decode("utf-8", "replace")
         found = object_text(text)
-        if found is not text and text.strip():
+        if found is not text and found != "{}":
             self.dropped.append(NO_OBJECT)
         return found
 
