@@ -66,6 +66,16 @@ PLAIN: Final[dict[str, tuple[Any, list[Any], Said]]] = {
         [piece("read", "", index=0, id="c1"), piece(None, "null", index=0)],
         Said("", (("read", {}),)),
     ),
+    "an empty call beside text": (
+        message(content="a", tool_calls=[function("", "", id="c1")]),
+        [delta(content="a", function_call={"name": "", "arguments": ""}), piece("", "", index=0, id="")],
+        Said("a"),
+    ),
+    "an id after its name": (
+        message(content=None, tool_calls=[function("read", '{"path":"a"}')]),
+        [piece("read", "", index=0), piece("read", '{"path":"a"}', index=0, id="c1")],
+        Said("", (("read", {"path": "a"}),)),
+    ),
     "an odd usage": (message(content="a"), [delta(content="a")], Said("a")),
 }
 UNREADABLE: Final[dict[str, tuple[Any, list[Any]]]] = {

@@ -66,9 +66,10 @@ class CallIds:
 def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
-        function = call.called()
-        call_id = carrying(ids.of(number, call.id), call.extra_content)
-        found.append(Piece(number, call_id, function.name or "", _given(function.text())))
+        name, arguments = call.called().name or "", _given(call.called().text())
+        if name or arguments:
+            call_id = carrying(ids.of(number, call.id), call.extra_content)
+            found.append(Piece(number, call_id, name, arguments))
     return found
 
 
@@ -113,6 +114,11 @@ class _Begun:
         more = arguments if self.arguments else _given(arguments)
         if more:
             self.arguments.append(more)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the model has made this call: some engines write an empty one beside text."""
+        return bool(self.name or self.arguments)
 
     def has_more(self) -> bool:
         return self._given < len(self.arguments)
@@ -190,6 +196,11 @@ class CallPieces:
         begun.add(arguments)
         return number
 
+    def continues(self, call: ToolCall) -> bool:
+        """Whether a call with the index of this piece has begun."""
+        index = call.number()
+        return bool(self._calls) if index is None else index in self._by_index
+
     def gather_unread(self, call: ToolCall) -> int:
         """Take a piece, and forget its call's arguments, so that later pieces may pass unread. Returns its number."""
         number = self.gather(call)
@@ -217,7 +228,7 @@ class CallPieces:
     def rest(self) -> Iterator[Piece]:
         """Give out the calls that still wait at the end of the stream, each as one piece."""
         for number in range(self._open, len(self._calls)):
-            if number > self._begun:
+            if number > self._begun and self._calls[number].exists:
                 yield self._given_out(number)
         self._open = max(len(self._calls) - 1, 0)
 
@@ -225,6 +236,7 @@ class CallPieces:
         return [
             Piece(number, self._id_of(number), begun.name, "".join(begun.arguments))
             for number, begun in enumerate(self._calls)
+            if begun.exists
         ]
 
     def size_bytes(self) -> int:
@@ -232,7 +244,7 @@ class CallPieces:
 
     @property
     def has_some(self) -> bool:
-        return bool(self._calls)
+        return any(call.exists for call in self._calls)
 
     @property
     def interrupted(self) -> bool:
