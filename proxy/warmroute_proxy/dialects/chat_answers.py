@@ -194,13 +194,23 @@ class Choice(msgspec.Struct):
 
 
 _CALLED: Final = frozenset({"tool_calls", "function_call"})
+CONTEXT_FULL: Final = "model_context_window_exceeded"
+"""Anthropic's and Zhipu's reason of an answer that ended where the context did."""
+
+_STOPPED_SHORT: Final = frozenset({"length", "content_filter", CONTEXT_FULL})
+_OTHER_NAMES: Final = {
+    "max_tokens": "length", "model_length": "length", "sensitive": "content_filter", "safety": "content_filter",
+    "refusal": "content_filter",
+}  # fmt: skip
+"""Reasons of Mistral, Zhipu, Google and Anthropic, in small letters, and those of OpenAI with the same meaning."""
 
 
 def reason_of(stated: str | None, *, calls: bool, cut: bool) -> str | None:
     """The finish reason of an answer: `stated` by the engine, but corrected by the content. Some engines state `stop`
     after a forced tool call, or `tool_calls` without a call or with a `cut` one, whose arguments break off.
     """
-    if stated in {"length", "content_filter"}:
+    stated = _OTHER_NAMES.get((stated or "").lower(), stated)
+    if stated in _STOPPED_SHORT:
         return stated
     if cut:
         return "length"
