@@ -283,12 +283,17 @@ def _no_number(_name: str) -> None: ...
 
 
 def read_answer(raw: bytes) -> tuple[Choice, Usage]:
-    """The choice and the usage of a whole answer. Raises: ValueError, if it cannot be read."""
+    """The choice and the usage of a whole answer. Copilot writes announced calls into further choices: they belong to
+    the first one. Raises: ValueError, if it cannot be read.
+    """
     check_answer(raw)
     answer = _decoded(_decode_answer, raw, "chat completion")
     if not answer.choices:
         raise ValueError("it has no choices")
-    return answer.choices[0], read_usage(answer.usage)
+    first = answer.choices[0]
+    if first.finish_reason in _CALLED and not first.message.tool_calls:
+        first.message.tool_calls = [call for each in answer.choices for call in each.message.tool_calls or ()]
+    return first, read_usage(answer.usage)
 
 
 def read_chunk(raw: bytes) -> Chunk:
