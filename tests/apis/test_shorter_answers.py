@@ -8,6 +8,7 @@ import pytest
 
 from tests.apis.case import EVENTS, PATHS
 from tests.apis.played import Answered, Said, Scene, completion
+from warmroute_proxy.server.base.engine_refusals import refusal_from_engine
 from warmroute_proxy.server.request.shorter_answer import MIN_TOKENS
 
 CONTEXT: Final = 262_144
@@ -165,6 +166,24 @@ def test_a_context_that_is_full_is_refused_so_that_agents_compact(tmp_path: Path
     answered = played(tmp_path, [said])
     assert (answered.status, len(answered.sent)) == (400, 1)
     assert json.loads(answered.body)["error"]["code"] == "context_length_exceeded"
+
+
+TOO_LONG: Final = (
+    "Input length 131393 exceeds the maximum allowed input length of 131040 tokens.",
+    "length of prompt_tokens (57535) must be less than max_seq_len (32768).",
+    "Reached context length of 32000 tokens with model (arch: gpt-oss) that does not currently support overflow.",
+    "total tokens exceeds the model's max of 4096",
+    "Input exceeds the max input token limit",
+    "too many total text bytes: 3000000 > 2500000",
+    "Please reduce the length of the messages or completion. Current length is 69553 while limit is 65536",
+    "prompt token count of 74490 exceeds the limit of 72000",
+)
+"""Of poolside, SiliconFlow, LM Studio, Cohere, Bedrock, Bedrock, Cerebras and Copilot, without their codes."""
+
+
+def test_a_prompt_that_is_too_long_is_known_by_each_servers_words() -> None:
+    codes = [refusal_from_engine(400, refused(text).body).refusal.code for text in TOO_LONG]
+    assert codes == ["context_length_exceeded"] * len(TOO_LONG)
 
 
 def test_a_request_without_a_limit_is_refused(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ class Said(NamedTuple):
     refused: bool = False
 
 
-def message(**members: Any) -> list[dict[str, Any]]:
-    return [{"index": 0, "message": {"role": "assistant", **members}, "finish_reason": "stop"}]
+def message(reason: str = "stop", **members: Any) -> list[dict[str, Any]]:
+    return [{"index": 0, "message": {"role": "assistant", **members}, "finish_reason": reason}]
 
 
 def delta(**members: Any) -> list[dict[str, Any]]:
@@ -60,6 +60,26 @@ PLAIN: Final[dict[str, tuple[Any, list[Any], Said]]] = {
         message(content=None, tool_calls=[function("read", '{"path":"a"}', index=0, id="c1")]),
         [piece("read", '{"path":', index=0, id="c1"), piece(None, '"a"}', index=0, id="c9")],
         Said("", (("read", {"path": "a"}),)),
+    ),
+    "arguments that are null, as a text": (
+        message(content=None, tool_calls=[function("read", "null", id="c1")]),
+        [piece("read", "", index=0, id="c1"), piece(None, "null", index=0)],
+        Said("", (("read", {}),)),
+    ),
+    "an empty call beside text": (
+        message(content="a", tool_calls=[function("", "", id="c1")]),
+        [delta(content="a", function_call={"name": "", "arguments": ""}), piece("", "", index=0, id="")],
+        Said("a"),
+    ),
+    "an id after its name": (
+        message(content=None, tool_calls=[function("read", '{"path":"a"}')]),
+        [piece("read", "", index=0), piece("read", '{"path":"a"}', index=0, id="c1")],
+        Said("", (("read", {"path": "a"}),)),
+    ),
+    "a call in another choice": (
+        [*message("tool_calls", content="a"), *message("tool_calls", tool_calls=[function("read", "{}", id="c1")])],
+        [delta(content="a"), [{**piece("read", "{}", index=0, id="c1")[0], "index": 1}]],
+        Said("a", (("read", {}),)),
     ),
     "an odd usage": (message(content="a"), [delta(content="a")], Said("a")),
 }

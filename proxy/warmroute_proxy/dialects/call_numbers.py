@@ -1,8 +1,9 @@
 """Gives each tool call of a chat stream its own index and id, by which chat clients tell calls apart.
 
 Clients of chat join the pieces of a call by its index, and some use the index as a position in a list. So the calls of
-a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id.
-Everything else stays as it came: clients join pieces of names and arguments themselves.
+a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id, which
+replaces an id in its later pieces. An empty piece that belongs to no call is left out: clients would take it for a call
+without a name. Everything else stays as it came: clients join pieces of names and arguments themselves.
 """
 
 from typing import Any, Final
@@ -32,8 +33,7 @@ class CallNumbers:
 
     def __init__(self, made: str) -> None:
         self._pieces = CallPieces(made)
-        self._begun = 0  # how many calls have begun
-        self._ids: set[str] = set()
+        self._ids: dict[int, str] = {}  # number of a call that has begun -> its id
 
     def passes(self, raw: Raw) -> bool:
         """Whether all pieces continue calls under the right index.
@@ -45,7 +45,7 @@ class CallNumbers:
         except _UNREADABLE:
             return False
         for call in found:
-            is_more = isinstance(call.index, int) and 0 <= call.index < self._begun
+            is_more = isinstance(call.index, int) and call.index in self._ids
             is_named = bool(call.id or call.called().name)
             if not is_more or is_named or self._pieces.gather_unread(call) != call.index:
                 return False
@@ -61,18 +61,21 @@ class CallNumbers:
         if len(found) > MAX_CALLS:
             raise ValueError(f"it calls more than {MAX_CALLS} tools")
         changed = [self._right(call, piece) for call, piece in zip(found, given, strict=True)]
-        return given if any(changed) else None
+        return [piece for piece in given if piece] if any(changed) else None
 
     def _right(self, call: ToolCall, piece: dict[str, Any]) -> bool:
-        """Correct one piece in place. Returns whether it was changed."""
+        """Correct one piece in place, or clear it if it is empty. Returns whether it was changed."""
+        if not self._pieces.continues(call) and _is_empty(piece):
+            piece.clear()
+            return True
         number = self._pieces.gather(call)
-        begins = number == self._begun
         wanted: dict[str, Any] = {"index": number}
-        if begins and (not call.id or call.id in self._ids):
-            wanted["id"] = self._pieces.made_id(number)
+        begins = number not in self._ids
         if begins:
-            self._begun += 1
-            self._ids.add(wanted.get("id") or call.id or "")
+            is_unique = call.id not in self._ids.values()
+            self._ids[number] = call.id if call.id and is_unique else self._pieces.made_id(number)
+        if begins or call.id:
+            wanted["id"] = self._ids[number]
         if all(piece.get(name) == value for name, value in wanted.items()):
             return False
         piece.update(wanted)
@@ -98,12 +101,22 @@ def with_ids(choices: bytes, rid: str) -> bytes | None:
 
 
 def _give_ids(choice: dict[str, Any], made: str) -> bool:
-    """Give each call of a choice a unique id, in place. Returns whether an id was missing or repeated."""
+    """Give each call of a choice a unique id, and leave out empty calls, in place. Returns whether a call changed."""
     taken: set[str] = set()
-    missing = False
-    for number, call in enumerate(choice["message"].get("tool_calls") or ()):
+    given = choice["message"].get("tool_calls") or []
+    calls = [call for call in given if not _is_empty(call)]
+    missing = len(calls) < len(given)
+    if missing:
+        choice["message"]["tool_calls"] = calls
+    for number, call in enumerate(calls):
         if not call.get("id") or call["id"] in taken:
             call["id"] = f"{made}_{number}"
             missing = True
         taken.add(call["id"])
     return missing
+
+
+def _is_empty(call: dict[str, Any]) -> bool:
+    """Whether a call, or a piece of one, has neither an id nor a name nor arguments."""
+    function = call.get("function") or {}
+    return not any(call.get(name) or function.get(name) for name in ("id", "name", "arguments", "custom"))

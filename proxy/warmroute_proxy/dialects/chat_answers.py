@@ -194,13 +194,23 @@ class Choice(msgspec.Struct):
 
 
 _CALLED: Final = frozenset({"tool_calls", "function_call"})
+CONTEXT_FULL: Final = "model_context_window_exceeded"
+"""Anthropic's and Zhipu's reason of an answer that ended where the context did."""
+
+_STOPPED_SHORT: Final = frozenset({"length", "content_filter", CONTEXT_FULL})
+_OTHER_NAMES: Final = {
+    "max_tokens": "length", "model_length": "length", "sensitive": "content_filter", "safety": "content_filter",
+    "refusal": "content_filter",
+}  # fmt: skip
+"""Reasons of Mistral, Zhipu, Google and Anthropic, in small letters, and those of OpenAI with the same meaning."""
 
 
 def reason_of(stated: str | None, *, calls: bool, cut: bool) -> str | None:
     """The finish reason of an answer: `stated` by the engine, but corrected by the content. Some engines state `stop`
     after a forced tool call, or `tool_calls` without a call or with a `cut` one, whose arguments break off.
     """
-    if stated in {"length", "content_filter"}:
+    stated = _OTHER_NAMES.get((stated or "").lower(), stated)
+    if stated in _STOPPED_SHORT:
         return stated
     if cut:
         return "length"
@@ -273,12 +283,17 @@ def _no_number(_name: str) -> None: ...
 
 
 def read_answer(raw: bytes) -> tuple[Choice, Usage]:
-    """The choice and the usage of a whole answer. Raises: ValueError, if it cannot be read."""
+    """The choice and the usage of a whole answer. Copilot writes announced calls into further choices: they belong to
+    the first one. Raises: ValueError, if it cannot be read.
+    """
     check_answer(raw)
     answer = _decoded(_decode_answer, raw, "chat completion")
     if not answer.choices:
         raise ValueError("it has no choices")
-    return answer.choices[0], read_usage(answer.usage)
+    first = answer.choices[0]
+    if first.finish_reason in _CALLED and not first.message.tool_calls:
+        first.message.tool_calls = [call for each in answer.choices for call in each.message.tool_calls or ()]
+    return first, read_usage(answer.usage)
 
 
 def read_chunk(raw: bytes) -> Chunk:

@@ -20,26 +20,24 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.call_extras import carrying
 from warmroute_proxy.dialects.chat_answers import ToolCall
-from warmroute_proxy.dialects.raw_json import encode, is_object
+from warmroute_proxy.dialects.raw_json import is_object
+from warmroute_proxy.dialects.tool_arguments import object_text
 from warmroute_proxy.dialects.work import MAX_CALLS
 
 WENT_BACK: Final = "it continued a tool call that had ended"
 
-NO_ARGUMENTS: Final = Raw(b"{}")
-_decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _NUMBERED: Final = re.compile(r"(?:[ct]|tc|fc|id|call|tool|toolu|tool_call|func|function|function_call)?[_-]?\d{1,4}")
 _STRUCTURE: Final = re.compile(r'["\\{}\[\]]')
 
 
 def arguments_object(arguments: str) -> Raw:
-    """The arguments as a JSON object. A text that is not an object becomes the member `arguments` of one."""
-    if not arguments.strip():
-        return NO_ARGUMENTS
-    try:
-        _decode_object(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return Raw(encode({"arguments": arguments}))
-    return Raw(arguments.encode())
+    """The arguments as a JSON object, as `object_text` makes one."""
+    return Raw(object_text(arguments).encode())
+
+
+def _given(arguments: str) -> str:
+    """Arguments of a call, or their beginning. Null means the same as no arguments."""
+    return "" if arguments.strip() == "null" else arguments
 
 
 class Piece(msgspec.Struct):
@@ -68,9 +66,10 @@ class CallIds:
 def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
-        function = call.called()
-        call_id = carrying(ids.of(number, call.id), call.extra_content)
-        found.append(Piece(number, call_id, function.name or "", function.text()))
+        name, arguments = call.called().name or "", _given(call.called().text())
+        if name or arguments:
+            call_id = carrying(ids.of(number, call.id), call.extra_content)
+            found.append(Piece(number, call_id, name, arguments))
     return found
 
 
@@ -112,8 +111,14 @@ class _Begun:
         self._in_text = self._escapes = False
 
     def add(self, arguments: str) -> None:
-        if arguments:
-            self.arguments.append(arguments)
+        more = arguments if self.arguments else _given(arguments)
+        if more:
+            self.arguments.append(more)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the model has made this call: some engines write an empty one beside text."""
+        return bool(self.name or self.arguments)
 
     def has_more(self) -> bool:
         return self._given < len(self.arguments)
@@ -191,6 +196,11 @@ class CallPieces:
         begun.add(arguments)
         return number
 
+    def continues(self, call: ToolCall) -> bool:
+        """Whether a call with the index of this piece has begun."""
+        index = call.number()
+        return bool(self._calls) if index is None else index in self._by_index
+
     def gather_unread(self, call: ToolCall) -> int:
         """Take a piece, and forget its call's arguments, so that later pieces may pass unread. Returns its number."""
         number = self.gather(call)
@@ -218,7 +228,7 @@ class CallPieces:
     def rest(self) -> Iterator[Piece]:
         """Give out the calls that still wait at the end of the stream, each as one piece."""
         for number in range(self._open, len(self._calls)):
-            if number > self._begun:
+            if number > self._begun and self._calls[number].exists:
                 yield self._given_out(number)
         self._open = max(len(self._calls) - 1, 0)
 
@@ -226,6 +236,7 @@ class CallPieces:
         return [
             Piece(number, self._id_of(number), begun.name, "".join(begun.arguments))
             for number, begun in enumerate(self._calls)
+            if begun.exists
         ]
 
     def size_bytes(self) -> int:
@@ -233,7 +244,7 @@ class CallPieces:
 
     @property
     def has_some(self) -> bool:
-        return bool(self._calls)
+        return any(call.exists for call in self._calls)
 
     @property
     def interrupted(self) -> bool:

@@ -17,9 +17,9 @@ _PROBLEMS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 def object_text(arguments: str) -> str:
     """The arguments of a call unchanged if they are a JSON object; otherwise an object that holds them.
 
-    The proxy's answers show such arguments in the same way (`chat_calls.arguments_object`).
+    Blank arguments and null are an empty object: the call has no arguments.
     """
-    if not arguments.strip():
+    if arguments.strip() in ("", "null"):
         return "{}"
     try:
         _check(arguments)

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.chat_answers import Usage, read_answer, reason_of
+from warmroute_proxy.dialects.chat_answers import CONTEXT_FULL, Usage, read_answer, reason_of
 from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
 
 Json = dict[str, Any]
 
-_REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+_REASONS: Final = {"length": "MAX_TOKENS", CONTEXT_FULL: "MAX_TOKENS", "content_filter": "SAFETY"}
 
 
 class AnswerTerms(NamedTuple):

@@ -2,12 +2,14 @@
 
 from typing import Any, Final
 
-from warmroute_proxy.dialects.chat_answers import Output, Usage, read_answer, reason_of
+from warmroute_proxy.dialects.chat_answers import CONTEXT_FULL, Output, Usage, read_answer, reason_of
 from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.messages.signatures import signature_of
 from warmroute_proxy.dialects.raw_json import encode
 
-_REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_REASONS: Final = {
+    "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal", CONTEXT_FULL: CONTEXT_FULL,
+}  # fmt: skip
 
 
 def stop_of(

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.dialects.chat_answers import Output, Usage, read_answer, reason_of
+from warmroute_proxy.dialects.chat_answers import CONTEXT_FULL, Output, Usage, read_answer, reason_of
 from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.client_tools import client_call
@@ -14,7 +14,9 @@ from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 Json = dict[str, Any]
 
-INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+INCOMPLETE: Final = {
+    "length": "max_output_tokens", CONTEXT_FULL: "max_output_tokens", "content_filter": "content_filter",
+}  # fmt: skip
 """Why a response is incomplete, by the finish reason. Its last item is incomplete, too."""
 
 

@@ -222,11 +222,9 @@ class ItemReading(MessageDraft):
         return self._made(Kind.MESSAGE, in_list(self.message_with(role, left)))
 
     def _reason(self, item: _Item, path: str) -> InChat:
-        """Reasoning: the text that this proxy has sealed (encrypted); without a seal, the item's plain text."""
-        text: str | None = None
-        if item.encrypted_content:
-            text = self._seal.open(item.encrypted_content)
-        elif is_given(item.content):
+        """Reasoning: the text that this proxy has sealed (encrypted); without one, the item's plain text."""
+        text = self._seal.open(item.encrypted_content) if item.encrypted_content else None
+        if not text and is_given(item.content):
             parts = self._pieces(item.content, f"{path}.content", "assistant")
             text = "".join([_plain(piece["text"]) for piece in parts if piece["type"] == "text"])
         if not text:
@@ -268,7 +266,7 @@ class ItemReading(MessageDraft):
         """Arguments as the text of a JSON object; a value that is not an object is put into one."""
         text = _decode_text(given) if is_given(given) and is_text(given) else bytes(given).decode("utf-8", "replace")
         found = object_text(text)
-        if found is not text and text.strip():
+        if found is not text and found != "{}":
             self.dropped.append(NO_OBJECT)
         return found
 

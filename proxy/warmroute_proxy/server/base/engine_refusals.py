@@ -168,10 +168,12 @@ _TOO_LONG: Final = re.compile(
     r"|exceeds? (?:the )?(?:available |model(?:'s)? |maximum |max )?(?:context|token limit|input length)"
     r"|exceed(?:s|ed)? model token limit|context (?:length|window|size|limit) (?:is )?exceed|context window exceeds"
     r"|(?:prompt|input|request|conversation) (?:is|was) too (?:long|large) for|(?:prompt|input) (?:is )?too long"
-    r"|input tokens exceed|input length (?:and `max_tokens` )?exceed|prompt exceeds max(?:imum)? length"
+    r"|input tokens exceed|input length (?:[\d(),]+ |and `max_tokens` )?exceed|prompt exceeds max(?:imum)? length"
     r"|`?inputs`? tokens \+ `?max_new_tokens`? must be <=|`?inputs`? must have less than"
     r"|range of input length should be|prompt length .{0,60}exceeds|loaded with context length of only"
-    r"|tokens to keep from the initial prompt is greater|too many tokens: .{0,80}prompt",
+    r"|tokens to keep from the initial prompt is greater|too many tokens: .{0,80}prompt"
+    r"|(?:must be less than|should not exceed) max_seq_len|max input token limit|total tokens exceeds? the model'?s max"
+    r"|reached context length|too many total text bytes|reduce the length of the messages|prompt token count of",
     re.IGNORECASE,
 )
 _TOO_LONG_CODES: Final = frozenset({

@@ -311,7 +311,7 @@ class UsageTracker:
             if choice.finish_reason == ABORT:
                 self.aborted = True
                 return False
-            if choice.error is not ABSENT or choice.finish_reason == FAILED:
+            if choice.error is not ABSENT or choice.finish_reason in FAILED:
                 fault = choice.fault()
                 if fault is not None:
                     self._failed(fault)

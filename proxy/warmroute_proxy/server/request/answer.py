@@ -95,7 +95,7 @@ class Answer:
             reason = choice.finish_reason
             if reason == ABORT:
                 self.aborted = True
-            elif (reason == FAILED or choice.error is not ABSENT) and choice.fault() is not None:
+            elif (reason in FAILED or choice.error is not ABSENT) and choice.fault() is not None:
                 self.is_one = False
             message = choice.message
             if message is not None:
