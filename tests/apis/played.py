@@ -65,8 +65,7 @@ def completion(said: Mapping[str, Any], usage: object, *, stream: bool = False, 
     choice = {"index": 0, "delta" if stream else "message": {"role": "assistant", **said}, "finish_reason": reason}
     if not stream:
         return Said(json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
-    chunks = [{"choices": [choice]}, {"choices": [], "usage": usage}]
-    return streamed(*chunks, "[DONE]")
+    return streamed({"choices": [choice]}, {"choices": [], "usage": usage}, "[DONE]")
 
 
 def streamed(*events: Mapping[str, Any] | str, cut: bool = False) -> Said:

@@ -27,7 +27,7 @@ ON = "continue_broken = true"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-OF_300_TOKENS = {"metadata": {"script": '{"output_tokens": 300}'}}
+OF_300_TOKENS: dict[str, Any] = {"metadata": {"script": '{"output_tokens": 300}'}}
 TRIO = {"a0": "aggregated", "a1": "aggregated", "a2": "aggregated"}
 
 
