@@ -38,7 +38,11 @@ _BILLING_LINE: Final = re.compile(r"x-anthropic-billing-header:[^\n]*+\n*+")
 _COUNTER: Final = re.compile(
     r"\s*+(?:<system-reminder>\s*+)?<total_tokens>[\d,]++ tokens left</total_tokens>\s*+(?:</system-reminder>\s*+)?"
 )
-_DATE_LINE: Final = re.compile(r"today's date(?: is|:)[^\n]{0,40}\b\d{4}\b[^\n]{0,80}\n?", re.IGNORECASE)
+_DATE_LINE: Final = re.compile(
+    r"today's date(?: is|:)(?:(?!\b\d{4}\b)[^\n]){0,40}\b\d{4}\b[-\d]{0,6} ?(?:\([^()\n]{0,80}\))?\.?[ \t\r]{0,8}"
+    r"(?:\n|\Z)",
+    re.IGNORECASE,
+)
 _DATE_TAG: Final = re.compile(r"<current_date>[^<\n]{1,40}</current_date>\n?")
 _LIST_MARK: Final = "- "
 

@@ -31,6 +31,8 @@ KEPT = [
     ("system", f"The line `{LINE}` tells Anthropic whom to bill."),
     ("user", f"What does {COUNTER} mean?"),
     ("user", "What is today's date?"),
+    ("user", "Today's date is 2026-12-01. Please count the working days until the end of the fiscal year 2027."),
+    ("user", "Today's date is 2026-12-01. Plan for 2027."),
     ("system", "Say Today's date is unknown."),
     ("system", ""),
 ]
