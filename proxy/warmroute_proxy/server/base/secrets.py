@@ -145,7 +145,7 @@ def new_api_key() -> tuple[str, str]:
 
 
 def config_key_id(sha256_hex: str) -> str:
-    """The id of a config's API key, from its digest, also after its import. Keys made in the database have other ids."""
+    """The id of a config's API key, from its digest; an import keeps it. Keys that the database made have other ids."""
     return f"c-{sha256_hex[:10].lower()}"
 
 
