@@ -11,6 +11,7 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, read_config
 from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+from warmroute_proxy.server.check import problems_of
 from warmroute_proxy.server.reload.reloads import problems_for_processes
 
 
@@ -40,6 +41,14 @@ def test_each_problem_is_named(tmp_path: Path) -> None:
     assert "model m: has no price" in price
     assert "several lines, and none of them is `caches: `" in secret
     assert "cannot read the engine key" in key
+
+
+def test_a_check_names_all_problems_and_makes_nothing(tmp_path: Path) -> None:
+    found = config(tmp_path, key_file="k" * 300)
+    assert any("cannot read the engine key" in each for each in problems_of(found, {}))
+    assert not found.proxy.state_dir.exists()
+    found.proxy.state_dir.write_text("a file")
+    assert f"proxy.state_dir: {tmp_path / 'state'} cannot" in " ".join(problems_of(found, {}))
 
 
 def test_the_first_look_at_a_file_counts_as_a_change(tmp_path: Path) -> None:
