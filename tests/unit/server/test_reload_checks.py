@@ -1,6 +1,7 @@
 """What is checked of a config that is to be in force, beside what its file says."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,27 @@ import pytest
 from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_file import ConfigError, read_config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config, read_config
+from warmroute_proxy.server.base.config_source import ConfigSource
 from warmroute_proxy.server.base.files import FileChanges
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 from warmroute_proxy.server.check import problems_of
 from warmroute_proxy.server.reload.reloads import problems_for_processes
+
+CONFIG = """
+[proxy]
+region = "east"
+[ledger]
+dsn_file = "dsn"
+[[region]]
+name = "east"
+[[engine]]
+url = "http://a"
+region = "east"
+[[model]]
+name = "m"
+free = true
+"""
 
 
 def config(tmp_path: Path, **engine: str) -> Config:
@@ -75,15 +92,21 @@ def test_a_folder_that_kubernetes_swaps_changes_the_files_in_it(tmp_path: Path) 
         """As the kubelet does: `dsn` leads to `..data/dsn`, and `..data` to the newest folder."""
         (tmp_path / version).mkdir()
         (tmp_path / version / "dsn").write_text(f"postgresql://a:{version}@host/name")
+        (tmp_path / version / "w.toml").write_text(CONFIG)
         (tmp_path / "new").symlink_to(version)
         (tmp_path / "new").replace(tmp_path / "..data")
 
-    file = tmp_path / "dsn"
-    file.symlink_to("..data/dsn")
+    for name in ("dsn", "w.toml"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
     mount("one")
+    found = ConfigSource(tmp_path / "w.toml", {}).read().config
+    assert found == load_config(tmp_path / "w.toml")
+    assert found.database is not None
+    file = found.database.dsn_file
     changes = FileChanges(file)
     assert [changes.found(), changes.found()] == [True, False]
     mount("two")
+    shutil.rmtree(tmp_path / "one")
     assert [changes.found(), changes.found()] == [True, False]
     assert load_dsn(file) == "postgresql://a:two@host/name"
 

@@ -86,7 +86,7 @@ class ConfigError(ValueError):
 
 def load_config(path: Path) -> Config:
     """The config in a file. Raises: ConfigError with all problems."""
-    return read_config(read_file(path), path.resolve().parent, str(path))
+    return read_config(read_file(path), path.absolute().parent, str(path))
 
 
 def read_file(path: Path) -> bytes:
