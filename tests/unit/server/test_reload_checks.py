@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config, read_config
 from warmroute_proxy.server.base.config_source import ConfigSource
 from warmroute_proxy.server.base.files import FileChanges
-from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, load_secret
 from warmroute_proxy.server.check import problems_of
 from warmroute_proxy.server.reload.reloads import problems_for_processes
 
@@ -66,6 +67,17 @@ def test_a_check_names_all_problems_and_makes_nothing(tmp_path: Path) -> None:
     assert not found.proxy.state_dir.exists()
     found.proxy.state_dir.write_text("a file")
     assert f"proxy.state_dir: {tmp_path / 'state'} cannot" in " ".join(problems_of(found, {}))
+
+
+@pytest.mark.parametrize("load", [load_dsn, bearer, lambda file: load_secret(file, {})])
+def test_a_secret_in_place_of_a_file_name_is_not_shown(load: Callable[[Path], object], tmp_path: Path) -> None:
+    for name in ("5a" * 32, "sk-live-abc/def+0123456789abcdefghij"):
+        with pytest.raises(SecretError) as raised:
+            load(tmp_path / name)
+        assert str(tmp_path) in str(raised.value)
+        assert not any(each in str(raised.value) for each in name.split("/"))
+    with pytest.raises(SecretError, match=r"ledger\.dsn"):
+        load(tmp_path / "ledger.dsn")
 
 
 def test_the_first_look_at_a_file_counts_as_a_change(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mont
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
     """The database of a table [ledger]; None if the table names no database."""
-    dsn_file = ledger.text("dsn_file", "")
-    database = ledger.read(DatabaseConfig, dsn_file=folder / dsn_file)
-    if dsn_file:
+    dsn_file = ledger.file("dsn_file", folder)
+    database = ledger.read(DatabaseConfig, dsn_file=dsn_file or folder)
+    if dsn_file is not None:
         return database
     for key in ("keep_days", "key_max_age_s"):
         if ledger.has(key):
