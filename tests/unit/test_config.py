@@ -151,6 +151,7 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         ('regions = ["east"]', 'default_priority = "backgroud"', 'tenant[0].default_priority: "backgroud" is not one of interactive, normal, background (did you mean "background"?)'),
         ('regions = ["east"]', "default_priority = 2", "tenant[0].default_priority: 2 is not one of interactive, normal, background"),
         ('url = "http://127.0.0.1:9002/"', "", "region[1].url: is missing; only the own region (east) has none"),
+        ("[ledger]", '[[budget]]\nname = "b"\ntenants = ["acme"]\nusd_per_day = "1e999999"\n[ledger]', 'budget[0].usd_per_day: "1e999999" is not an amount above 0 of USD, written like "12.50"'),
         ("[proxy]", "[[proxy]]", "proxy: must be a table, written [proxy]"),
         ('name = "acme"', 'name = "ac me"', 'tenant[0].name: "ac me" is not a name: up to 128 letters, digits and ._:/@+-'),
     ],

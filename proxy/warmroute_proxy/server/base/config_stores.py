@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -202,7 +202,7 @@ def _nanousd(table: Table, key: str) -> int | None:
         return None
     try:
         amount = Decimal(text) * _NANO
-    except InvalidOperation:
+    except ArithmeticError:  # also an exponent that Decimal cannot hold
         amount = Decimal("NaN")
     if not amount.is_finite() or amount != amount.to_integral_value() or not 0 < amount <= MAX_USD * _NANO:
         table.problem(key, f'{shown(text)} is not an amount above 0 of USD, written like "12.50"')
